@@ -23,6 +23,7 @@ SEQUENCE_COUNT = 1 << 31
 EPOCH_MAX = 32_767
 """A signed 16-bit number; a producer that has used it gets a new id."""
 BATCHES_REMEMBERED = 5
+"""Per producer and partition, as in Kafka."""
 
 Refusal = Literal[
     "fenced",
@@ -119,6 +120,7 @@ class Producers:
     def open(self, index: int, transactional_id: str, transaction_timeout_us: int, time_us: int) -> Producer:
         """The producer that the entry at `index` opens: a new one, or the known one with its next epoch."""
         known = self._by_name.get(transactional_id) if transactional_id else None
+        # Without a next epoch `fence` forgets the producer, and the id starts again with a new one.
         if known is not None and self.fence(known):
             known.transaction_timeout_us = transaction_timeout_us
             known.last_used_us = max(known.last_used_us, time_us)
@@ -143,6 +145,7 @@ class Producers:
             self._remove(producer)
             return False
         producer.epoch += 1
+        # Sequence numbers start at 0 in each epoch, so batches of the earlier epoch say nothing any more.
         producer.batches.clear()
         return True
 
@@ -180,22 +183,27 @@ class Producers:
     def judge(self, tp: TopicPartition, stamp: Stamp, rows: int) -> Repeated | Refusal | None:
         """None if the batch may be appended; else where it is already, or why it does not count."""
         producer = self._by_id.get(stamp.producer_id)
+        # A higher epoch than the known one was never assigned, or the producer was forgotten since.
         if producer is None or stamp.epoch > producer.epoch:
             return "unknown_producer"
         if stamp.epoch < producer.epoch:
             return "fenced"
+        # A plain batch of a transactional producer would be visible before its marker.
         if stamp.transactional != bool(producer.transactional_id):
             return "wrong_kind"
         known = producer.batches.get(tp)
         if not known:
+            # Without a known batch, a number above 0 means that earlier batches are missing.
             return None if stamp.sequence == 0 else "out_of_order"
         newest = known[-1]
         # How far the batch begins before the next expected number, on the circle of numbers.
         behind = (after(newest.sequence, newest.rows) - stamp.sequence) % SEQUENCE_COUNT
         if behind == 0:
             return None
+        # On the circle of numbers, more than half a turn behind means ahead.
         if behind > SEQUENCE_COUNT // 2 or rows > behind:
-            return "out_of_order"  # it leaves a gap, or overlaps the end of the known records
+            # It leaves a gap, or overlaps the end of the known records.
+            return "out_of_order"
         runs = _runs(known, stamp.sequence, rows)
         return "forgotten" if runs is None else Repeated(runs)
 
@@ -204,18 +212,22 @@ class Producers:
         producer = self._by_id[stamp.producer_id]
         known = producer.batches.get(tp)
         if known is None:
+            # The bound is part of the fold: every reader must remember the same batches.
             known = producer.batches[tp] = deque(maxlen=BATCHES_REMEMBERED)
         known.append(KnownBatch(stamp.sequence, rows, base))
+        # Accept times come from the clocks of several writers, so they may go back.
         producer.last_used_us = max(producer.last_used_us, time_us)
 
 
 def _runs(known: deque[KnownBatch], sequence: int, rows: int) -> tuple[Run, ...] | None:
     """Offsets of the records with these sequence numbers; None if not all of them are remembered."""
     runs: list[Run] = []
+    # Oldest first, as the numbers ascend: each batch covers the next part of the repetition.
     for batch in known:
         if rows == 0:
             break
         inside = (sequence - batch.sequence) % SEQUENCE_COUNT
+        # Outside of this batch; the modulo makes a number before its begin very large.
         if inside >= batch.rows:
             continue
         taken = min(rows, batch.rows - inside)

@@ -1,8 +1,8 @@
 """Segments: consecutive records of one topic partition inside one intake file, as objects or as rows of
 numbers.
 
-Pure. An object per segment takes four times the memory, and seconds to make, collect and send half a million
-of them.
+Pure. An object per segment takes four times the memory. Half a million of them take seconds to make, collect
+and send.
 """
 
 from __future__ import annotations
@@ -104,6 +104,7 @@ class Segments(Sequence[SegmentRef]):
     @classmethod
     def sharing(cls, groups: Sequence[Segments]) -> list[Segments]:
         """The same groups with one mapping of exactly their files, for sending them together."""
+        # One pickle holds a shared mapping once, so the groups get a common one with only their files.
         files: dict[int, FileRef] = {}
         for group in groups:
             files.update((index, group.files[index]) for index in group.indexes.difference(files))
@@ -156,12 +157,14 @@ class Segments(Sequence[SegmentRef]):
         return _segment(self.numbers[place].tolist(), self.files)
 
     def __iter__(self) -> Iterator[SegmentRef]:
+        # `tolist` once: converting numpy numbers one by one is much slower.
         return (_segment(line, self.files) for line in self.numbers.tolist())
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Segments):
             same = np.array_equal(self.numbers, other.numbers)
             return same and all(self.files[index] == other.files[index] for index in self.indexes)
+        # Tests and callers compare with plain lists of `SegmentRef`.
         if isinstance(other, Sequence):
             return len(self) == len(other) and all(
                 mine == theirs for mine, theirs in zip(self, other, strict=True)
@@ -183,6 +186,7 @@ class HeldSegments(Sequence[SegmentRef]):
     __slots__ = ("_files", "_numbers")
 
     def __init__(self) -> None:
+        # Packed numbers: an object per segment takes four times the memory.
         self._numbers = bytearray()
         self._files: list[FileRef] = []
         """One per segment. Its length is the number of segments: a reader sees a segment once both parts are
@@ -199,6 +203,7 @@ class HeldSegments(Sequence[SegmentRef]):
     def append(self, segment: SegmentRef) -> None:
         """Append a segment that begins at or after the end of the last one."""
         file, row_group, first_row, rows, base, raw_bytes, accept_max_us, floor_us = segment
+        # The numbers before the file: a reader counts files, so it never sees half a segment.
         self._numbers += _LINE.pack(
             base, base + rows, file.log_index, row_group, first_row, raw_bytes, accept_max_us, floor_us
         )
@@ -206,6 +211,7 @@ class HeldSegments(Sequence[SegmentRef]):
 
     def parts(self, places: Iterable[tuple[int, int]]) -> HeldSegments:
         """Only those at the places [first, end)."""
+        # A new object, because another thread may be reading this one.
         left = HeldSegments()
         for first, end in places:
             left._numbers += self._lines(first, end)
@@ -219,11 +225,13 @@ class HeldSegments(Sequence[SegmentRef]):
 
     def end_of(self, place: int) -> int:
         """One past the last offset of the segment at that place."""
+        # Reads one number without unpacking the row: binary searches call it often.
         at = place * _LINE.size + END * _WIDTH
         return int.from_bytes(self._numbers[at : at + _WIDTH], sys.byteorder)
 
     def first_beyond(self, offset: int, low: int = 0) -> int:
         """The first place from `low` on whose segment reaches beyond the offset."""
+        # Ends ascend, so a binary search finds the place without visiting the segments.
         return low + bisect_right(range(low, len(self)), offset, key=self.end_of)
 
     def numbers(self, first: int, end: int) -> Numbers:
@@ -245,6 +253,7 @@ class HeldSegments(Sequence[SegmentRef]):
         if isinstance(place, slice):
             first, end, step = place.indices(len(self))
             assert step == 1, "only slices with step 1 are supported"
+            # An empty slice may have its end before its begin.
             end = max(first, end)
             return Segments(
                 self.numbers(first, end), {file.log_index: file for file in self._files[first:end]}

@@ -39,15 +39,18 @@ def aborted_by(log: Log, store: CheckpointStore, tp: TopicPartition, offset: int
     Raises `Trimmed` if the log is trimmed during the call, and what log and store raise.
     """
     fold = _oldest(log, store)
+    # A gap in the oldest state was made by an entry that is trimmed.
     if fold is None or _is_gap(fold, tp, offset):
         return None
     for entry in entries_from(log, fold.next_index):
         parsed = parse_entry(entry.index, entry.data)
+        # Only these entries end transactions, so the open ones are copied for them alone.
         ending = parsed.WhichOneof("body") in _ENDING
         open_before = list(fold.transactions) if ending else []
         fold.apply(entry.index, entry.data)
         if ending and _is_gap(fold, tp, offset):
             for one in open_before:
+                # The entry may have ended several; the ranges show which one wrote the offset.
                 if any(low <= offset < high for low, high in one.ranges.get(tp, ())):
                     how, ended_us = _how(parsed)
                     return Aborted(
@@ -67,6 +70,7 @@ def _oldest(log: Log, store: CheckpointStore) -> IntakeFold | None:
     floor = log.floor()
     if floor == 0:
         return IntakeFold()
+    # A checkpoint below the floor has lost the entries that follow it.
     usable = [checkpoint for checkpoint in store.last() if checkpoint.index >= floor]
     return usable[-1].fold() if usable else None
 
@@ -84,6 +88,7 @@ def _how(entry: pb.IntakeEntry) -> tuple[str, int]:
         return "its transactional id was opened again", entry.producer.time_us
     if body == "deleted":
         return "another topic that it had written to was deleted", entry.deleted.time_us
+    # Only an overdue transaction is ended with a fence.
     if entry.transaction.fence:
         return "it was open for too long", entry.transaction.time_us
     return "its producer aborted it", entry.transaction.time_us

@@ -129,6 +129,7 @@ class Counted:
         """
         if not self.summary.rows:
             return False
+        # Identity: the fold appends to a list and replaces it when segments are dropped or aborted.
         same = self.held.segments is held.segments and (self.held.history_end, self.start) == (
             held.history_end,
             start,
@@ -205,12 +206,13 @@ class Backlog:
         )
         first, end = held.first_beyond(start), len(held.segments)
         numbers = held.segments.numbers(first, end)
+        # Bytes before each segment, history included: the segment that reaches the limit is still returned.
         if bytes_max is not None:
             before = int(part.raw_bytes.sum()) + np.cumsum(numbers[:, RAW_BYTES]) - numbers[:, RAW_BYTES]
             count = int(np.searchsorted(before, bytes_max))
-            numbers = numbers[
-                : count if part else max(count, 1)
-            ].copy()  # or all that is held would be kept for these
+            # A copy, or the numbers of all held segments would stay in memory with these few.
+            numbers = numbers[: count if part else max(count, 1)].copy()
+        # One mapping for all results of this view, so that joined segments need no copy of it.
         self._files.update(
             zip(
                 numbers[:, LOG_INDEX].tolist(), held.segments.files[first : first + len(numbers)], strict=True
@@ -221,6 +223,7 @@ class Backlog:
     def gaps(self, tp: TopicPartition, start: int, end: int) -> list[Gap]:
         """The offsets in [start, end) without a record; merged, ascending."""
         held = self._held(tp)
+        # Gaps below `history_end` are read from history files even if memory still has some of them.
         below = self._history.gaps(tp, start, min(end, held.history_end)) if start < held.history_end else []
         return merged([*below, *(gap for gap in held.gaps if gap[1] > held.history_end)], start, end)
 
@@ -229,7 +232,8 @@ class Backlog:
         so a caller with many partitions passes it.
         """
         if stable is None:
-            stable = self.fold.stable_offset(tp)  # first: a later abort only affects offsets beyond it
+            # Before the segments: an abort in between only affects offsets beyond it.
+            stable = self.fold.stable_offset(tp)
         held = self._held(tp)
         below = self._history.summary(tp, start, held.history_end) if start < held.history_end else EMPTY
         return joined(below, self._summed(tp, held, max(start, held.history_end), stable))
@@ -238,6 +242,7 @@ class Backlog:
         """The sum of the segments in memory from `start` on. Kept between calls: every partition is polled
         every few seconds, and may have thousands of segments.
         """
+        # Several threads may replace an entry; each sum is valid by itself.
         known = self._counted.get(tp)
         if known is None or not known.goes_on(held, start, stable):
             known = Counted(held, start, held.first_beyond(start), EMPTY)
@@ -256,9 +261,12 @@ class Backlog:
         held = self._held(tp)
         below = self._history.summary(tp, start, held.history_end) if start < held.history_end else EMPTY
         at = max(start, held.history_end)
+        # The checkpoint may have moved everything to history files.
         if at >= end:
             return Waiting(below.rows, below.first_accept_us if below.rows else None)
+        # The gap before the found place may reach beyond `at`.
         gaps = held.gaps[max(0, bisect_right(held.gaps, (at, at)) - 1) :]
+        # Offsets are dense: what is no gap is a record.
         records = below.rows + end - at - sum(high - low for low, high in merged(gaps, at, end))
         if below.rows:
             return Waiting(records, below.first_accept_us)
@@ -280,6 +288,7 @@ class Backlog:
         state = self.fold.partition(tp)
         while True:
             held = _Held(state.history_end, state.segments, state.gaps)
+            # Unchanged: no elements were dropped between the reads of these fields.
             if state.history_end == held.history_end:
                 return held
 
@@ -291,6 +300,7 @@ def summed(segments: Segments, start: int) -> BacklogSummary:
     first = segments[0]
     inside = min(first.rows, first.end - start)
     rows = inside + int((segments.ends - segments.bases)[1:].sum())
+    # Bytes of single records are not in the log, so a part counts in proportion to its rows.
     size = first.raw_bytes * inside // first.rows + int(segments.raw_bytes[1:].sum())
     return BacklogSummary(
         rows, size, first.accept_max_us, max(0, int(segments.numbers[:, ACCEPT_MAX_US].max())), first.floor_us
@@ -299,6 +309,7 @@ def summed(segments: Segments, start: int) -> BacklogSummary:
 
 def joined(earlier: BacklogSummary, later: BacklogSummary) -> BacklogSummary:
     """The sum of two consecutive ranges."""
+    # An empty range has the time 0, which must not become the earliest time.
     if not earlier.rows or not later.rows:
         return earlier if earlier.rows else later
     newest_us = max(earlier.newest_us, later.newest_us)
@@ -334,7 +345,9 @@ def read_window(backlog: Backlog, tp: TopicPartition, start: int, stop: int, byt
     found = backlog.segments(tp, start, bytes_max)
     segments = found.where(found.bases < stop)
     end, reached = stop, int(found.ends[-1]) if found else stop
+    # `bytes_max` may have ended the result before `stop`.
     if len(segments) == len(found) and reached < stop:
+        # A window ends where the next segment begins, so the gaps between the two belong to this window.
         behind = backlog.segments(tp, reached, 1)
         end = min(stop, int(behind.bases[0])) if behind else stop
     return Window(segments, backlog.gaps(tp, start, end), end)
@@ -350,6 +363,8 @@ def windows(
     """
     at = start
     while at < stop:
+        # Each window is a call of its own, so a checkpoint may move segments to history files between two of
+        # them.
         window = read_window(backlog, tp, at, stop, bytes_max)
         yield window
         at = window.end

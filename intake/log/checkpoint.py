@@ -1,15 +1,12 @@
-"""A checkpoint: the state of the intake fold before one entry of the log, as bytes.
+"""Checkpoints of the intake log: the state of the fold before one entry, as bytes in an object store.
 
 Frozen format 1: the magic, the SHA-256 of all that follows, an `IntakeState` message. Its field `format` is
 higher where the state has content that a reader of format 1 would misread; that reader then stops. The same
-state gives the same bytes, and a single wrong bit is detected. Pure: `intake.log.checkpoint` reads and
-writes the objects.
+state gives the same bytes, and a single wrong bit is detected. Only `CheckpointStore` and `superseded` touch
+the object store.
 
 Everything below the stable offsets is in history files and not here. So the size depends on the number of
 partitions, producers and remembered ids, and on open transactions, but not on the archiving lag.
-
-The names of a source's finished items are sorted and prefix-compressed. Otherwise folders with many files
-would make every checkpoint large.
 """
 
 from __future__ import annotations
@@ -87,6 +84,7 @@ class Checkpoint:
 
 def encode(checkpoint: Checkpoint) -> bytes:
     """The object of a checkpoint."""
+    # Deterministic, so that two processes that make the same checkpoint write the same bytes.
     return seal(MAGIC, _state_message(checkpoint).SerializeToString(deterministic=True))
 
 
@@ -99,6 +97,7 @@ def decode(data: bytes, where: str) -> Checkpoint:
         message = pb.IntakeState.FromString(payload)
     except DecodeError as error:
         raise Corrupted(f"checkpoint {where} is not the state of an intake fold") from error
+    # A newer state may mean something else by the same fields, so a reader stops instead of guessing.
     if message.format not in STATE_FORMATS:
         raise Halt(
             f"checkpoint {where} has the format {message.format}, this version knows "
@@ -121,6 +120,7 @@ def same(one: FoldState, other: FoldState) -> bool:
             twin.history_end,
         ):
             return False
+        # Adjacent gaps may be separate elements in one fold and joined in the other.
         if state.segments != twin.segments or _gaps(state) != _gaps(twin):
             return False
     return True
@@ -150,17 +150,19 @@ def _gaps(state: PartitionState) -> list[tuple[int, int]]:
     return merged(state.gaps, 0, state.next_offset)
 
 
-# to a message
+# --- state to message
 
 
 def _state_message(checkpoint: Checkpoint) -> pb.IntakeState:
     state = checkpoint.state
+    # Many segments share a file, and many batches a topic. So both are listed once and referenced by place.
     files = _files_of(state.partitions)
     places = {file.log_index: place for place, file in enumerate(files)}
     topic_places = {topic.topic_id: place for place, topic in enumerate(state.topics)}
     return pb.IntakeState(
         format=_state_format(state),
         next_index=state.next_index,
+        # Empty before the entry that binds the log to a cluster.
         cluster_id=bytes.fromhex(state.cluster_id or ""),
         tick_us=state.tick_us,
         newest_us=state.newest_us,
@@ -187,6 +189,7 @@ def _state_message(checkpoint: Checkpoint) -> pb.IntakeState:
         producers=[_producer_message(producer, topic_places) for producer in state.producers],
         transactions=[_transaction_message(transaction, topic_places) for transaction in state.transactions],
         ids=state.ids,
+        # The stored format has its own name for history files.
         shelves=[
             pb.Shelf(
                 start=ref.start,
@@ -203,6 +206,7 @@ def _state_message(checkpoint: Checkpoint) -> pb.IntakeState:
 
 def _state_format(state: FoldState) -> int:
     """The oldest format that can express the state, so that older versions can read it."""
+    # A reader of an earlier format would ignore these fields and assign other offsets.
     if any(topic.mirrored for topic in state.topics):
         return 3
     return 2 if state.deleted or state.sources else 1
@@ -217,6 +221,7 @@ def _deleted_message(topic: DeletedTopic) -> pb.Topic:
 
 def _files_of(partitions: Mapping[TopicPartition, PartitionState]) -> list[FileRef]:
     """The files of all segments in memory, in log order."""
+    # The log index identifies a file: an entry names at most one.
     found = {file.log_index: file for state in partitions.values() for file in state.segments.files}
     return [found[index] for index in sorted(found)]
 
@@ -225,6 +230,7 @@ def _partition_message(state: PartitionState, places: Mapping[int, int]) -> pb.P
     return pb.Partition(
         next_offset=state.next_offset,
         ingest_max_us=state.ingest_max_us,
+        # The stored format has its own name for this offset.
         shelved_to=state.history_end,
         segments=[
             pb.Segment(
@@ -258,6 +264,7 @@ def _producer_message(producer: Producer, topics: Mapping[TopicId, int]) -> pb.P
                 rows=[batch.rows for batch in batches],
                 bases=[batch.base for batch in batches],
             )
+            # The batches are in the order of the first batch per partition, which follows from the log.
             for (topic_id, partition), batches in producer.batches.items()
         ],
     )
@@ -281,7 +288,7 @@ def _transaction_message(transaction: OpenTransaction, topics: Mapping[TopicId, 
     )
 
 
-# from a message
+# --- message to state
 
 
 def _checkpoint(message: pb.IntakeState) -> Checkpoint:
@@ -297,6 +304,7 @@ def _checkpoint(message: pb.IntakeState) -> Checkpoint:
         topics=tuple(
             TopicState(topic_id, topic.name, len(topic.partitions), topic.created_us, topic.mirrored)
             for topic_id, topic in zip(topic_ids, message.topics, strict=True)
+            # Deleted topics are in the same list, because batches and ranges refer to a place in it.
             if not topic.HasField("deleted")
         ),
         deleted=tuple(
@@ -350,6 +358,7 @@ def _producer(message: pb.Producer, topic_ids: Sequence[TopicId]) -> Producer:
     )
     for item in message.batches:
         batches = (KnownBatch(*batch) for batch in zip(item.sequences, item.rows, item.bases, strict=True))
+        # The same bound as in a live fold, or the two would differ after the next batch.
         producer.batches[topic_ids[item.topic], item.partition] = deque(batches, BATCHES_REMEMBERED)
     return producer
 
@@ -370,12 +379,14 @@ def _transaction(message: pb.Transaction, topic_ids: Sequence[TopicId]) -> OpenT
 
 
 def source_message(source: SourceState) -> pb.Source:
-    """One source."""
+    """One source, with the names of its finished items prefix-compressed."""
     begun = [
         pb.BegunItem(item=item, end=one.end, count=one.count, identity=one.identity)
         for item, one in sorted(source.begun.items())
     ]
+    # Sorted, so that neighbours share long prefixes, and the bytes do not depend on the order in memory.
     items = sorted(source.finished)
+    # Without this compression, folders with many files would make every checkpoint large.
     shared = [_shared(one, other) for one, other in zip(["", *items], items, strict=False)]
     finished = [source.finished[item] for item in items]
     return pb.Source(
@@ -384,6 +395,7 @@ def source_message(source: SourceState) -> pb.Source:
         begun=begun,
         shared=shared,
         rests=[item[count:] for item, count in zip(items, shared, strict=True)],
+        # One field for all marks: a repeated field would add two bytes to each.
         marks=b"".join(one.mark for one in finished),
         log_indexes=[one.log_index for one in finished],
     )
@@ -394,6 +406,7 @@ def source_state(message: pb.Source) -> SourceState:
     state = SourceState(message.name, message.forgotten_below)
     for begun in message.begun:
         state.begun[begun.item] = Begun(begun.end, begun.count, begun.identity)
+    # Each name is a prefix of the one before it and a rest.
     item, marks = "", message.marks
     for place, (shared, rest, log_index) in enumerate(
         zip(message.shared, message.rests, message.log_indexes, strict=True)
@@ -416,10 +429,14 @@ def _shared(one: str, other: str) -> int:
     return low
 
 
+# --- objects
+
+
 class CheckpointStore(Checkpoints[Checkpoint]):
     """The checkpoints of the intake log in an object store. Stateless; safe to use from several threads."""
 
     def __init__(self, objects: ObjectStore) -> None:
+        # The id of the entry before a checkpoint shows that the checkpoint belongs to this log.
         super().__init__(objects, "intake", FORMAT, decode, lambda index, data: parse_entry(index, data).id)
 
     def newest_history(self, log: Log) -> tuple[HistoryRef, ...]:
@@ -437,6 +454,7 @@ def superseded(objects: ObjectStore) -> list[str]:
     delay.
     """
     store = CheckpointStore(objects)
+    # The older of the last two is the fallback for a damaged newest one, so both keep their objects.
     kept = store.last()
     if len(kept) < KEPT:
         return []
@@ -444,6 +462,7 @@ def superseded(objects: ObjectStore) -> list[str]:
     if any(objects.info(key) is None for key in sorted(named)):
         return []  # the newer history is incomplete, so the older one may still be required
     keys = store.older_than(kept[-1].index)
+    # A listing, because a crash may have left history files that no checkpoint names.
     for info in objects.list(HISTORY_PREFIX):
         span = parse_history_key(info.key)
         if span is not None and span[1] <= kept[0].index and info.key not in named:

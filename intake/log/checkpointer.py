@@ -84,6 +84,7 @@ class Checkpointer:
         if not self._sequencer.checkpoint_due or not self._busy.acquire(blocking=False):
             return False
         try:
+            # First use what another process made; often nothing is due after that.
             before = self._sequencer.checkpoint_index
             self._learn_newest()
             if self._sequencer.checkpoint_due:
@@ -119,6 +120,7 @@ class Checkpointer:
             if self._lease is not None:
                 self._lease.acquire()
                 held = True
+            # Another process did not hold it, so the count of its refusals starts again.
             self._lease_tries = 0
         except LeaseHeld as error:
             self._lease_tries += 1
@@ -130,14 +132,18 @@ class Checkpointer:
                 error.holder,
             )
         try:
+            # Read before the run: entries that arrive during it may make another checkpoint due.
             read_to = self._sequencer.fold.next_index
             made = self.run()
             newest = self._store.start(self._log)
             if newest is not None:
                 self._sequencer.learn(
-                    newest, newest.index if len(made) == CHECKPOINTS_PER_RUN_MAX else read_to
+                    # After a full run more may be due below `read_to`, so those stay due.
+                    newest,
+                    newest.index if len(made) == CHECKPOINTS_PER_RUN_MAX else read_to,
                 )
         finally:
+            # Not after `LeaseHeld`: then the lease belongs to another process.
             if held and self._lease is not None:
                 self._lease.release()
 
@@ -161,9 +167,12 @@ class Checkpointer:
                 len(made) < CHECKPOINTS_PER_RUN_MAX
                 and (entries := self._span_from(newest.index if newest else 0)) is not None
             ):
+                # Trim after each one: the metadata store shrinks during a long run, and a crash keeps that
+                # progress.
                 newest = self._make(newest, entries)
                 made.append(newest.index)
                 self._trim()
+        # Not an error: another process made the same checkpoints, because they follow from the log.
         except Trimmed as error:
             _log.info("another process made checkpoints and trimmed the log: %s", error)
         if not made:
@@ -175,6 +184,7 @@ class Checkpointer:
         span, found = Span(self._settings), list[Entry]()
         for entry in entries_from(self._log, index):
             found.append(entry)
+            # The same rule as in `FoldedLog`, so every process cuts the log at the same entries.
             if span.add(len(entry.data)):
                 return found
         return None
@@ -183,14 +193,18 @@ class Checkpointer:
         """The checkpoint that follows `before`, which must not be used afterwards."""
         named = before.history if before else ()
         for earlier in named:
-            self._check_stored(
-                earlier
-            )  # this process may have slept since the listing, and the file may have been deleted
+            # This process may have slept since the listing, and the file may have been deleted.
+            self._check_stored(earlier)
         fold = before.fold() if before else IntakeFold()
         for entry in entries:
             fold.apply(entry.index, entry.data)
+        # Archived or not: what is moved must not depend on the watermarks, or two processes would write
+        # different bytes.
         content = history_file.decided(fold)
+        # Stored before the checkpoint that names it. A crash in between leaves an object that no checkpoint
+        # names.
         ref = self._store_history(entries[0].index, fold.next_index, content)
+        # The checkpoint must not contain what the history file holds.
         fold.release_history({tp: part.end for tp, part in content.items()})
         checkpoint = Checkpoint(fold.state(), (*named, ref))
         failpoints.reach("checkpoint.upload.before")
@@ -209,6 +223,7 @@ class Checkpointer:
             if not _holds(start, end, data, content):
                 raise _other(self._store.objects.uri(key)) from error
         ref = history_file.ref_of(start, end, data)
+        # Read back and compared before the log is trimmed: afterwards these objects are the only copy.
         if history_file.decode(ref, self._store.objects.read(key)) != content:
             raise Corrupted(
                 f"{self._store.objects.uri(key)} does not read back as it was made; the log is not trimmed"
@@ -226,9 +241,11 @@ class Checkpointer:
                 found = self._store.load(checkpoint.index)
             except Corrupted:
                 raise _other(self._store.objects.uri(key)) from error
+            # Compared by state, because its history files may cover other spans.
             if not same(found.state, checkpoint.state):
                 raise _other(self._store.objects.uri(key)) from error
             return found  # the same state, with history files of other spans
+        # Read back and compared, as the history file.
         stored = self._store.load(checkpoint.index)
         if not same(stored.state, checkpoint.state) or stored.history != checkpoint.history:
             raise Corrupted(
@@ -243,10 +260,13 @@ class Checkpointer:
         last = self._store.last()
         if len(last) < KEPT:
             return
+        # One entry below the older checkpoint stays: its id shows that the checkpoint is of this log.
         below = last[-1].index - 1
         if below <= self._log.floor():
             return
+        # After a restore of the metadata store alone, checkpoints of the lost newer log may exist.
         self._store.check_of(last, self._log)
+        # Existence and size are enough: the content was compared when the file was stored.
         for checkpoint in last:
             for ref in checkpoint.history:
                 self._check_stored(ref)
@@ -285,6 +305,7 @@ class CheckpointLoop:
         self._interval_max_s = interval_max_s
         self._closing_s = closing_s
         self._closing = threading.Event()
+        # Daemon thread: an unfinished checkpoint must not keep the process alive.
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
         self._thread.start()
 
@@ -309,12 +330,15 @@ class CheckpointLoop:
                 except ArchiverError as error:
                     _log.warning("%s", error)
             self._checkpointer.run_if_due()
+            # Still due after a run means that the run failed, or that another process is making it.
             wait_s = min(2 * wait_s, self._interval_max_s) if self._checkpointer.due else self._interval_s
+        # Once more at close, so that the next start reads less of the log.
         self._checkpointer.run_if_due()
 
 
 def _holds(start: int, end: int, data: bytes, content: history_file.Content) -> bool:
     try:
+        # The digest in this reference is of the bytes just read, so only the content decides.
         return history_file.content_of(history_file.ref_of(start, end, data), data) == content
     except (Corrupted, ValueError, LookupError, TypeError):
         return False  # its digest is unknown, so a wrong bit may be anywhere, even in a column name

@@ -51,14 +51,17 @@ def check_start_clock(store: ObjectStore, clock: Clock, log_newest_us: int, skew
     """Raise `RetryLater` if the clock is ahead of the store's by more than allowed, or if store and log both
     show that it is behind.
     """
+    # A simulated clock has nothing in common with the time of a real store.
     if type(clock) is not SystemClock or not isinstance(store, StatesTime):
         return
+    # The clock is read on both sides of the request, so its duration never counts as a difference.
     before_us = clock.now_us()
     stated_us = store.time_us()
     after_us = clock.now_us()
     if stated_us is None:
         return
     skew_max_us = skew_max_s * 1e6
+    # The stated second may be almost over.
     ahead_us = before_us - (stated_us + RESOLUTION_US)
     if ahead_us > skew_max_us:
         raise RetryLater(
@@ -75,6 +78,7 @@ def check_start_clock(store: ObjectStore, clock: Clock, log_newest_us: int, skew
         f"this machine's clock says {moment(after_us)} and is {behind_us / 1e6:.0f} s behind the object "
         "store's"
     )
+    # A clock that is behind cannot raise ingest times, so one other clock is not enough to stop the writer.
     if log_ahead_s(log_newest_us, after_us, skew_max_s) is not None:
         raise RetryLater(
             f"{behind}, and the intake log has later times too; correct the clock; the check is repeated"

@@ -20,7 +20,6 @@ from intake.producers import Stamp
 _FRAME_BYTES = 8
 """Upper bound of the tag and length of a nested message."""
 
-
 ENTRY_FORMATS = (1, 2, 3, 4)
 """Format 2 added producers, transactions and barriers, format 3 deleted topics and positions of sources,
 format 4 mirrored topics."""
@@ -31,11 +30,13 @@ def parse_entry(index: int, data: bytes) -> pb.IntakeEntry:
     it.
     """
     try:
+        # Protobuf also accepts entries with unknown fields; the format number says whether they matter.
         entry = pb.IntakeEntry.FromString(data)
     except DecodeError as error:
         raise Corrupted(
             f"intake log: entry {index} is not an intake entry ({len(data)} bytes); restore the log"
         ) from error
+    # An entry without a known body is of a newer version: skipping it could change later offsets.
     if entry.format not in ENTRY_FORMATS or entry.WhichOneof("body") is None:
         raise Halt(
             f"intake log: entry {index} has the format {entry.format}, this version knows "
@@ -48,6 +49,7 @@ def parse_entry(index: int, data: bytes) -> pb.IntakeEntry:
 def format_of(entry: pb.IntakeEntry) -> int:
     """The format of a new entry: the oldest that can express it, so that older readers can read on."""
     segments = [segment for group in entry.file.topics for segment in group.segments]
+    # In descending order: the newest content of an entry decides.
     if (
         entry.WhichOneof("body") == "grown"
         or entry.topic.mirrored
@@ -84,6 +86,7 @@ def file_entry(
                 for segment in group
             ],
         )
+        # `groupby` joins only adjacent segments; the writer sorts them by topic.
         for topic_id, group in groupby(segments, key=lambda segment: segment.topic_id)
     ]
     return pb.IntakeFile(
@@ -111,6 +114,7 @@ def position_entry(move: Move) -> pb.SourcePosition:
 
 def positions_bytes(moves: Sequence[Move]) -> int:
     """Upper bound of the bytes that the positions add to an entry."""
+    # Each position is a nested message with a tag and a length.
     return sum(position_entry(move).ByteSize() + _FRAME_BYTES for move in moves)
 
 

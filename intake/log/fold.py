@@ -52,6 +52,7 @@ __all__ = [
     "TopicState",
 ]
 
+# Stored in log entries and checkpoints, so it must not change.
 _SOURCE_PREFIX = "kafka:"
 IDS_REMEMBERED = 65_536
 """Number of entry ids kept, so that an entry of unknown outcome is found after the log was trimmed past
@@ -89,8 +90,9 @@ NOTHING = Applied()
 
 
 class IntakeFold:
-    """State of the intake log up to `next_index`. One thread applies entries; other threads may read at the
-    same time.
+    """State of the intake log up to `next_index`.
+
+    One thread applies entries; other threads may read at the same time.
     """
 
     def __init__(self) -> None:
@@ -107,6 +109,7 @@ class IntakeFold:
         self._producers = Producers()
         self._transactions = Transactions()
         self._positions = Positions()
+        # Bounded, because every checkpoint stores all of these ids.
         self._ids: deque[bytes] = deque(maxlen=IDS_REMEMBERED)
 
     @property
@@ -144,6 +147,8 @@ class IntakeFold:
     @property
     def topics_by_name(self) -> Mapping[str, TopicState]:
         """Every topic, in order of declaration."""
+        # The fold replaces this dictionary and never changes it, so a reader may iterate while entries are
+        # applied.
         return MappingProxyType(self._by_name)
 
     @property
@@ -185,6 +190,8 @@ class IntakeFold:
         """Records at or beyond it are not archived: the first offset of the oldest open transaction, else the
         partition's end.
         """
+        # Read the end before the transactions. A transaction that begins in between lies at or beyond this
+        # end.
         stable = self.partition(tp).next_offset
         for transaction in self._transactions:
             first = transaction.first_offset(tp)
@@ -230,6 +237,7 @@ class IntakeFold:
 
     def entry_id(self, index: int) -> bytes | None:
         """The id of the entry at `index`; None if it is no longer remembered or not applied yet."""
+        # The newest id is that of entry `next_index - 1`.
         place = index - (self._next_index - len(self._ids))
         return self._ids[place] if 0 <= place < len(self._ids) else None
 
@@ -239,6 +247,7 @@ class IntakeFold:
         Raises `Halt` for an entry of an unknown format or out of order, `Corrupted` for one that contradicts
         itself or the log before it.
         """
+        # A skipped or repeated entry would give this process other offsets than every other reader.
         if index != self._next_index:
             raise Halt(
                 f"intake log: entry {index} was offered to a fold that expects entry {self._next_index}"
@@ -247,6 +256,7 @@ class IntakeFold:
         body = entry.WhichOneof("body")
         applied = NOTHING
         if body == "file":
+            # Check all of it before anything changes: an entry that raises must leave the state as it was.
             self._check_file(index, entry.file)
             applied = self._place(index, entry.file)
         elif body == "topic":
@@ -258,8 +268,10 @@ class IntakeFold:
         elif body == "transaction":
             applied = self._end_transaction(entry.transaction)
         elif body == "barrier":
+            # Clocks of processes differ, so a later barrier may state an earlier time. The latest time holds.
             self._barrier_ms = max(self._barrier_ms, entry.barrier.written_before_ms)
         elif body == "forgotten":
+            # A producer with an open transaction stays, or no marker could end that transaction any more.
             self._producers.forget(entry.forgotten.idle_since_us, self._transactions.busy)
         elif body == "deleted":
             applied = self._delete(index, entry.deleted)
@@ -268,6 +280,7 @@ class IntakeFold:
         elif body == "source_forgotten":
             self._positions.forget(index, entry.source_forgotten)
         else:
+            # A later tick may state an earlier time. Ingest times never decrease, so the maximum holds.
             self._tick_us = max(self._tick_us, entry.tick.time_us)
             self._newest_us = max(self._newest_us, self._tick_us)
         self._ids.append(entry.id)
@@ -281,6 +294,7 @@ class IntakeFold:
                 f"intake log: entry {index} names a cluster id of {len(bound.cluster_id)} bytes; it "
                 "must have 16: restore the log"
             )
+        # Two processes may bind the log at the same time; with equal ids the second entry has no effect.
         if self._cluster_id not in (None, cluster_id):
             raise Corrupted(
                 f"intake log: entry {index} names cluster {cluster_id}, an earlier one "
@@ -309,6 +323,7 @@ class IntakeFold:
     def _grow(self, index: int, grown: pb.TopicGrown) -> None:
         topic_id = TopicId(grown.topic_id.hex())
         topic = self._by_id.get(topic_id)
+        # A late entry for a deleted topic is no contradiction: it has no effect, as late segments have none.
         if topic is None and topic_id in self._deleted:
             return
         if topic is None or not topic.mirrored:
@@ -336,9 +351,13 @@ class IntakeFold:
                 )
             return Applied(refusal="deleted")
         tps = [(topic_id, number) for number in range(topic.partitions)]
+        # Records in this topic can no longer be committed. A transaction becomes visible as a whole or not at
+        # all, so abort all of it.
         for transaction in [one for one in self._transactions if any(tp in one.ranges for tp in tps)]:
             self._close(transaction.producer_id, commit=False)
             producer = self._producers.get(transaction.producer_id)
+            # Without the fence its later batches would begin a new transaction that lacks the aborted
+            # records.
             assert producer is not None, "a producer with an open transaction is not forgotten"
             self._producers.fence(producer)
         self._producers.forget_partitions(tps)
@@ -347,6 +366,7 @@ class IntakeFold:
         self._deleted = {**self._deleted, topic_id: gone}
         self._by_name = {name: one for name, one in self._by_name.items() if one is not topic}
         self._by_id = {known: one for known, one in self._by_id.items() if one is not topic}
+        # Last, because a reader that still finds the topic must also find its partitions.
         for tp in tps:
             del self._partitions[tp]
         return NOTHING
@@ -357,12 +377,14 @@ class IntakeFold:
         """Raise `Corrupted` unless every segment is valid; changes nothing."""
         if wrong := contradiction(file):
             raise Corrupted(f"intake log: entry {index} ({file.key}) {wrong}; restore the log")
+        # An entry that only moves positions, such as for an empty file, has no intake file.
         if (file.topics or not file.positions) and (not file.key or len(file.footer_sha256) != 32):
             raise Corrupted(
                 f"intake log: entry {index} names a file without a key or digest; restore the log"
             )
         for group in file.topics:
             topic_id = TopicId(group.topic_id.hex())
+            # Records of a deleted topic are not a contradiction: `_place` refuses their segments one by one.
             topic = self._by_id.get(topic_id) or self._deleted.get(topic_id)
             if topic is None:
                 raise Corrupted(
@@ -376,6 +398,7 @@ class IntakeFold:
                         f"for partition {segment.partition} "
                         f"of topic {topic.name}, which has {topic.partitions} partitions"
                     )
+                # Sums over millions of segments must fit 64 bits.
                 if segment.raw_bytes > LARGEST_BYTES:
                     raise Corrupted(
                         f"intake log: entry {index} ({file.key}) states a segment of "
@@ -397,19 +420,25 @@ class IntakeFold:
                     landed.append(Landed(tp, segment.rows, (), None, "deleted"))
                 elif refusal is not None:
                     landed.append(Landed(tp, segment.rows, (), None, refusal))
+                # Only the source of a mirrored topic has the offsets of its upstream; other writers must not
+                # add records.
                 elif mirrored and not segment.HasField("offset"):
                     landed.append(Landed(tp, segment.rows, (), None, "mirrored"))
                 elif segment.HasField("producer"):
                     landed.append(self._place_batch(ref, tp, segment))
                 else:
                     landed.append(self._place_segment(ref, tp, segment))
+        # Also for a refused entry: its file was stored, and the key shows how far files of this log reach.
         self._newest_key = max(self._newest_key, file.key)
+        # Positions move in the same step in which the records count. So an item is never read twice or
+        # skipped.
         if refusal is None:
             self._positions.move(index, file.positions)
         return Applied(tuple(landed), refusal if file.positions else None)
 
     def _refusal(self, file: pb.IntakeFile) -> Refusal | None:
         """Why nothing of the entry counts; None if its segments are judged one by one."""
+        # An entry without a file cannot name a deleted one, so no barrier applies to it.
         if file.key and self._is_behind_barrier(file.key):
             return "barrier"
         if not file.positions:
@@ -423,6 +452,7 @@ class IntakeFold:
         if not self._barrier_ms:
             return False
         parsed = parse_intake_key(key)
+        # A key without a time counts as old, because its file may be deleted already.
         return parsed is None or parsed.written_ms < self._barrier_ms
 
     def _place_batch(self, ref: FileRef, tp: TopicPartition, segment: pb.Segment) -> Landed:
@@ -462,6 +492,7 @@ class IntakeFold:
         if segment.HasField("offset"):
             held.pass_over(segment.offset)
         rows, base, accept_max_us = segment.rows, held.next_offset, segment.accept_max_us
+        # Ingest times continue from the maximum of the partition and never before the newest tick.
         floor_us = max(self._tick_us, held.ingest_max_us)
         # Positional arguments: this runs for every segment, and keywords take a third longer.
         placed = SegmentRef(
@@ -476,6 +507,7 @@ class IntakeFold:
     def _open_producer(self, index: int, opened: pb.ProducerOpened) -> Applied:
         known = self._producers.named(opened.transactional_id)
         if known is not None:
+            # The earlier incarnation is fenced by the new epoch and cannot end its transaction any more.
             self._close(known.producer_id, commit=False)
         producer = self._producers.open(
             index, opened.transactional_id, opened.transaction_timeout_us, opened.time_us
@@ -484,6 +516,7 @@ class IntakeFold:
 
     def _end_transaction(self, ended: pb.TransactionEnded) -> Applied:
         producer = self._producers.get(ended.producer_id)
+        # The log has never assigned a higher epoch than the known one.
         if producer is None or ended.epoch > producer.epoch:
             return Applied(refusal="unknown_producer")
         if ended.epoch < producer.epoch:
@@ -492,6 +525,7 @@ class IntakeFold:
             return Applied(refusal="wrong_kind")
         self._close(producer.producer_id, commit=ended.commit)
         producer.last_used_us = max(producer.last_used_us, ended.time_us)
+        # Set for an overdue transaction: a late commit of this epoch must not end the next transaction.
         if ended.fence:
             self._producers.fence(producer)
         return NOTHING
@@ -515,6 +549,7 @@ class IntakeFold:
         """
         for tp, offset in history_end.items():
             held = self._partitions.get(tp)
+            # A checkpoint that is older than the known one changes nothing.
             if held is not None and offset > held.history_end:  # None: the topic was deleted since
                 held.forget_below(offset)
 
@@ -527,6 +562,7 @@ class IntakeFold:
         self._newest_us = state.newest_us
         self._newest_key = state.newest_key
         self._barrier_ms = state.barrier_ms
+        # No other thread reads this fold yet, so its dictionaries may change in place.
         for topic in state.topics:
             self._by_id[topic.topic_id] = topic
             self._by_name[topic.name] = topic
@@ -582,12 +618,14 @@ def contradicts_topics(file: pb.IntakeFile, topics: Mapping[TopicId, TopicState]
                     f"has records of partition {segment.partition} of topic {topic.name}, which has "
                     f"{topic.partitions}"
                 )
+            # Segments are in file order, so the offsets of one partition only rise.
             if segment.offset < reached.get(segment.partition, 0):
                 return (
                     f"states offset {segment.offset} of topic {topic.name} partition {segment.partition} "
                     "behind a later one"
                 )
             reached[segment.partition] = segment.offset + segment.rows
+            # Offsets are held as signed 64-bit integers.
             if reached[segment.partition] > LARGEST:
                 return (
                     f"states offset {segment.offset} of topic {topic.name}, which is larger than there can "
@@ -606,6 +644,7 @@ def follow_offsets(file: pb.IntakeFile, partitions: Mapping[TopicPartition, Part
         for segment in group.segments:
             if not segment.HasField("offset"):
                 continue
+            # Without a move of this partition the span is empty, and no segment fits it.
             base, end = spans.get((mirror_source(topic_id), str(segment.partition)), (0, 0))
             if (
                 not max(base, partitions[topic_id, segment.partition].next_offset)

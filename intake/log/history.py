@@ -96,6 +96,7 @@ class History:
         self._refs: tuple[HistoryRef, ...] = ()
         self._cache: OrderedDict[HistoryRef, _Opened] = OrderedDict()
         self._parts: OrderedDict[tuple[HistoryRef, TopicPartition, int, int], BacklogSummary] = OrderedDict()
+        # Reentrant: `_reading` holds it and calls `learn`.
         self._lock = threading.RLock()
 
     @property
@@ -108,6 +109,7 @@ class History:
         with self._lock:
             self._refs = tuple(refs)
             known = set(self._refs)
+            # A ref that is not in the list is never read again.
             for ref in [ref for ref in self._cache if ref not in known]:
                 del self._cache[ref]
             for group in [group for group in self._groups if group[0] not in known]:
@@ -138,6 +140,7 @@ class History:
         """The gaps that overlap `start` to `end`; ascending."""
 
         def collect() -> list[Gap]:
+            # The index says how many gaps a file has, so most files are not read for them.
             refs = [ref for ref, place in self._places(tp, start, end) if place.gaps]
             return [
                 gap for ref in refs for gap in gaps_of(self._rows(ref, tp)) if gap[1] > start and gap[0] < end
@@ -153,6 +156,7 @@ class History:
         def collect() -> BacklogSummary:
             found = EMPTY
             for ref, place in self._places(tp, start, end):
+                # The sums in the index answer for a whole file.
                 if start <= place.start and place.end <= end:
                     whole = BacklogSummary(
                         place.records,
@@ -181,10 +185,13 @@ class History:
             try:
                 return collect()
             except NotFound as error:
+                # Another process may have deleted replaced history files while this one slept.
                 known = self._refs
                 self.learn(self._newest())
+                # The newest list names the missing file too, so it is really lost.
                 if self._refs == known:
                     raise _gone(error) from error
+            # Once only: a file that is missing from the newest list as well is an error.
             try:
                 return collect()
             except NotFound as error:
@@ -200,6 +207,7 @@ class History:
         continue from file to file without a hole. So where the readable files on both sides meet, the file
         between them holds nothing of it.
         """
+        # One tuple for the whole iteration: `learn` replaces it.
         refs = self._refs
         unopened: NotFound | Halt | None = None
         reached = start
@@ -211,6 +219,7 @@ class History:
             if place is None:
                 unopened = None  # the partition is younger
                 continue
+            # The readable files leave a hole here, so the unreadable file must hold its content.
             if unopened is not None and min(place.start, end) > reached:
                 raise unopened
             if place.start >= end:
@@ -279,6 +288,7 @@ class History:
     def _rows(self, ref: HistoryRef, tp: TopicPartition) -> Rows:
         index = self._opened(ref).index
         numbers = groups_of(index.partitions[tp])
+        # Take the groups out of the cache; they return at its end, as the most recently used.
         groups = {
             number: group
             for number in numbers
@@ -298,6 +308,7 @@ class History:
 
     def _files(self, ref: HistoryRef) -> Mapping[int, FileRef]:
         opened = self._opened(ref)
+        # Read only on demand: sums and gaps need no file names.
         if opened.files is None:
             with self._objects.open_input(history_key(ref.start, ref.end)) as source:
                 opened.files = {file.log_index: file for file in read_files(ref, opened.index, source)}
@@ -307,6 +318,7 @@ class History:
     def _opened(self, ref: HistoryRef) -> _Opened:
         opened = self._cache.get(ref)
         if opened is None:
+            # The index is cached only after its digest was compared.
             opened = self._cache[ref] = _Opened(read_index(ref, self._footer(ref)))
             self._evict(ref)
         self._cache.move_to_end(ref)
@@ -314,6 +326,7 @@ class History:
 
     def _footer(self, ref: HistoryRef) -> bytes:
         key = history_key(ref.start, ref.end)
+        # The size first: a file of another size needs no read.
         info = self._objects.info(key)
         if info is None:
             raise NotFound(f"there is no object {key}")
@@ -323,11 +336,13 @@ class History:
         length = footer_length(tail[-FOOTER_TAIL_BYTES:])
         if length is None or length > ref.size:
             raise damaged(ref, "it does not end in a Parquet footer")
+        # Most footers are in the bytes already read.
         footer = (
             tail[-length:]
             if length <= len(tail)
             else self._objects.read_range(key, ref.size - length, length)
         )
+        # Checked before parsing, because the parser allocates by the numbers in the footer.
         if hashlib.sha256(footer).digest() != ref.footer_sha256:
             raise damaged(ref, "its footer is not the one that was written")
         return footer
@@ -338,6 +353,7 @@ class History:
         for ref in list(self._cache):
             if total <= self._cache_bytes:
                 return
+            # The caller still needs it, even if it alone exceeds the limit.
             if ref != kept:
                 total -= self._cache.pop(ref).cost_bytes
 

@@ -116,6 +116,7 @@ class HistoryIndex:
 
 def decided(fold: IntakeFold) -> Content:
     """The content below the stable offsets of a fold: what the history file of its checkpoint must hold."""
+    # Computed for all partitions at once: `stable_offset` visits every open transaction per call.
     stable = {tp: state.next_offset for tp, state in fold.state().partitions.items()}
     for transaction in fold.transactions:
         for tp, ranges in transaction.ranges.items():
@@ -123,14 +124,16 @@ def decided(fold: IntakeFold) -> Content:
     content: Content = {}
     for tp in sorted(stable):
         state, end = fold.partition(tp), stable[tp]
+        # No segment reaches across a stable offset, because a transaction never shares a segment.
         segments = state.segments[: state.segments.first_beyond(end)]
+        # Adjacent gaps are joined, so the content does not depend on how the fold came to them.
         content[tp] = PartitionHistory(
             state.history_end, end, segments, merged(state.gaps, state.history_end, end)
         )
     return content
 
 
-# writing
+# --- writing
 
 
 def encode(content: Content) -> bytes:
@@ -145,14 +148,18 @@ def encode(content: Content) -> bytes:
         SCHEMA,
         compression="zstd",
         use_dictionary=["topic_id", "partition"],
+        # Offsets, indexes and times rise slowly, so their differences take few bits.
         column_encoding=dict.fromkeys((*NUMBERS, "size"), "DELTA_BINARY_PACKED"),
         write_statistics=["topic_id", "partition"],
         write_page_checksum=True,
+        # The Arrow schema would make the footer larger, and every reader knows it.
         store_schema=False,
     ) as writer:
+        # Base64, because values in a Parquet footer are UTF-8 text.
         text = base64.b64encode(zlib.compress(index.SerializeToString(deterministic=True), 6))
         writer.add_key_value_metadata({INDEX_KEY.decode(): text.decode()})
         table = pa.concat_tables([_partition_table(rows_of), _file_table(files)])
+        # For an empty table pyarrow would write a row group without rows.
         if table.num_rows:
             writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
     data: bytes = sink.getvalue().to_pybytes()
@@ -167,6 +174,7 @@ def ref_of(start: int, end: int, data: bytes) -> HistoryRef:
 def _rows(part: PartitionHistory) -> Rows:
     if not part.gaps:
         return part.segments.numbers
+    # A gap has only the columns `base` and `end`.
     gaps = np.array([(base, end, *[_NULL] * (len(NUMBERS) - 2)) for base, end in part.gaps], np.int64)
     rows = np.concatenate([part.segments.numbers, gaps])
     return rows[np.argsort(rows[:, BASE], kind="stable")]
@@ -175,6 +183,7 @@ def _rows(part: PartitionHistory) -> Rows:
 def _files_of(content: Content) -> list[FileRef]:
     found: dict[int, FileRef] = {}
     for part in content.values():
+        # The mapping of a view may hold more files than these segments name.
         found.update((index, part.segments.files[index]) for index in part.segments.indexes.difference(found))
     return [found[index] for index in sorted(found)]
 
@@ -184,6 +193,7 @@ def _partition_table(rows_of: Mapping[TopicPartition, Rows]) -> pa.Table:
     topic_ids = np.repeat(np.arange(len(rows_of), dtype=np.int32), counts)
     names = pa.array([bytes.fromhex(topic_id) for topic_id, _ in rows_of], pa.binary())
     partitions = np.repeat(np.array([number for _, number in rows_of], np.int32), counts)
+    # The empty part gives the right shape if there is no partition.
     whole: Rows = np.concatenate([*rows_of.values(), np.zeros((0, len(NUMBERS)), np.int64)])
     gap = whole[:, LOG_INDEX] == _NULL
     columns: list[Any] = [names.take(topic_ids), pa.array(partitions)]
@@ -239,6 +249,7 @@ def _index_message(
 
 
 def _digest(rows: Rows) -> int:
+    # Eight bytes find damage; the checkpoint has the full digest of the object. The byte order is fixed.
     return int.from_bytes(hashlib.sha256(rows.astype("<i8").tobytes()).digest()[:8], "little")
 
 
@@ -249,7 +260,7 @@ def _files_digest(files: Iterable[FileRef]) -> int:
     return int.from_bytes(whole.digest()[:8], "little")
 
 
-# reading
+# --- reading
 
 
 def read_index(ref: HistoryRef, footer: bytes) -> HistoryIndex:
@@ -258,6 +269,7 @@ def read_index(ref: HistoryRef, footer: bytes) -> HistoryIndex:
     Raises `Corrupted` if it is not of a history file, `Halt` if a newer version wrote it.
     """
     try:
+        # The magic in front makes a whole file of the footer, as far as the parser is concerned.
         metadata = pq.read_metadata(pa.BufferReader(b"PAR1" + footer))
         text = (metadata.metadata or {}).get(INDEX_KEY, b"")
         message = pb.ShelfIndex.FromString(zlib.decompress(base64.b64decode(text)))
@@ -287,6 +299,7 @@ def read_index(ref: HistoryRef, footer: bytes) -> HistoryIndex:
     )
     partitions = {tp: PartitionIndex(*line) for tp, line in zip(tps, zip(*columns, strict=True), strict=True)}
     rows = sum(one.segments + one.gaps for one in partitions.values())
+    # The index and the footer must agree before rows are found by their number.
     if metadata.num_rows != rows + message.files:
         raise damaged(
             ref, f"it has {counted(metadata.num_rows, 'row')}, its index says {rows + message.files}"
@@ -315,6 +328,7 @@ def rows_of(ref: HistoryRef, index: HistoryIndex, tp: TopicPartition, groups: Se
     match.
     """
     place = index.partitions[tp]
+    # Every row group but the last holds exactly `ROW_GROUP_ROWS` rows.
     first = place.first_row % ROW_GROUP_ROWS
     whole = (
         groups[0] if len(groups) == 1 else np.concatenate([np.empty((0, len(NUMBERS)), np.int64), *groups])
@@ -324,6 +338,7 @@ def rows_of(ref: HistoryRef, index: HistoryIndex, tp: TopicPartition, groups: Se
 
 def _matrix(ref: HistoryRef, index: HistoryIndex, source: pa.NativeFile, first: int, count: int) -> Rows:
     table = _table(ref, index, source, first, count, NUMBERS)
+    # Column by column into one matrix, so no second copy of the whole is needed.
     rows: Rows = np.empty((count, len(NUMBERS)), np.int64)
     for number, name in enumerate(NUMBERS):
         column: Any = table.column(name)
@@ -346,6 +361,7 @@ def read_files(ref: HistoryRef, index: HistoryIndex, source: pa.NativeFile) -> l
     try:
         files = [FileRef(*line) for line in zip(*columns, strict=True)]
         digest = _files_digest(files)
+    # A damaged page may decode to nulls where a name or digest belongs.
     except (TypeError, AttributeError) as error:
         raise damaged(ref, f"the names of its files cannot be read ({error})") from error
     if digest != index.files_digest:
@@ -357,9 +373,11 @@ def inside(rows: Rows, start: int, end: int, bytes_max: int | None) -> tuple[Row
     """The segments that reach beyond `start` and end by `end`, until their bytes reach `bytes_max`; and their
     bytes.
     """
+    # Gaps are excluded: they have no log index.
     found = rows[(rows[:, LOG_INDEX] != _NULL) & (rows[:, END] > start) & (rows[:, END] <= end)]
     reached = np.cumsum(found[:, RAW_BYTES])
     if bytes_max is not None:
+        # The segment that reaches the limit is included, so a call never returns nothing while there is more.
         reached = reached[: int(np.searchsorted(reached, bytes_max)) + 1]
     return found[: len(reached)], int(reached[-1]) if len(reached) else 0
 
@@ -378,6 +396,7 @@ def decode(ref: HistoryRef, data: bytes) -> Content:
     """The inverse of `encode` for the referenced file. Raises as `read_index`, and `Corrupted` if a bit is
     wrong.
     """
+    # The reference is in a verified checkpoint, so it proves every bit of the file.
     if len(data) != ref.size or hashlib.sha256(data).digest() != ref.sha256:
         raise damaged(
             ref, f"{len(data)} bytes do not match the checkpoint's digest and size ({ref.size} bytes)"
@@ -387,6 +406,7 @@ def decode(ref: HistoryRef, data: bytes) -> Content:
 
 def content_of(ref: HistoryRef, data: bytes) -> Content:
     """Parse the bytes; only their own digests are checked."""
+    # A Parquet file ends with the length of its footer and the magic.
     length = int.from_bytes(data[-8:-4], "little") + 8
     if data[-4:] != b"PAR1" or length > len(data):
         raise damaged(ref, "it does not end in a Parquet footer")
@@ -414,6 +434,8 @@ def _table(
     """`count` rows from row `first` on."""
     groups = range(first // ROW_GROUP_ROWS, (first + count - 1) // ROW_GROUP_ROWS + 1) if count else range(0)
     try:
+        # The metadata was verified with the footer. Page headers have no checksum, so they are checked before
+        # decoding.
         parquet = pq.ParquetFile(
             source, metadata=index.metadata, page_checksum_verification=True, pre_buffer=False
         )
@@ -429,6 +451,7 @@ def _table(
 
 
 def _unreadable(ref: HistoryRef, why: str, error: Exception) -> ArchiverError:
+    # A store that cannot be reached is no damage: such an error is raised as it is.
     return passing(error, f"history file {history_key(ref.start, ref.end)}") or damaged(ref, why)
 
 

@@ -6,7 +6,7 @@ resolved (protocol rule L2). After a lost race the log is read to its tail first
 append at an index that it has not read up to.
 
 A process that slept while the log was trimmed past it appends nothing. The log refuses an index below the
-floor, the state is loaded from the newest checkpoint, and the caller learns that its entry is not in the log.
+floor. The state is loaded from the newest checkpoint, and the caller learns that its entry is not in the log.
 An entry of unknown outcome below the floor can be resolved, because nothing can be appended there any more:
 the ids in the checkpoint show whether it is in the log.
 """
@@ -71,6 +71,7 @@ class FoldedLog:
         self._settings = settings
         self._applied = applied
         self._fold = IntakeFold()
+        # The list of the newest checkpoint is fetched again only if a known history file is gone.
         self._history: History | None = (
             None if store is None else History(store.objects, lambda: store.newest_history(log))
         )
@@ -104,6 +105,7 @@ class FoldedLog:
         """Apply the next entry; raises as `IntakeFold.apply`."""
         applied = self._fold.apply(index, data)
         self._applied(index, data, applied)
+        # Where a checkpoint is due follows from log and settings alone, so all processes agree on the index.
         if self._span.add(len(data)):
             self._due_at.append(index + 1)
         return applied
@@ -119,6 +121,7 @@ class FoldedLog:
             try:
                 self._read_to_tail()
             except Trimmed:
+                # Without checkpoints the trimmed entries are lost to this process.
                 if self._store is None:
                     raise
                 _log.warning(
@@ -146,6 +149,7 @@ class FoldedLog:
         The log must have been read to the checkpoint. An older checkpoint than the known one changes nothing.
         """
         self._due_at = [index for index in self._due_at if index > max(read_to, checkpoint.index)]
+        # Another thread may have used a newer checkpoint in the meantime.
         if checkpoint.index <= self._checkpoint_index or self._history is None:
             return
         assert checkpoint.index <= self._fold.next_index, "the log must be read to the checkpoint first"
@@ -161,6 +165,7 @@ class FoldedLog:
         if checkpoint is None or self._history is None:
             self._fold, self._checkpoint_index = IntakeFold(), 0
         else:
+            # The history files first: readers of the new fold need them at once.
             self._history.learn(checkpoint.history)
             self._fold, self._checkpoint_index = checkpoint.fold(), checkpoint.index
         self._span, self._due_at = Span(self._settings), []
@@ -173,6 +178,7 @@ class FoldedLog:
 
 
 TOPIC_NAME_BYTES_MAX = 249
+"""Kafka's limit."""
 PARTITIONS_MAX = 100_000
 """Partition numbers have five digits in object keys."""
 RACES_PER_ATTEMPT = 10
@@ -182,7 +188,7 @@ allowed."""
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _log = logging.getLogger(__name__)
 
-
+# Keyed by whether the caller expects a mirrored topic.
 _OTHER_KIND = {
     True: "topic {name} exists and is not mirrored: its offsets are its own; mirror into a topic of another "
     "name, or delete this one",
@@ -219,8 +225,11 @@ class Sequencer:
         self._settings = settings
         self._read = FoldedLog(log, checkpoints, settings, self._applied)
         self._lock = threading.Lock()
+        # Index and bytes of an entry whose append has no known outcome. Nothing is appended before it is
+        # resolved.
         self._unresolved: tuple[int, bytes] | None = None
         self._last_unknown: tuple[int, bytes] | None = None  # may be resolved by now
+        # By producer id and epoch.
         self._markers: dict[tuple[int, int], _Marker] = {}
 
     @property
@@ -273,6 +282,7 @@ class Sequencer:
         more.
         """
         with self._lock:
+            # The checkpoint may come from a process that has read further than this one.
             if checkpoint.index > self._fold.next_index:
                 self._read.read_on()
             self._read.learn(checkpoint, read_to)
@@ -302,6 +312,7 @@ class Sequencer:
         topic exists with another number or was deleted.
         """
         check_topic_name(name)
+        # The configuration of a mirrored topic says 0, because its upstream decides the number.
         if partitions == 0:
             return self._declared_elsewhere(name)
         if not 1 <= partitions <= PARTITIONS_MAX:
@@ -311,6 +322,7 @@ class Sequencer:
             )
         with self._lock:
             self._read.read_on()
+            # Only after reading to the tail: another process may have declared or deleted the topic.
             if self._is_declarable(name, again=again):
                 failpoints.reach("topic.append.before")
                 topic_id = bytes.fromhex(new_topic_id(self._ids))
@@ -326,6 +338,7 @@ class Sequencer:
                 )
                 failpoints.reach("topic.append.after")
             if mirrored:
+                # A mirrored topic gets the partitions that its upstream was given since.
                 self._grow(name, partitions)
             topic = self._fold.topics_by_name.get(name)
             if topic is None:
@@ -404,6 +417,7 @@ class Sequencer:
         Raises `OutcomeUnknown` if the entry may or may not be in the log; after any other `ArchiverError` it
         certainly is not.
         """
+        # No read of the log first: the fold decides about each segment when the entry is applied.
         file = file_entry(key, size, footer_sha256, segments)
         with self._lock:
             return self._append(pb.IntakeEntry(file=file)).landed
@@ -426,6 +440,8 @@ class Sequencer:
         file = file_entry(key, size, footer_sha256, segments, moves)
 
         def check_needed() -> bool:
+            # Checked after every read of the log, because the topics may change until the append. A
+            # contradiction in the log would stop every reader.
             if wrong := contradicts_topics(file, self._fold.topics_by_id):
                 raise InvalidInput(f"nothing was appended, because the entry {wrong}")
             return is_needed()
@@ -455,6 +471,7 @@ class Sequencer:
         )
         with self._lock:
             self._read.read_on()
+            # The producer id is the index of this entry, so it is only known after the append.
             producer = self._append(pb.IntakeEntry(producer=opened)).producer
         assert producer is not None, "the fold names every producer that is opened"
         return producer
@@ -470,6 +487,8 @@ class Sequencer:
             producer_id=producer_id, epoch=epoch, commit=commit, time_us=self._clock.now_us()
         )
         with self._lock:
+            # The earlier call may have succeeded. Its marker is resolved first, so that the caller gets the
+            # true result.
             earlier = self._markers.get((producer_id, epoch))
             if earlier is not None:
                 self._resolve_marker()
@@ -477,6 +496,7 @@ class Sequencer:
             if (
                 earlier is not None
                 and earlier.applied is None
+                # None: the id is no longer kept, so the marker may be in the log.
                 and self._is_there(earlier.index, earlier.data) is not False
             ):
                 raise OutcomeUnknown(
@@ -491,12 +511,14 @@ class Sequencer:
                 return self._append(pb.IntakeEntry(transaction=ended)).refusal
             except OutcomeUnknown:
                 assert self._last_unknown is not None, "an entry of unknown outcome is kept"
+                # Kept until its result is read, which may happen in any later read of the log.
                 self._markers[producer_id, epoch] = _Marker(*self._last_unknown)
                 raise
 
     def _applied(self, index: int, data: bytes, applied: Applied) -> None:
         """Called for every entry read or appended: keep the result of a marker of unknown outcome."""
         for marker in self._markers.values():
+            # The whole entry is compared: another process may have appended at this index.
             if (marker.index, marker.data) == (index, data):
                 marker.applied = applied
 
@@ -529,6 +551,7 @@ class Sequencer:
         self._append(
             pb.IntakeEntry(transaction=ended),
             is_needed=lambda: any(
+                # The start time distinguishes this transaction from a later one of the same producer.
                 (one.producer_id, one.started_us) == (transaction.producer_id, transaction.started_us)
                 for one in self._fold.transactions
             ),
@@ -556,6 +579,7 @@ class Sequencer:
         """
         with self._lock:
             self._read.read_on()
+            # The newest barrier holds, so an earlier time would change nothing.
             if written_before_ms > self._fold.barrier_ms:
                 self._append(pb.IntakeEntry(barrier=pb.Barrier(written_before_ms=written_before_ms)))
 
@@ -565,6 +589,7 @@ class Sequencer:
         """
         with self._lock:
             self._read.read_on()
+            # A clock that stepped back must not lengthen the log with ticks that change nothing.
             if now_us > self._fold.tick_us:
                 failpoints.reach("tick.append.before")
                 self._append(pb.IntakeEntry(tick=pb.Tick(time_us=now_us)))
@@ -578,15 +603,18 @@ class Sequencer:
         entry.format = format_of(entry)
         # One id for all attempts: after an unknown outcome the same bytes go to the same index (rule L2).
         entry.id = new_entry_id(self._ids)
+        # Deterministic, because a retry must send the same bytes.
         data = entry.SerializeToString(deterministic=True)
         if len(data) > self._settings.entry_bytes_max:
             raise InvalidInput(
                 f"an entry of {len(data)} bytes is larger than log.entry_bytes_max = "
                 f"{self._settings.entry_bytes_max}"
             )
+        # `append_until_known` bounds the retries of one index; this loop bounds the lost races.
         for race in range(self._settings.append_attempts_max * RACES_PER_ATTEMPT):
             self._resolve_earlier()
             if race:
+                # The lock is held during the wait: no other entry of this process may be appended first.
                 self._clock.sleep(self._jitter_s(race))
                 self._read.read_on()
             # Check after every read of the log: another process may have appended the same change.
@@ -595,6 +623,7 @@ class Sequencer:
             index = self._fold.next_index
             try:
                 outcome = self._append_until_known(index, data)
+            # Refused before any attempt was in doubt, so the entry is certainly not in the log.
             except Trimmed as error:
                 self._read.reload()
                 raise RetryLater(
@@ -602,6 +631,8 @@ class Sequencer:
                     "state was reloaded"
                 ) from error
             except OutcomeUnknown as error:
+                # `_last_unknown` stays after `_unresolved` is cleared: `end_transaction` keeps it as the
+                # marker.
                 self._last_unknown = (index, data)
                 self._unresolved = (index, data)
                 if isinstance(error.__cause__, Trimmed) and self._proves_absence(error):
@@ -612,6 +643,8 @@ class Sequencer:
                 raise
             if outcome is Appended.OK:
                 return self._read.apply(index, data)
+            # The index is occupied by an entry of another process: read it (rule L3), then try the next
+            # index.
             self._read.read_on()
         raise RetryLater(
             f"log {self._log.name}: lost the race for the tail "
@@ -620,12 +653,15 @@ class Sequencer:
 
     def _resolve_earlier(self) -> None:
         """Resolve an entry of unknown outcome before anything else is appended."""
+        # The log was read past that index, so the outcome is decided either way.
         if self._unresolved is not None and self._fold.next_index > self._unresolved[0]:
             self._unresolved = None
         if self._unresolved is None:
             return
         index, data = self._unresolved
         try:
+            # Rule L2: the same bytes at the same index. They are found there, or the index is taken by
+            # another entry.
             outcome = self._append_until_known(index, data)
         except Trimmed:
             self._resolve_trimmed()
@@ -649,6 +685,7 @@ class Sequencer:
         state cannot be loaded.
         """
         try:
+            # None does not prove absence.
             return self._resolve_trimmed() is False
         except ArchiverError as loading:
             raise error from loading
@@ -660,6 +697,7 @@ class Sequencer:
         assert self._unresolved is not None, "called only with an unresolved entry"
         index, data = self._unresolved
         self._read.reload()
+        # The reloaded state remembers the ids of the newest entries, those of trimmed ones included.
         present = self._is_there(index, data)
         self._unresolved = None
         found = (
@@ -693,6 +731,7 @@ class Sequencer:
 
     def _jitter_s(self, race: int) -> float:
         """A random wait, so that two appenders do not stay in step; grows with the lost races."""
+        # From the injected source, so that a simulation can be repeated from its seed.
         share = int.from_bytes(self._ids.random_bytes(2), "big") / 65536
         return self._settings.append_backoff * share * min(1.0, race / 10)
 
@@ -709,6 +748,7 @@ def check_cluster(fold: IntakeFold, cluster_id: str) -> None:
 
 def check_topic_name(name: str) -> None:
     """Apply Kafka's rule for topic names; raises `InvalidInput`."""
+    # Kafka excludes '.' and '..' because its brokers use topic names as folder names.
     if not _TOPIC_NAME.fullmatch(name) or len(name) > TOPIC_NAME_BYTES_MAX or name in (".", ".."):
         raise InvalidInput(
             f"{name!r} is not a topic name; a name has 1 to {TOPIC_NAME_BYTES_MAX} letters, digits, dots, "

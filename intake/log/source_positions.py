@@ -104,13 +104,16 @@ class Positions:
         return all(self._follows(move) for move in moves)
 
     def _follows(self, move: pb.SourcePosition) -> bool:
+        # The item may have been finished and forgotten after this listing; it would be read a second time.
         if move.seen < self.source(move.source).forgotten_below:
             return False
         known = self.get(move.source, move.item)
         if isinstance(known, Finished):
             return False
         if known is None:
+            # A later start would skip the beginning of the item.
             return move.base == 0
+        # Another identity means that the content behind the name has changed since it was begun.
         return move.base == known.end and move.identity == known.identity
 
     def move(self, index: int, moves: Iterable[pb.SourcePosition]) -> None:
@@ -118,6 +121,7 @@ class Positions:
         for move in moves:
             known = self._sources.setdefault(move.source, SourceState(move.source))
             if move.done:
+                # Before `begun` loses it: a reader in another thread must find the item in one of the two.
                 known.finished[move.item] = Finished(
                     move.identity[:MARK_BYTES].ljust(MARK_BYTES, b"\0"), index
                 )
@@ -132,6 +136,7 @@ class Positions:
             return
         for item in forgotten.items:
             finished = known.finished.get(item)
+            # A file that was finished after the listing may be a new one under the same name.
             if finished is not None and finished.log_index < forgotten.seen:
                 known.forgotten_below = index + 1  # first: a reader that misses the item must see this too
                 del known.finished[item]
@@ -145,8 +150,10 @@ def contradiction(file: pb.IntakeFile) -> str | None:
     for move in moves:
         if not move.source or not move.item or move.end < move.base:
             return f"moves {move.item!r} of {move.source!r} from {move.base} to {move.end}"
+    # Both moves would be compared with the same position, and the second would overwrite the first.
     if len({(move.source, move.item) for move in moves}) < len(moves):
         return "moves an item twice"
+    # The fold may refuse such a batch by itself, and the position would move past its records.
     if moves and any(segment.HasField("producer") for group in file.topics for segment in group.segments):
         return "has a producer's batch, which may not count, and positions of sources"
     return None

@@ -63,6 +63,8 @@ class PartitionState:
 
     def append(self, segment: SegmentRef) -> None:
         """Append the segment at `next_offset`."""
+        # The segment before `next_offset`, so that a concurrent reader finds all records below the end it
+        # read.
         self.segments.append(segment)
         self.next_offset = segment.end
         self.ingest_max_us = max(self.ingest_max_us, segment.accept_max_us, segment.floor_us)
@@ -72,6 +74,7 @@ class PartitionState:
         grows, so that no reader finds a hole.
         """
         if offset > self.next_offset:
+            # The gap first: a reader that sees the new end must find no hole below it.
             self.gaps.append((self.next_offset, offset))
             self.next_offset = offset
 
@@ -87,13 +90,16 @@ class PartitionState:
             first = segments.first_beyond(base, reached)
             kept.append((reached, first))
             reached = segments.first_beyond(end, first)
+            # An aborted range may lie between gaps of earlier aborts.
             insort(gaps, (base, end))
+        # New objects: a reader that iterates over the old ones must not be disturbed.
         self.segments, self.gaps = segments.parts([*kept, (reached, len(segments))]), gaps
 
     def forget_below(self, offset: int) -> None:
         """Drop everything below `offset`, which is in a history file. No segment or gap reaches across such
         an offset.
         """
+        # Raised before anything is dropped: a reader that misses a segment then reads the history file.
         self.history_end = max(self.history_end, offset)
         self.segments = self.segments.parts([(self.segments.first_beyond(offset), len(self.segments))])
         self.gaps = [gap for gap in self.gaps if gap[1] > offset]

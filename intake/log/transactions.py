@@ -60,10 +60,12 @@ class Transactions:
 
     def wrote(self, transaction: OpenTransaction, tp: TopicPartition, base: int, end: int) -> None:
         """The transaction holds offsets [base, end), the newest of that partition."""
+        # Consecutive batches of one producer usually join to one range, which keeps checkpoints small.
         extend(transaction.ranges.setdefault(tp, []), base, end)
 
     def close(self, producer_id: int) -> OpenTransaction | None:
         """Remove the producer's transaction."""
+        # One operation on the dictionary, so another thread sees the transaction either open or ended.
         return self._open.pop(producer_id, None)
 
 
