@@ -1,12 +1,8 @@
-"""Collects the three views that the reconciler compares, in an order that does not show work under way as a
-fault.
+"""Collects the views that the reconciler compares, in an order that shows no work in progress as a fault.
 
-Ledger first, then objects and table, then the intake log. What the ledger records of a table must be in the
-table that is loaded after it, and an archive that the ledger names must be in a listing that begins after it.
-A table may be ahead of the ledger, and a listing may show objects that are not named yet. So recent writes of
-a leader are no finding (`TopicSnapshot.busy`), and the run collects again if the ledger changed. A topic
-whose ledger changed each time is not compared (`TopicSnapshot.moving`). Must never write. A failure of one
-topic's table must not stop the others.
+The order is ledger, objects, tables, intake log. A table may be ahead of the ledger, and a listing may show
+objects that are not in the ledger yet. So recent writes of a leader are no finding (`TopicSnapshot.busy`),
+and the run collects again if the ledger changed. Must never write.
 """
 
 from __future__ import annotations
@@ -54,13 +50,13 @@ from reconcile.snapshot.topic_views import TopicView
 from reconcile.snapshot.unreferenced_objects import WHY, Folder
 
 DIGEST_BYTES_MAX = 64 * 2**20
-"""So many bytes of pending archives are read and compared with the ledger's digests in one run. Of the others
-only the size is compared."""
+"""Most bytes of pending archives that one run compares with the ledger's digests. Of the others only the size
+is compared."""
 
 
 @dataclass(frozen=True)
 class CollectorParts:
-    """What the collector needs, from the composition root."""
+    """The dependencies of the collector; the composition root builds it."""
 
     objects: ObjectStore
     cluster_id: str
@@ -70,17 +66,17 @@ class CollectorParts:
     holder: Callable[[], str | None]
     """The holder of the lease."""
     owner: str
-    """This process."""
+    """The lease owner name of this process."""
     grace_s: float
-    """Age from which an unreferenced object is reported (`cleanup.orphan_age`)."""
+    """Seconds: the age from which an unreferenced object is reported (`cleanup.orphan_age`)."""
     commit_s: float
-    """How long a commit may take (`archive.commit_timeout`). Younger work may be under way."""
+    """Seconds that a commit may take (`archive.commit_timeout`). Younger work may be in progress."""
     silence_s: float
-    """How long a leader may be silent (`daemon.silence_max`)."""
+    """Seconds that a leader may be silent (`daemon.silence_max`)."""
     skew_max_s: float = 10.0
-    """How far the intake log may be ahead of the clock (`intake.clock_skew_max`)."""
+    """Seconds that the intake log may be ahead of the clock (`intake.clock_skew_max`)."""
     uploads: Callable[[], Sequence[UnreferencedObject]] = tuple
-    """What incomplete uploads left behind."""
+    """Returns the remains of incomplete uploads."""
 
 
 @dataclass
@@ -108,21 +104,24 @@ class SnapshotCollector:
     def collect(
         self, ledger: Callable[[], LedgerFold], intake: Callable[[], Backlog], topic: str | None
     ) -> CollectedViews:
-        """Everything as of now. `ledger` and `intake` read their log to the tail when called.
+        """All views as of now. `ledger` and `intake` read their log to the tail when called.
 
-        Raises `NotFound` for a topic that the log does not have, and what a log or a listing raises; a table
-        that cannot be read is in `unread`.
+        Raises `NotFound` for a topic that the log does not have, and the errors of a log or a listing.
+        `unread` has tables that cannot be read.
         """
+        # The ledger is first: an archive that it names must be in a listing that begins later.
         known = ledger()
         before = intake()
         chosen = _chosen(before, topic)
         seen = CollectedViews(control_index=known.next_index)
+        # One listing for all topics, because each request of a listing returns many keys.
         stored = self._stored(None if topic is None else chosen[0].topic_id)
         seen.objects = sum(len(found) for found in stored.values())
         for state in chosen:
             try:
                 snapshot = self._topic(state, known, before, intake, stored.get(state.topic_id, []))
             except ArchiverError as error:
+                # A failure of one topic must not stop the others.
                 seen.unread[state.name] = str(error)
                 continue
             seen.tables += snapshot.table is not None
@@ -130,6 +129,7 @@ class SnapshotCollector:
                 seen.unread[state.name] = snapshot.view.unreadable
             seen.topics.append(snapshot)
         if topic is None:
+            # The log is read again: a topic created after the first read has objects in the listing.
             seen.folder = self._folder(stored, intake())
         return seen
 
@@ -151,10 +151,12 @@ class SnapshotCollector:
         stored: Sequence[ObjectInfo],
     ) -> TopicSnapshot:
         parts, settings, ledger = self._parts, self._settings.get(state.name), known.topic(state.topic_id)
-        mark = ledger_mark(ledger)  # before anything else is read: the fold may be one that goes on
+        # Before anything else is read: rounds may advance this fold.
+        mark = ledger_mark(ledger)
         gaps = gaps_of(before, state.topic_id)
         seen = self._observer.table(state, settings, ledger, gaps)
         kind = "none" if settings is None else settings.archive.kind
+        # The intake log is read again, after the table: what the table holds must be in the log.
         view = TopicView(
             state.name, state.topic_id, kind, partition_views(state, ledger, intake(), None),
             seen.table, seen.absent, seen.unreadable, state.partitions,
@@ -167,6 +169,7 @@ class SnapshotCollector:
             # would mix two snapshots (decision 0072).
             tables = parts.tables(settings.archive.catalog or "")
             table = self._table(settings, state, ledger, tables, seen.view, gaps)
+            # Another topic's table references none of these objects, so all would seem unreferenced.
             if table.mismatch is None:
                 unreferenced = self._unreferenced(
                     tables, ledger, known, seen.view, stored, parts.clock.now_us()
@@ -187,6 +190,7 @@ class SnapshotCollector:
             archives=_ranges(stored),
             unreferenced=unreferenced,
             busy=holder is not None and idle_s < parts.commit_s,
+            # Only another process can be stale; this one is running.
             idle_s=idle_s
             if pending and holder not in (None, parts.owner) and idle_s > parts.silence_s
             else None,
@@ -219,6 +223,7 @@ class SnapshotCollector:
         )
         found = assess_view(tables, target, view, ledger, gaps)
         evidence = found.evidence
+        # Not the topic's table, so its columns and watermarks say nothing about the ledger.
         if evidence is None:
             return _with(snapshot, mismatch=found.mismatch)
         fault, lacking = _columns(ledger, view)
@@ -237,6 +242,7 @@ class SnapshotCollector:
             partition: (ledger.watermark(partition), offset)
             for partition, offset in enumerate(evidence.watermarks)
             if offset > ledger.watermark(partition)
+            # Watermarks at both ends of a gap stand for the same records.
             and not same_place(gaps, partition, ledger.watermark(partition), offset)
         }
         landed = tuple(
@@ -249,9 +255,11 @@ class SnapshotCollector:
         found: list[PendingArchive] = []
         for item in ledger.pending:
             archive = item.archive
+            # Such an archive has no object.
             if archive.gap_only:
                 continue
             size, altered = sizes.get(archive.key), None
+            # A wrong size is a finding of its own, and missing objects cannot be read.
             if size == archive.size and size <= left:
                 left -= size
                 if hashlib.sha256(self._parts.objects.read(archive.key)).digest() != archive.sha256:
@@ -272,9 +280,7 @@ class SnapshotCollector:
         stored: Sequence[ObjectInfo],
         now_us: int,
     ) -> tuple[UnreferencedObject, ...]:
-        """Unreferenced objects below the table's folder, by the decision that cleaning uses. Killed archives
-        are not among them: the ledger records them.
-        """
+        """Unreferenced objects below the table's folder, by the decision that cleaning uses."""
         named = NamedFiles(paths.table_prefix(ledger.topic_id))
         for path in tables.named_paths(view):
             named.add(path)
@@ -289,12 +295,14 @@ class SnapshotCollector:
         return tuple(
             UnreferencedObject(item.key, item.size, WHY[item.kind])
             for item in found
+            # Killed and retired archives are no finding: the ledger records the reason.
             if item.kind in ("stray", "foreign", "metadata") and item.key not in known.condemned
         )
 
     def _folder(self, stored: Mapping[TopicId, Sequence[ObjectInfo]], records: Backlog) -> FolderSnapshot:
         unknown: list[UnreferencedObject] = []
         for topic_id, found in sorted(stored.items()):
+            # The vacuum has not deleted the objects of a deleted topic yet.
             if topic_id in records.topics_by_id or topic_id in records.fold.deleted_topics:
                 continue
             name = topic_name(self._parts.objects, topic_id)
@@ -311,7 +319,7 @@ class SnapshotCollector:
 
 
 def ledger_mark(ledger: TopicLedger) -> tuple[object, ...]:
-    """A value that changes with every entry of the ledger of a topic."""
+    """A value that changes with every ledger entry of a topic."""
     rewrites = ledger.rewrites
     return (
         *(
@@ -363,6 +371,7 @@ def _columns(ledger: TopicLedger, view: TableView) -> tuple[str | None, bool]:
     """Why the newest recorded schema does not fit the table's columns, and whether the table lacks some of
     them.
     """
+    # All versions: the columns of older archives must exist too.
     history = tuple(TopicSchema.from_entry(entry) for _, entry in sorted(ledger.schemas.items()))
     if not history:
         return None, False

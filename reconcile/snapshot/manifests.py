@@ -1,9 +1,7 @@
-"""Which files a table's snapshot holds, read from its metadata by code of our own: JSON, manifest list,
-manifests.
+"""Reads the files of a table's snapshot with a decoder of our own: metadata JSON, manifest list, manifests.
 
-Reads the few fields of manifests that an audit needs. It shares no decoder with pyiceberg, which writes
-manifests: an error of that library must not hide itself. A file that cannot be read in full raises
-`Corrupted`. Sequence numbers and snapshot ids are inherited as the table format says. Never writes.
+It shares no decoder with pyiceberg, which writes manifests: an error of that library must not hide itself
+(decision 0027). A file that cannot be read completely raises `Corrupted`. Must never write.
 """
 
 from __future__ import annotations
@@ -21,14 +19,14 @@ from archiver.events.avro import Array, Optional, Primitive, Record, Schema, par
 from archiver.runtime.errors import Corrupted
 
 UNPACKED_BYTES_MAX = 256 * 2**20
-"""Of table metadata, or of a manifest: honest ones take a few MiB. A few hundred KiB of zeros would unpack to
-as much."""
+"""Most uncompressed bytes of a metadata file or manifest; valid ones have a few MiB. A few hundred KiB of
+zeros would expand to as much."""
 _DELETED = 2
-"""Status of an entry whose file the manifest's own snapshot took away."""
+"""Status of an entry whose file the manifest's snapshot removed."""
 _CONTENTS: Mapping[int, Literal["data", "positions", "equality"]] = {0: "data", 1: "positions", 2: "equality"}
 
 Read = Callable[[str], bytes]
-"""The whole object behind a path of the table's metadata."""
+"""Returns the whole object at a path of the table's metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class DeleteFile:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFiles:
-    """Everything that one snapshot holds."""
+    """All files of one snapshot."""
 
     data: tuple[LiveFile, ...]
     deletes: tuple[DeleteFile, ...]
@@ -57,19 +55,20 @@ class SnapshotFiles:
 def snapshot_files(
     read: Read, metadata_path: str, snapshot_id: int | None, fields: StreamFields
 ) -> SnapshotFiles:
-    """The files of one snapshot of the table whose metadata stands at `metadata_path`; of none, if it is
-    None.
+    """The files of one snapshot of the table with metadata at `metadata_path`; none for snapshot None.
 
-    Raises `Corrupted` if something cannot be understood, and what `read` raises.
+    Raises `Corrupted` if a file cannot be parsed, and the errors of `read`.
     """
     if snapshot_id is None:
         return SnapshotFiles((), ())
     manifests = list(_manifests(read, metadata_path, snapshot_id))
+    # Content 1 marks a manifest of delete files; format version 1 has no such field.
     has_deletes = any(one.get("content") for one in manifests)
     data: list[LiveFile] = []
     deletes: list[DeleteFile] = []
     for manifest in manifests:
         for entry in records(read(manifest["manifest_path"]), manifest["manifest_path"]):
+            # The entry only records the removal. Its file is not in the snapshot.
             if entry["status"] == _DELETED:
                 continue
             file, sequence, snapshot = (
@@ -77,6 +76,7 @@ def snapshot_files(
                 _sequence(entry, manifest),
                 entry["snapshot_id"] or manifest["added_snapshot_id"],
             )
+            # Format version 1 has data files only, without the field.
             kind = _CONTENTS.get(file.get("content") or 0)
             if kind == "data":
                 data.append(_live_file(file, manifest, sequence, snapshot, fields, has_deletes))
@@ -92,6 +92,7 @@ def snapshot_files(
                     )
                 )
             else:
+                # A kind of a later format version may hide rows, so it must not be skipped.
                 raise Corrupted(
                     f"manifest {manifest['manifest_path']} lists a file of content {file.get('content')!r}"
                 )
@@ -102,9 +103,11 @@ def _manifests(read: Read, metadata_path: str, snapshot_id: int) -> Iterator[dic
     """The rows of the snapshot's manifest list."""
     try:
         text = read(metadata_path)
+        # Iceberg writers may compress metadata with gzip. 31: a zlib window of 32 KiB with a gzip header.
         metadata = json.loads(_unpacked(text, 31) if text[:2] == b"\x1f\x8b" else text)
         found = next(one for one in metadata["snapshots"] if one["snapshot-id"] == snapshot_id)
         path = str(found["manifest-list"])
+    # A deeply nested document raises RecursionError.
     except (Corrupted, ValueError, KeyError, TypeError, StopIteration, RecursionError, zlib.error) as error:
         raise Corrupted(
             f"{metadata_path} does not tell where snapshot {snapshot_id} is: {error!r}"
@@ -116,8 +119,9 @@ def _manifests(read: Read, metadata_path: str, snapshot_id: int) -> Iterator[dic
 
 
 def _sequence(entry: Mapping[str, Any], manifest: Mapping[str, Any]) -> int:
-    """An entry without a number of its own has its manifest's; before there were numbers it was 0."""
+    """The sequence number of an entry; without one of its own, that of its manifest."""
     own = entry.get("sequence_number")
+    # Format version 1 has no sequence numbers; its files count as 0.
     return int((manifest.get("sequence_number") or 0) if own is None else own)
 
 
@@ -148,10 +152,11 @@ def _live_file(
 
 
 def records(data: bytes, name: str) -> Iterator[dict[str, Any]]:
-    """The records of an Avro container file, by field name; maps with integer keys as mappings. Raises
-    `Corrupted`, naming `name`.
+    """The records of an Avro container file by field name, with maps as mappings. Raises `Corrupted` with
+    `name`.
     """
     try:
+        # The writer's schema in the header decides the fields, so newer fields are read and ignored.
         container = container_of(data, UNPACKED_BYTES_MAX)
         schema = parse_schema(container.header[b"avro.schema"].decode())
         if not isinstance(schema, Record):
@@ -165,8 +170,9 @@ def records(data: bytes, name: str) -> Iterator[dict[str, Any]]:
 
 
 def _unpacked(data: bytes, wbits: int) -> bytes:
-    """Deflated bytes, up to `UNPACKED_BYTES_MAX`. Raises `Corrupted` or zlib's error."""
+    """Decompressed bytes, up to `UNPACKED_BYTES_MAX`. Raises `Corrupted` or zlib's error."""
     stream = zlib.decompressobj(wbits)
+    # A decompressor with a limit: `zlib.decompress` would allocate the whole result first.
     found = stream.decompress(data, UNPACKED_BYTES_MAX)
     if not stream.eof:
         raise Corrupted(
@@ -176,7 +182,7 @@ def _unpacked(data: bytes, wbits: int) -> bytes:
 
 
 def _shape(schema: Schema) -> Callable[[Any], Any]:
-    """How the lists that a datum is read as get the names of their fields."""
+    """A function that turns the decoded lists of a datum into mappings by field name."""
     if isinstance(schema, Optional):
         inner = _shape(schema.schema)
         return lambda value: None if value is None else inner(value)
@@ -186,6 +192,7 @@ def _shape(schema: Schema) -> Callable[[Any], Any]:
         return lambda values: {
             name: shape(value) for name, shape, value in zip(names, shapes, values, strict=True)
         }
+    # Iceberg stores a map with integer keys as an array of key-value records.
     if isinstance(schema, Array) and schema.properties.get("logicalType") == "map":
         return dict
     if isinstance(schema, Array) and not isinstance(schema.items, Primitive):

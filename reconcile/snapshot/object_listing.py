@@ -1,8 +1,8 @@
-"""Compares the data folder with the logs: which objects do the logs not explain, and which are missing?
+"""Compares the data folder with the logs: objects that the logs do not explain, and objects that are missing.
 
-Owns three checks: archives of topics, partitions or offsets that the intake log lacks; intake files with
-records of topics that it lacks; intake files that it names and that are gone. Each of them shows that log and
-folder do not belong together, so the log alone proves nothing to the audit. Must never write.
+Three checks: archives of topics, partitions or offsets that the intake log lacks; intake files with records
+of topics that it lacks; missing intake files. Each shows that log and folder do not belong together, so the
+log alone proves nothing to the audit. Must never write.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from reconcile.snapshot.offset_coverage import Range, merge, subtract
 from reconcile.snapshot.topic_views import Lost
 
 INFO_MAX = 256
-"""Up to so many objects are requested one by one. For more, a listing is cheaper."""
+"""Most objects that are requested one by one. For more, a listing is cheaper."""
 UNNAMED_READ_MAX = 1000
-"""Most intake files not named by the log that are opened. There are few unless the log is lost."""
+"""Most intake files without a log entry that are opened. There are few unless the log is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The archive of a topic partition that reaches furthest."""
+    """The archive of a topic partition with the highest end."""
 
     end: int
     """Exclusive."""
@@ -43,9 +43,9 @@ class ArchiveFolders:
     """Everything below `archive/`, by topic id."""
 
     topics: Mapping[TopicId, Mapping[int, Reach]] = field(default_factory=dict)
-    """Every topic id that has an object, with its partitions that have archives."""
+    """Every topic id with an object, and its partitions with archives."""
     example: str | None = None
-    """Some object's key; None if there is none."""
+    """The key of any object; None if there is none."""
 
 
 def archive_folders(objects: ObjectStore) -> ArchiveFolders:
@@ -66,6 +66,7 @@ def topic_name(objects: ObjectStore, topic_id: TopicId) -> str | None:
     """The name in the folder's `topic.json`; None if there is none."""
     try:
         document = json.loads(objects.read(paths.topic_key(topic_id)))
+    # The name is only for the report, so a damaged document is no error.
     except (ArchiverError, ValueError, RecursionError):
         return None
     name = document.get("topic") if isinstance(document, dict) else None
@@ -74,24 +75,23 @@ def topic_name(objects: ObjectStore, topic_id: TopicId) -> str | None:
 
 @dataclass(frozen=True)
 class UnnamedIntake:
-    """Intake files that no entry of the log names. They alone are no fault: a killed writer leaves one
-    behind.
-    """
+    """Intake files without a log entry. They alone are no fault: a killed writer leaves one."""
 
     topics: Mapping[str, str] = field(default_factory=dict)
-    """Topics that have records in them, each with the key of one such file."""
+    """Topics with records in such files, each with the key of one file."""
     unread: str | None = None
     """Why not every file could be read."""
 
 
 def unnamed_intake(objects: ObjectStore, named: Collection[str], topics: Collection[str]) -> UnnamedIntake:
-    """Which of the `topics` have records in intake files that are not `named` by the log."""
+    """The `topics` with records in intake files that are not in `named`."""
     found: dict[str, str] = {}
     unread: str | None = None
     opened = 0
     for info in objects.list(paths.INTAKE_PREFIX):
         if info.key in named:
             continue
+        # One file per topic is proof enough; the others need not be opened.
         if len(found) == len(topics):
             break
         if opened == UNNAMED_READ_MAX:
@@ -102,6 +102,7 @@ def unnamed_intake(objects: ObjectStore, named: Collection[str], topics: Collect
             with objects.open_input(info.key) as source:
                 names = set(pq.read_table(source, columns=["topic"]).column("topic").unique().to_pylist())
         except (ArchiverError, pa.ArrowException, OSError) as error:
+            # The other files may still prove that a topic is not new.
             unread = unread or f"{info.key}, which the intake log does not name, cannot be read ({error})"
             continue
         found.update({name: info.key for name in topics if name in names and name not in found})
@@ -109,7 +110,7 @@ def unnamed_intake(objects: ObjectStore, named: Collection[str], topics: Collect
 
 
 def first_key(objects: ObjectStore, prefix: str) -> str | None:
-    """The key of some object below the prefix; None if there is none."""
+    """The key of any object below the prefix; None if there is none."""
     return next((info.key for info in objects.list(prefix)), None)
 
 
@@ -125,6 +126,7 @@ def harmed_intake(objects: ObjectStore, needed: Iterable[FileRef]) -> dict[str, 
     else:
         sizes = {info.key: info.size for info in objects.list(paths.INTAKE_PREFIX) if info.key in files}
     harmed: dict[str, str] = {}
+    # Only sizes are compared: the fast audit cannot afford to read every file.
     for key, file in files.items():
         size = sizes.get(key)
         if size is None:
@@ -146,6 +148,7 @@ def lost_offsets(
 
     An archive that waits for its commit holds its offsets, as long as its object is there.
     """
+    # Records beyond the stable offset may still be aborted, so they do not count as lost.
     hit = [segment for segment in backlog if segment.file.key in harmed and segment.base < stable]
     if not hit:
         return ()
@@ -153,6 +156,7 @@ def lost_offsets(
     for item in ledger.pending:
         archive = item.archive
         if archive.partition == partition:
+            # A gap-only archive has no object and holds its offsets by its ledger entry.
             info = None if archive.gap_only else objects.info(archive.key)
             if archive.gap_only or (info is not None and info.size == archive.size):
                 held.append((archive.base, archive.end))

@@ -1,8 +1,7 @@
 """Reads log, ledger, object store and table of a topic into the plain values that the audit judges.
 
-Owns every read of the fast audit, and the first ones of the deep audit. It reads manifests, one listing per
-topic, and the two `kafka` columns of those files whose manifests cannot prove their content. Must never
-write. A failure of one topic's table must not stop the others.
+It does every read of the fast audit and the first ones of the deep audit: manifests, one listing per topic,
+and the `kafka` columns of files whose manifests do not prove their content. Must never write.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from reconcile.snapshot.offset_coverage import Range, merge, total
 from reconcile.snapshot.topic_views import FileView, HiddenRows, Kind, PartitionView, Removal, TableState
 
 _METADATA = ".metadata.json"
-"""In the name of every file of table metadata, compressed or not. The in-memory catalog of tests uses other
+"""Part of every name of a table metadata file, compressed or not. The in-memory catalog of tests uses other
 names."""
 
 
@@ -61,7 +60,7 @@ class SeenTable:
     unreadable: str | None = None
     """Why it could not be read."""
     view: TableView | None = None
-    """The one load that all of this comes from; None if no table of that name was read."""
+    """The table load that all fields come from; None if no table of that name was read."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +85,7 @@ class Observer:
         *,
         rows_follow: bool = False,
     ) -> None:
-        """With `rows_follow` a later step reads the rows of all files, so none is opened here. If the table's
-        metadata lies in the data folder, the list of its files is read without pyiceberg.
-        """
+        """With `rows_follow` a later step reads the rows of all files, so no file is opened here."""
         self._rows_follow = rows_follow
         self._objects = objects
         self._cluster_id = cluster_id
@@ -105,12 +102,14 @@ class Observer:
         kind: Kind = "none" if settings is None else settings.archive.kind
         written = bool(ledger.pending) or any(ledger.watermarks.values())
         try:
+            # A topic without archives needs no table, so its missing configuration does not matter.
             if settings is None and written:
                 return SeenTable(
                     unreadable="the topic has archives, but it is not in the "
                     "configuration: its table is not known"
                 )
             if kind == "parquet":
+                # Without a table, the archives that readers use stand for its files.
                 return SeenTable(self._archives(state, ledger))
             if kind == "none" and written:
                 return SeenTable(
@@ -121,6 +120,7 @@ class Observer:
             if settings is None or kind == "none":
                 return SeenTable()
             return self._catalog_table(state, settings, ledger, written, gaps)
+        # A failure of one topic's table must not stop the audit of the others.
         except ArchiverError as error:
             return SeenTable(unreadable=f"the table could not be read: {error}")
 
@@ -144,6 +144,7 @@ class Observer:
         except ArchiverError as error:
             return UnloggedTable(proof=f"its table {name} could not be read ({error})")
         owner = view.properties.get(TOPIC_ID)
+        # An empty table with an id of another cluster proves nothing about this topic.
         named = owner is not None and view.properties.get(CLUSTER_ID) == self._cluster_id
         proof = (
             f"its table {name} has {rows} rows"
@@ -169,6 +170,7 @@ class Observer:
                 else SeenTable()
             )
         other = _other_owner(view, name, self._cluster_id, state, ledger)
+        # `view` is kept for the reconciler, which reports what differs.
         if other is not None:
             return SeenTable(absent=other, view=view)
         return SeenTable(self._state(state, ledger, name, tables, view, gaps), view=view)
@@ -179,11 +181,15 @@ class Observer:
         live, deletes = self._files(tables, view)
         evidence = judge(view, state.partitions, lambda: live, ledger.starts, gaps)
         known = None if isinstance(evidence, Doubted) else dict(enumerate(evidence.watermarks))
+        # One listing of the folder is cheaper than one request per file.
         sizes = {info.key: info.size for info in self._objects.list(paths.data_prefix(state.topic_id))}
         past, unreadable = _expired_changes(view)
         ends = [(known or {}).get(number, 0) for number in range(state.partitions)]
         retained = tuple(
-            one for one in _placed_changes(ledger, view, ends) if past.ids.isdisjoint(one.snapshots)
+            # The table property and a retained snapshot may both record a change; it counts once.
+            one
+            for one in _placed_changes(ledger, view, ends)
+            if past.ids.isdisjoint(one.snapshots)
         )
         # Retention passes the oldest first, whether they are expired or not.
         changes = unretired((*past.changes, *retained), ledger.starts)
@@ -201,6 +207,7 @@ class Observer:
             additions=sum(one.added for one in changes),
             added_by=tuple((one.snapshots[-1], one.added) for one in expired if one.added),
             changes_unknown=unreadable,
+            # For the deep audit `deletes` is known, and it reads which rows those files hide.
             has_deletes=any(file.has_deletes for file in live) and deletes is None,
             hidden=tuple(_hidden(one) for one in deletes or ()),
         )
@@ -217,6 +224,7 @@ class Observer:
         ours = (
             _METADATA in view.metadata_location and key_of(self._objects, view.metadata_location) is not None
         )
+        # A decoder of our own: an error of the library that wrote the manifests must not hide itself.
         if self._rows_follow and ours:
             found = snapshot_files(
                 read, view.metadata_location, view.snapshot_id, stream_fields(view.schema_json)
@@ -227,6 +235,7 @@ class Observer:
     def _file(self, state: TopicState, live: LiveFile, sizes: Mapping[str, int], gaps: Gaps) -> FileView:
         key = key_of(self._objects, live.path)
         size = sizes.get(key) if key is not None else None
+        # The file may be outside of the listed folder, or newer than the listing.
         if key is not None and size is None:
             info = self._objects.info(key)
             size = None if info is None else info.size
@@ -250,36 +259,40 @@ class Observer:
             sequence_number=live.sequence_number,
         )
         if key is None:
+            # Its size cannot be checked, so the object counts as matching and the rows as unread.
             return replace(file, object_size=live.file_size or 0, unread="it lies outside of the data folder")
         return file if size is None or self._rows_follow or _proven(file) else self._with_rows(file, key)
 
     def _with_rows(self, file: FileView, key: str) -> FileView:
-        """Read what the manifests do not prove. `RetryLater` means that the read is not possible now; it is
-        no fault of the file.
-        """
+        """Read what the manifests do not prove."""
         try:
             with self._objects.open_input(key) as source:
                 if file.key is not None:
                     check_seal(source, key)
                 source.seek(0)
                 parquet = pq.ParquetFile(source, page_checksum_verification=True)
+                # The footer has gaps that the intake log may not show any more.
                 gaps = _gaps(parquet.metadata)
                 if _proven(replace(file, gaps=gaps)):
                     return replace(file, gaps=gaps)
                 for group in range(parquet.num_row_groups if file.key is not None else 0):
+                    # A page header has no checksum, and the reader allocates what it says. Our footers are
+                    # sealed.
                     check_pages(source, parquet.metadata, group, {"kafka"})
                 return replace(
                     file, gaps=gaps, rows=read_offsets(parquet, key), rows_in_file=parquet.metadata.num_rows
                 )
+        # A read that is not possible now is no fault of the file.
         except RetryLater:
             raise
         except (ArchiverError, pa.ArrowException, OSError, ValueError) as error:
+            # pyarrow wraps errors of the store, so a temporary one must be found inside.
             if (later := passing(error, key)) is not None:
                 raise later from error
             return replace(file, unread=f"it cannot be read ({error})")
 
     def _archives(self, state: TopicState, ledger: TopicLedger) -> TableState:
-        """For a topic without a table: the archives that a reader takes, from the start to the watermark."""
+        """For a topic without a table: the archives that readers use, from the start to the watermark."""
         files: list[FileView] = []
         for partition in range(state.partitions):
             index = find_archives(
@@ -289,6 +302,7 @@ class Observer:
             while at < end:
                 found = index.covering(at)
                 if found is None:
+                    # A hole: the judge reports the missing offsets.
                     at = min(end, index.next_base(at) or end)
                     continue
                 try:
@@ -347,17 +361,18 @@ def partition_views(
 
 
 def _log_gaps(intake: Backlog, tp: TopicPartition) -> tuple[Range, ...] | None:
-    """None if the log cannot be read: a history file is gone, or the store is not reachable."""
+    """The gaps by the log; None if a history file is gone or the store is unreachable."""
     try:
+        # The judge treats None as unknown; an empty tuple would turn every gap into a missing offset.
         return tuple(intake.gaps(tp, 0, intake.next_offset(tp)))
     except ArchiverError:
         return None
 
 
 def read_offsets(parquet: pq.ParquetFile, name: str) -> dict[int, tuple[Range, ...]]:
-    """The offsets per partition in a file's rows, as runs; an offset that is there twice is in two runs.
+    """The offsets per partition in a file's rows, as runs; a duplicate offset is in two runs.
 
-    Rows without coordinates (added by other writers) belong to no partition and are left out.
+    Rows without coordinates (added by other writers) belong to no partition and are omitted.
     """
     runs: dict[int, list[Range]] = {}
     for batch in parquet.iter_batches(columns=["kafka.partition", "kafka.offset"]):
@@ -367,7 +382,9 @@ def read_offsets(parquet: pq.ParquetFile, name: str) -> dict[int, tuple[Range, .
         numbers = partitions.filter(placed).to_numpy(zero_copy_only=False)
         places = offsets.filter(placed).to_numpy(zero_copy_only=False)
         for partition in np.unique(numbers).tolist():
+            # Sorted per batch only: another writer may mix offsets, and the judge accepts runs in any order.
             _append_runs(runs.setdefault(int(partition), []), np.sort(places[numbers == partition]))
+    # Rows, but none with coordinates: the file is not what the table says.
     if not runs and parquet.metadata.num_rows:
         raise Corrupted(f"{name} has no kafka.partition and kafka.offset in any row")
     return {partition: tuple(ranges) for partition, ranges in runs.items()}
@@ -405,10 +422,9 @@ def _other_owner(
 def _placed_changes(ledger: TopicLedger, view: TableView, ends: Sequence[int]) -> tuple[Change, ...]:
     """Changes of the current snapshot's ancestors, oldest first, each with the offsets that it can have
     removed.
-
-    Other snapshots from before the place where expiry cut the lineage may have been rolled back, or be of a
-    branch. Our commits record which of them are ancestors. After another writer's expiry nothing shows it.
     """
+    # Snapshots before a cut of the lineage may be rolled back or of a branch. Our commits record the
+    # ancestors.
     sure = {snapshot.snapshot_id for snapshot in ancestry(view)}
     found = (
         placed(change, view, ledger, ends, one.sequence_number)
@@ -437,6 +453,7 @@ def _removal(change: Change, *, expired: bool) -> Removal:
 
 
 def _hidden(file: DeleteFile) -> HiddenRows:
+    # Equality deletes and deletion vectors are not decoded, so their rows stay unknown.
     readable = file.kind == "positions" and file.format == "PARQUET"
     return HiddenRows(
         file.path, file.size, readable, file.snapshot_id, file.sequence_number, file.kind == "equality"
@@ -444,7 +461,7 @@ def _hidden(file: DeleteFile) -> HiddenRows:
 
 
 def _proven(file: FileView) -> bool:
-    """Name, bounds and number of rows agree, so the rows need not be read."""
+    """Whether name, bounds and number of rows agree, so that the rows need not be read."""
     key = file.key
     if key is None or file.offset_min is None or file.offset_max is None:
         return False
@@ -455,9 +472,10 @@ def _proven(file: FileView) -> bool:
 
 
 def _gaps(metadata: pq.FileMetaData) -> tuple[Range, ...]:
-    """The gaps that an archive's footer names; none if it has none to name."""
+    """The gaps in an archive's footer; none if it has no such key."""
     text = (metadata.metadata or {}).get(b"archiver.gaps")
     try:
         return tuple((int(low), int(high)) for low, high in json.loads(text)) if text else ()
+    # A damaged value proves no gaps, so the file's rows are read.
     except (TypeError, ValueError, OverflowError, RecursionError):
         return ()

@@ -1,8 +1,7 @@
-"""How often each offset is covered: arithmetic on ranges of offsets.
+"""Computes how often each offset is covered: arithmetic on ranges of offsets.
 
-Pure. Owns the meaning of once, missing, doubled and outside. A range is `(low, high)` with `high` exclusive;
-results are ascending, disjoint, non-empty and merged where they touch. Work grows with the number of ranges,
-never with the number of offsets.
+A range is `(low, high)` with `high` exclusive; results are ascending, disjoint, non-empty and merged where
+they touch. Work grows with the number of ranges, never with the number of offsets.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 SHOWN_MAX = 5
-"""So many ranges are named; of the rest their number."""
+"""Most ranges that a text lists; of the rest it has the number."""
 
 
 def shown(ranges: Sequence[Range]) -> str:
-    """The first few ranges, both ends inclusive."""
+    """The first few ranges as text, both ends inclusive."""
     texts = [str(low) if high == low + 1 else f"{low} to {high - 1}" for low, high in ranges[:SHOWN_MAX]]
     more = f" and {len(ranges) - SHOWN_MAX} more ranges" if len(ranges) > SHOWN_MAX else ""
     return ", ".join(texts) + more
@@ -26,7 +25,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class OffsetCoverage:
-    """What a set of rows makes of the offsets that should be there."""
+    """How a set of rows covers the expected offsets."""
 
     once: tuple[Range, ...]
     """Expected and covered exactly once."""
@@ -58,7 +57,7 @@ def cover(start: int, end: int, gaps: Iterable[Range], spans: Iterable[Range]) -
 
 
 def merge(ranges: Iterable[Range]) -> tuple[Range, ...]:
-    """The same offsets as few ranges, ascending; empty ranges vanish."""
+    """The same offsets in the fewest ranges, ascending; empty ranges are dropped."""
     merged: list[Range] = []
     for low, high in sorted(ranges):
         if high <= low:
@@ -77,6 +76,7 @@ def subtract(ranges: Sequence[Range], removed: Sequence[Range]) -> tuple[Range, 
     for low, high in ranges:
         while position < len(removed) and removed[position][1] <= low:
             position += 1
+        # A second index, because a removed range may reach into the next range.
         reached, following = low, position
         while following < len(removed) and removed[following][0] < high:
             if removed[following][0] > reached:
@@ -97,6 +97,7 @@ def intersect(first: Sequence[Range], second: Sequence[Range]) -> tuple[Range, .
         high = min(first[left][1], second[right][1])
         if low < high:
             shared.append((low, high))
+        # The range that ends first cannot meet any later range.
         if first[left][1] <= second[right][1]:
             left += 1
         else:
@@ -105,12 +106,13 @@ def intersect(first: Sequence[Range], second: Sequence[Range]) -> tuple[Range, .
 
 
 def total(ranges: Iterable[Range]) -> int:
-    """How many offsets; `ranges` merged."""
+    """The number of offsets; `ranges` are merged."""
     return sum(high - low for low, high in ranges)
 
 
 def _depths(spans: Iterable[Range]) -> Iterator[tuple[int, int, int]]:
     """`(low, high, times covered)`, ascending, for every stretch covered at least once."""
+    # A sweep over range ends: +1 where a span begins, -1 where it ends.
     steps: dict[int, int] = {}
     for low, high in spans:
         if low < high:

@@ -1,7 +1,7 @@
-"""The oldest required intake file: which partition needs it, and why.
+"""Finds the oldest required intake file: which partition needs it, and why.
 
-Pure. The oldest file is the first one in the order of the log. If several partitions need it, one of them is
-named. Files in a history file that is damaged or gone cannot be named; then it is the oldest of the others.
+The oldest file is the first one in log order. If several partitions need it, one of them is reported. Files
+in a damaged or missing history file cannot be found; then it is the oldest of the others.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from reconcile.snapshot.retention_floor import Lines, RetentionFloor
 
 @dataclass(frozen=True, slots=True)
 class OldestRequired:
-    """Why intake does not shrink."""
+    """The oldest required intake file, and the partition that needs it."""
 
     topic: str
     partition: int
     key: str
-    """Of the oldest intake file that is needed."""
+    """The key of the intake file."""
     written_us: int
     """When it was written, by its writer's clock."""
     why: str
@@ -36,7 +36,7 @@ class OldestRequired:
         return max(0, now_us - self.written_us) / 1e6
 
     def to_json(self, now_us: int) -> dict[str, object]:
-        """As `status` and `clean` print it."""
+        """The JSON of `status` and `clean`."""
         return {
             "topic": self.topic,
             "partition": self.partition,
@@ -51,7 +51,7 @@ class OldestRequired:
 
 
 def oldest_required_text(oldest: Mapping[str, object]) -> str:
-    """One line for people, of what `OldestRequired.to_json` says."""
+    """One line for people, from the document of `OldestRequired.to_json`."""
     written = moment(parse_time(str(oldest["written_at"])))
     return (
         f"{oldest['key']}, written {written}, is needed by {oldest['topic']} partition "
@@ -65,6 +65,7 @@ _METRICS = ("archiver_intake_oldest_required_age_seconds", "archiver_intake_pinn
 
 def metrics_of(oldest: OldestRequired | None, now_us: int) -> dict[str, float]:
     """A sample with labels (a topic's name needs no escaping), for `archiver.runtime.logging.METRICS`."""
+    # Without labels if no file is required, so that the metric exists with the value 0.
     labels = "" if oldest is None else f'{{topic="{oldest.topic}",partition="{oldest.partition}"}}'
     age_s = 0.0 if oldest is None else oldest.age_s(now_us)
     return {f"{name}{labels}": age_s for name in _METRICS}
@@ -81,6 +82,7 @@ def oldest_required(intake: Backlog, lines: Lines) -> OldestRequired | None:
     for line in lines.values():
         for partition, offset in enumerate(line.offsets):
             first = _first(intake, (line.topic_id, partition), offset)
+            # Log order, then name and partition, so that equal views give the same answer.
             place = None if first is None else (first.file.log_index, line.topic, partition)
             if first is not None and place is not None and (best is None or place < best):
                 best, held = place, (line, first)
@@ -97,7 +99,9 @@ def oldest_required(intake: Backlog, lines: Lines) -> OldestRequired | None:
 def _first(intake: Backlog, tp: TopicPartition, offset: int) -> SegmentRef | None:
     """The first segment that reaches beyond `offset`; None if there is none, or it is unknown."""
     try:
+        # One byte is enough for the first segment.
         found = intake.segments(tp, offset, bytes_max=1)
+    # `needed_files` reports the damaged history file.
     except (Halt, InvalidInput):
         return None
     return found[0] if found else None
@@ -109,6 +113,7 @@ def _why(intake: Backlog, line: RetentionFloor, partition: int, segment: Segment
         return f"nothing is deleted on doubt: {line.why}"
     if line.why is not None:
         return f"nothing of it is deleted: {line.why}"
+    # The ledger has it as archived, so only an old snapshot of the table can need it.
     if segment.end <= line.watermarks[partition]:
         return (
             f"archived, but a retained snapshot of its table ends at offset {line.offsets[partition]}; "

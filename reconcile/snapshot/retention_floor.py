@@ -1,16 +1,9 @@
-"""The retention floor of each partition: intake below it can be deleted (rule D3).
+"""Computes the retention floor of each partition: intake below it can be deleted (rule D3).
 
-For kind iceberg the floor is the lowest watermark of all retained snapshots. So a table that is rolled back
-to any of them finds the intake of the records that it lost. For kind parquet, which cannot be rolled back, it
-is the ledger's watermark. For kind none and for topics outside the configuration it is 0: intake is their
-only copy. It is also 0 if the table cannot be read, is not the topic's, was rolled back, or contradicts the
-ledger: nothing is deleted on doubt.
-
-The true floor never decreases, so a cleaner that was paused may use an old one. A new snapshot begins at the
-watermark of its base, which is retained; a rollback leads to a retained snapshot; expiry only removes
-snapshots. A catalog restored from an older copy contradicts the ledger (`catalog/consistency.py`) and so
-gives 0. The computed value may still decrease: when the base of another writer's snapshot expires, the files
-of that snapshot prove less. Then `RetentionFloor.exact` is false, and kept intake is no finding.
+`docs/protocols/vacuum.md` has the floor for each archive kind, and the proof. The true floor never decreases,
+so a cleaner that was paused may use an old one. The computed value may still decrease: when the base of
+another writer's snapshot expires, the files of that snapshot prove less. Then `RetentionFloor.exact` is
+false, and kept intake is no finding.
 """
 
 from __future__ import annotations
@@ -59,9 +52,8 @@ Lines = Mapping[TopicId, RetentionFloor]
 
 
 def oldest_sequence(view: TableView) -> int:
-    """The sequence number of the oldest retained snapshot, in or outside of the lineage. A rollback may lead
-    to any of them.
-    """
+    """The sequence number of the oldest retained snapshot, in or outside of the lineage."""
+    # Branches and abandoned snapshots count too: a rollback may lead to any of them.
     return min((snapshot.sequence_number for snapshot in view.snapshots), default=view.sequence_number)
 
 
@@ -72,7 +64,9 @@ def retained_line(view: TableView, known: Known, ledger: TopicLedger) -> tuple[i
     oldest = oldest_sequence(view)
     return tuple(
         max(
+            # Retention removed the records below the start on purpose; a rollback does not bring them back.
             ledger.start(partition),
+            # The lower one is safe: the ledger may not record the table's newest commit yet.
             ledger.past.lowest(partition, min(offset, ledger.watermark(partition)), oldest),
         )
         for partition, offset in enumerate(known.watermarks)
@@ -83,18 +77,18 @@ def external_branches(view: TableView) -> tuple[SnapshotView, ...]:
     """Retained snapshots outside of the lineage whose watermark only their files can prove.
 
     Another writer rolled the table back, changed it there, and it was rolled forward again. Such a snapshot
-    has a newer sequence number than commits that it lacks. Its watermark is that of its base. Once the base
-    has expired, no retained commit of ours gives it. Before the place where expiry cut the lineage, such a
-    snapshot cannot be distinguished from an ancestor. The files of an ancestor may prove too little; then
-    more intake is kept.
+    has a newer sequence number than commits that it lacks.
     """
     known = {snapshot.snapshot_id: snapshot for snapshot in view.snapshots}
     lineage = frozenset(snapshot.snapshot_id for snapshot in view.lineage())
     found: list[SnapshotView] = []
     for snapshot in view.snapshots:
         root = snapshot
+        # Its watermark is that of its base. Once the base has expired, no retained commit of ours gives it.
         while root.parent_id in known:
             root = known[root.parent_id]
+        # An ancestor that expiry cut off from the lineage is among them. It cannot be distinguished from a
+        # branch.
         if snapshot.snapshot_id not in lineage and COMMIT_ID not in root.summary:
             found.append(snapshot)
     return tuple(found)
@@ -108,6 +102,8 @@ def reached_by(files: Iterable[LiveFile], partitions: int) -> tuple[int, ...]:
     for file in files:
         partition = file.partition_min
         if (
+            # Only a file of a single partition: the offset bound of a mixed file belongs to an unknown
+            # partition.
             partition is not None
             and partition == file.partition_max
             and 0 <= partition < partitions
@@ -129,9 +125,8 @@ def keeps_change(view: TableView, snapshot: SnapshotView) -> bool:
 
 
 def lacks(files: Iterable[LiveFile], current: Iterable[LiveFile], sequence_number: int) -> bool:
-    """Whether a snapshot with that sequence number and these files is no ancestor of the current one, because
-    it lacks an older file of the current one.
-    """
+    """Whether a snapshot with that sequence number and these files is no ancestor of the current one."""
+    # An ancestor has every older file that the current snapshot has.
     paths = {file.path for file in files}
     return any(file.sequence_number < sequence_number and file.path not in paths for file in current)
 
@@ -164,11 +159,13 @@ class RetentionFloorReader:
         """The floor of one topic; as `read`."""
         settings = self._settings.get(topic.name)
         watermarks = tuple(ledger.watermark(partition) for partition in range(topic.partitions))
+        # Floor 0 keeps all intake of the topic.
         nothing = (0,) * topic.partitions
         if settings is None:
             return RetentionFloor(
                 topic.topic_id, topic.name, nothing, watermarks, "the topic is not in the configuration"
             )
+        # Intake is the only copy of a topic without archives.
         if settings.archive.kind == "none":
             return RetentionFloor(
                 topic.topic_id, topic.name, nothing, watermarks, "the topic has archive kind none"
@@ -179,6 +176,7 @@ class RetentionFloorReader:
             raise
         except ArchiverError as error:
             why = error.why if isinstance(error, TopicHalted) else str(error)
+            # Nothing is deleted in doubt, and one doubtful topic does not stop the others.
             return RetentionFloor(topic.topic_id, topic.name, nothing, watermarks, why, doubted=True)
         return RetentionFloor(topic.topic_id, topic.name, offsets, watermarks, exact=exact)
 
@@ -195,7 +193,9 @@ class RetentionFloorReader:
                 raise TopicHalted(
                     topic.name, "it has been archived to a table, but the configuration says kind: parquet"
                 )
+            # Archives without a table cannot be rolled back.
             return watermarks, True
+        # The watermarks of archives without a table say nothing about the snapshots of a table.
         if ledger.table_uuid is None and any(watermarks):
             raise TopicHalted(
                 topic.name, "it has been archived without a table, but the configuration says kind: iceberg"
@@ -203,6 +203,7 @@ class RetentionFloorReader:
         tables = self._tables(settings.archive.catalog or "")
         target = target_of(settings, topic.topic_id, topic.partitions, self._cluster_id, self._objects)
         found = assess_table(tables, target, ledger, gaps_of(intake, topic.topic_id))
+        # No table yet, so no snapshot can need anything that the ledger calls archived.
         if found is None:
             return watermarks, True
         view, known = found.view, found.trusted(topic.name)
@@ -212,12 +213,14 @@ class RetentionFloorReader:
             if keeps_change(view, snapshot) and not lacks(
                 files, tables.live_files(view), snapshot.sequence_number
             ):
-                # It is retained for long, and intake that its files do not prove would be kept as long.
+                # Very likely an ancestor. Its files may prove too little, and it is retained for long, so
+                # intake would be kept as long.
                 continue
             reached = reached_by(files, topic.partitions)
             offsets = tuple(
                 max(ledger.start(at), min(offset, reached[at])) for at, offset in enumerate(offsets)
             )
+        # Before that sequence number the ledger has merged moves, which gives a floor that is too low.
         return offsets, oldest_sequence(view) >= ledger.past.exact_since and offsets == by_commits
 
 

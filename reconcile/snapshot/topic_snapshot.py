@@ -1,7 +1,7 @@
-"""What the reconciler compares of one topic: plain values of all three views.
+"""Defines the plain values that the reconciler compares: all views of one topic.
 
-No judgement and no effect: `collector.py` creates these, `findings/` judges them. Partitions and files of the
-table are those of the audit (`topic_views.py`). The rest is needed by the reconciler alone.
+`collector.py` creates these, `reconcile/findings/` compares them. Partitions and files of the table are those
+of the audit (`topic_views.py`).
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from reconcile.snapshot.topic_views import TopicView
 
 @dataclass(frozen=True, slots=True)
 class ExternalSnapshot:
-    """A snapshot of the table's history that another writer made and that declares changed rows (a compaction
-    declares none).
+    """A snapshot in the table's history by another writer that reports changed rows. A compaction reports
+    none.
     """
 
     snapshot_id: int
     operation: str
     added: int
-    """Rows that it brought beyond those that it took, by its summary."""
+    """Rows added minus rows removed, by its summary."""
     rewritten: int = 0
-    """Rows that it took and brought again, changed or not."""
+    """Rows that it removed and added again, changed or not."""
     removes: bool = False
-    """It also took rows for good."""
+    """Whether it also removed rows for good."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableSnapshot:
-    """The table with the configured name, also if it is not the topic's."""
+    """The table with the configured name, even if it is not the topic's."""
 
     name: str
     uuid: uuid.UUID
     cluster_id: str | None
-    """By its property; None: it was not made by an archiver."""
+    """By its property; None: no archiver created it."""
     topic_id: str | None
     format_version: int
     granularity: Granularity | None
@@ -50,37 +50,37 @@ class TableSnapshot:
     doubt: str | None = None
     """Why its evidence cannot be trusted (rule C1)."""
     rolled_back: bool = False
-    """Our newest commit is no ancestor of its current snapshot, or the catalog is an older copy than the
-    ledger: rule T4 waits."""
+    """Whether our newest commit is no ancestor of the current snapshot, or the catalog is an older copy than
+    the ledger. Rule T4 applies."""
     unconfirmed: bool = False
-    """Its evidence is doubted because expiry has hidden whether it was rolled back or rows were removed."""
+    """Whether its evidence is doubted because expiry has hidden a rollback or a removal of rows."""
     contradiction: str | None = None
     """Why table and ledger cannot both be the newest."""
     landed: tuple[str, ...] = ()
-    """Pending or killed keys that are in the table all the same."""
+    """Pending or killed keys that are in the table."""
     ahead: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    """Partition → (ledger, table): watermarks of the table that the ledger does not record yet."""
+    """Partition → (ledger, table): watermarks of the table that are not in the ledger yet."""
     external: tuple[ExternalSnapshot, ...] = ()
     schema_fault: str | None = None
-    """Why the recorded schema does not fit the table's columns any more."""
+    """Why the recorded schema does not fit the table's columns."""
     schema_lacking: bool = False
-    """The table lacks columns of the newest recorded schema."""
+    """Whether the table lacks columns of the newest recorded schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingArchive:
-    """An archive that is in the ledger and, as far as the ledger knows, in no table."""
+    """An archive that is in the ledger and not known to be in the table."""
 
     key: str
     partition: int
     base: int
     end: int
     size: int
-    """Of the object, by the ledger."""
+    """Bytes of the object, by the ledger."""
     object_size: int | None
-    """Of the object that is there; None if there is none."""
+    """Bytes of the existing object; None if there is none."""
     altered: str | None = None
-    """How the object's bytes differ from what the ledger says; None if they do not, or were not read."""
+    """How the object's bytes differ from the ledger's digest; None if they are equal or were not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,23 +106,21 @@ class TopicSnapshot:
     known_uuid: uuid.UUID | None = None
     """Of the table, by the ledger."""
     archived: bool = False
-    """The ledger knows archives of the topic."""
+    """Whether the ledger has archives of the topic."""
     table: TableSnapshot | None = None
     pending: tuple[PendingArchive, ...] = ()
     archives: Mapping[int, tuple[Range, ...]] = field(default_factory=dict)
-    """Per partition: the ranges of all archives that stand in the object store."""
+    """Per partition: the ranges of all archives in the object store."""
     unreferenced: tuple[UnreferencedObject, ...] = ()
     busy: bool = False
-    """Another process, or this one, leads and wrote entries of this topic a moment ago: work under way is no
-    finding."""
+    """Whether a leader wrote entries of this topic a moment ago. Work in progress is no finding."""
     moving: bool = False
-    """The ledger of the topic changed during the collection. The views are of different moments and are not
-    compared."""
+    """Whether the topic's ledger changed during the collection. Views of different moments are not compared.
+    """
     ledger_mark: tuple[object, ...] = ()
-    """Changes with every entry of the topic; compared before and after to detect a change of the ledger."""
+    """A value that changes with every ledger entry of the topic, to detect a change during the collection."""
     idle_s: float | None = None
-    """Seconds without a write for the topic, while archives wait and another process holds the lease; None
-    otherwise."""
+    """Seconds without an entry of the topic while archives wait and another process leads; None otherwise."""
     holder: str | None = None
     """`host:pid` of the holder of the lease."""
 
@@ -132,10 +130,9 @@ class TopicSnapshot:
         return self.view.topic
 
     def faulty(self, partition: int) -> tuple[Range, ...]:
-        """The offsets of our files whose object is gone or differs from the table's entry. They have findings
-        of their own.
-        """
+        """The offsets of our files with a missing or altered object."""
         files = () if self.view.table is None else self.view.table.files
+        # Such files have findings of their own; their offsets must not be reported as a gap too.
         return merge(
             (file.key.base, file.key.end)
             for file in files
@@ -150,8 +147,8 @@ class TopicSnapshot:
 
     @property
     def comparable(self) -> bool:
-        """Whether the rows of the table say anything about the ledger: it is the topic's own, could be read,
-        and was not set back.
+        """Whether the table's rows and the ledger can be compared: a readable table of the topic that was not
+        rolled back.
         """
         table = self.table
         return (
@@ -169,9 +166,9 @@ class FolderSnapshot:
     """Objects in the data folder that belong to no topic of the log."""
 
     unknown: tuple[UnreferencedObject, ...] = ()
-    """One object for each topic id below `archive/` that the log lacks."""
+    """One for each topic id below `archive/` that the log lacks."""
     uploads: tuple[UnreferencedObject, ...] = ()
-    """Left behind by incomplete uploads."""
+    """Remains of incomplete uploads."""
     log_ahead: tuple[int, float] | None = None
-    """The newest ingest time of the intake log, and by how many seconds it is ahead of now, if by more than
-    may be."""
+    """The newest ingest time of the intake log, and the seconds that it is ahead of now. None within the
+    allowed skew."""

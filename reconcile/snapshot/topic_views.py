@@ -1,7 +1,6 @@
-"""What the audit judges: log, ledger and table of one topic as plain values.
+"""Defines the plain values that the audit judges: log, ledger and table of one topic.
 
-No judgement and no effect: `observer.py` creates these, `reconcile/audit/` judges them. Ranges are [low,
-high).
+`observer.py` creates these, `reconcile/audit/` judges them. Ranges are [low, high).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Kind = Literal["none", "parquet", "iceberg"]
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Stable offsets [low, high) that no archive holds and whose intake file is not there as the log says."""
+    """Stable offsets [low, high) that no archive holds, with an intake file that is missing or altered."""
 
     low: int
     high: int
@@ -35,34 +34,33 @@ class PartitionView:
     start: int
     """First offset that retention keeps."""
     stable: int
-    """Nothing at or beyond it may be archived."""
+    """Only offsets below it may be archived."""
     next: int
-    """The offset the next record will get."""
+    """The offset of the next record."""
     watermark: int
-    """The ledger's: archived without a hole up to here."""
+    """By the ledger: archived without a hole up to this offset."""
     pending: tuple[Range, ...] = ()
-    """Ranges that the ledger has written and not yet seen in the table."""
+    """Ranges of archives that are in the ledger and not known to be in the table."""
     lost: tuple[Lost, ...] = ()
-    """Records that were acknowledged and can neither be archived nor read any more."""
+    """Acknowledged records that can neither be archived nor read any more."""
     doubts: tuple[str, ...] = ()
-    """Why log and data folder do not seem to belong together."""
+    """Reasons to doubt that log and data folder belong together."""
     gaps: tuple[Range, ...] | None = ()
-    """Offsets below `next` that hold no record, by the intake log: of aborted transactions. None if the log
-    could not tell."""
+    """Offsets below `next` without a record, by the intake log: of aborted transactions. None if the log is
+    unreadable."""
     passed: tuple[Range, ...] = ()
-    """Ranges that count as archived without an archive, because the ledger took them in as nothing but
-    gaps."""
+    """Ranges that count as archived without an archive, because the ledger has them as gaps only."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowFault:
-    """A fault that rows show and lists of offsets do not."""
+    """A fault that is visible in rows and not in lists of offsets."""
 
     partition: int | None
-    """None: any partition that the file can hold rows of."""
+    """None: any partition whose rows the file may hold."""
     why: str
     unclear: bool = False
-    """It prevents a verdict; otherwise it is a fault."""
+    """Whether it prevents a verdict; otherwise it makes the verdict invalid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +68,15 @@ class FileView:
     """One data file of a table's current snapshot (or, without a table, one archive)."""
 
     path: str
-    """As the table names it."""
+    """As in the table's metadata."""
     record_count: int
-    """As the table says."""
+    """By the table's metadata."""
     file_size: int | None
-    """Bytes, as the table says; None if it does not."""
+    """Bytes, by the table's metadata; None if it has no size."""
     object_size: int | None
-    """Bytes of the object; None if there is none."""
+    """Bytes of the object; None if the object is missing."""
     key: ArchiveKey | None = None
-    """Parsed from its path, if that is the path of an archive of this topic; None for a file of another
-    writer."""
+    """Parsed from the path of an archive of this topic; None for a file of another writer."""
     offset_min: int | None = None
     offset_max: int | None = None
     """Bounds of kafka.offset, both inclusive; None where the table has none."""
@@ -87,25 +84,25 @@ class FileView:
     partition_max: int | None = None
     """Bounds of kafka.partition."""
     gaps: tuple[Range, ...] = ()
-    """Offsets of the key's range that hold no record, by the file's own footer."""
+    """Offsets of the key's range without a record, by the file's own footer."""
     rows: Mapping[int, tuple[Range, ...]] | None = None
-    """Offsets per partition as read from the file's rows (a range for each run; doubled offsets twice); None
-    if they were not read."""
+    """Offsets per partition in the file's rows: one range per run, a duplicate offset in two. None if they
+    were not read."""
     unread: str | None = None
-    """Why the rows were not read, though they had to be."""
+    """Why required rows were not read."""
     rows_in_file: int | None = None
     """Number of rows by the file's own footer; None if it was not read."""
     part: Range | None = None
-    """Of an archive without a table: the part of its range that a reader takes from it. None: all of it."""
+    """Of an archive without a table: the part of its range that readers use. None: all of it."""
     partition: tuple[object, ...] = ()
-    """The partition tuple, as the table says."""
+    """The partition tuple, by the table's metadata."""
     removed: Mapping[int, tuple[Range, ...]] | None = None
     """Offsets per partition of rows that delete files hide, as read; they are not in `rows`."""
     faults: tuple[RowFault, ...] = ()
     snapshot_id: int = 0
-    """That added it to the table."""
+    """The snapshot that added it to the table."""
     sequence_number: int = 0
-    """Of that snapshot, for the rules by which delete files apply."""
+    """Of that snapshot. It decides which delete files apply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +112,13 @@ class HiddenRows:
     path: str
     size: int
     readable: bool
-    """It hides positions, in Parquet; equality deletes and deletion vectors are not understood here."""
+    """Whether it hides positions, in Parquet. Equality deletes and deletion vectors are not supported."""
     snapshot_id: int
-    """That added it."""
+    """The snapshot that added it."""
     sequence_number: int = 0
     equality: bool = False
-    """It hides rows by their values, in data files of lower sequence numbers only; else also in those of its
-    own."""
+    """Whether it hides rows by value, in data files of lower sequence numbers. Position deletes also hide
+    rows in files of their own number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,83 +127,81 @@ class RewrittenRows:
 
     ranges: tuple[Range, ...]
     snapshot_id: int
-    """That added the files."""
+    """The snapshot that added the files."""
     why: str = ""
     """Why it is unknown whether they equal the archived rows; empty: they differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A snapshot of another writer that removed rows, or several that are expired and counted together."""
+    """A snapshot of another writer that removed rows, or several expired ones that are counted together."""
 
     snapshot_id: int
     """Of several the newest."""
     rows: int
-    """How many fewer than before in data files, by the snapshot's summary."""
+    """By how many the rows in data files decreased, by the snapshot's summary."""
     hidden: int = 0
-    """How many more it hid behind position-delete files; negative where it removed such files."""
+    """How many more rows position-delete files hide; negative if such files were removed."""
     below: Mapping[int, int] | None = None
-    """Per partition, where the table ended then: it removed nothing from there on. None if the ledger lacks
-    it."""
+    """Per partition, the table's end at that time: it removed nothing beyond. None if the ledger lacks it."""
     expired: tuple[int, ...] = ()
-    """Their ids, oldest first, if only a table property records them; of many the newest."""
+    """Their ids, oldest first, if only a table property records them; of many only the newest."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """A topic's table as its current snapshot is."""
+    """A topic's table at its current snapshot."""
 
     name: str
     snapshot_id: int | None
     watermarks: Mapping[int, int] | None
-    """By the table's own evidence (protocol rule C1); None if that cannot be trusted."""
+    """By the table's own evidence (rule C1); None if that cannot be trusted."""
     doubt: str | None = None
     """Why the evidence cannot be trusted."""
     files: tuple[FileView, ...] = ()
     removals: tuple[Removal, ...] = ()
     additions: int = 0
-    """Rows that snapshots of other writers added, expired or not. A removal may be of them."""
+    """Rows that snapshots of other writers added, expired or not. A removal may concern them."""
     added_by: tuple[tuple[int, int], ...] = ()
     """(newest id, rows) of those that are expired."""
     changes_unknown: str | None = None
-    """Why the changes of other writers' expired snapshots are unknown. Then `removals` and `additions` are of
-    the retained ones alone."""
+    """Why the changes of other writers' expired snapshots are unknown. `removals` and `additions` then cover
+    retained ones only."""
     has_deletes: bool = False
-    """The snapshot holds delete files, and which rows they hide is not known: the counts of data files are
-    upper bounds."""
+    """Whether the snapshot has delete files that hide unknown rows. Row counts of data files are then upper
+    bounds."""
     hidden: tuple[HiddenRows, ...] = ()
-    """Those delete files, where the manifests were read for them."""
+    """Those delete files, if the manifests were read for them."""
     spans: Mapping[int, tuple[Range, ...]] = field(default_factory=dict)
-    """Offsets per partition in files of other writers, as read, all files together …"""
+    """Offsets per partition in the rows of other writers' files, all files together, without hidden rows."""
     removed: Mapping[int, tuple[Range, ...]] = field(default_factory=dict)
-    """… and those of them that delete files hide."""
+    """Offsets per partition of the rows of those files that delete files hide."""
     removed_by: tuple[int, ...] = ()
     """Snapshots whose delete files hide rows."""
     faults: tuple[RowFault, ...] = ()
-    """Of what is between files."""
+    """Faults between files."""
     rewritten: Mapping[int, tuple[RewrittenRows, ...]] = field(default_factory=dict)
-    """Per partition: rows of other writers' files that are not those of our archives, or could not be
-    compared with them."""
+    """Per partition: rows of other writers' files that differ from the archives, or could not be compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """Everything that the audit uses of one topic."""
+    """Everything that the audit needs of one topic."""
 
     topic: str
     topic_id: TopicId | None
-    """None if it is unknown: a topic that the intake log has lost."""
+    """None if it is unknown: the intake log has lost the topic."""
     kind: Kind
     partitions: tuple[PartitionView, ...]
-    """Those that were asked for."""
+    """The partitions in the scope."""
     table: TableState | None = None
-    """None if there is no table, or none that is this topic's own; `absent` says why where rows should be."""
+    """None if the topic has no table of its own; `absent` says why, if it should have one."""
     absent: str | None = None
     unreadable: str | None = None
-    """Why the table could not be read. Then there is no verdict."""
+    """Why the table could not be read; then the verdict is unknown."""
     count: int | None = None
-    """How many partitions the topic has; None: as many as are viewed."""
+    """The number of the topic's partitions; None: as many as are viewed."""
     by_rows: bool = False
-    """Every row had to be read."""
+    """Whether every row had to be read (deep audit)."""
     stray: bool = False
-    """The topic is only known by what lies in the data folder."""
+    """Whether only objects in the data folder show the topic."""

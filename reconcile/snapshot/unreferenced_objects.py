@@ -1,17 +1,9 @@
-"""Which objects below a table's folder can be deleted: the decision alone.
-
-Pure. Kinds: archives below retention's start (`retired`), archives that the ledger killed (`killed`),
-archives that neither a table nor a stream needs (`stray`), unreferenced data files of other writers
-(`foreign`), unreferenced manifests, metadata and statistics (`metadata`).
+"""Decides which objects below a table's folder can be deleted.
 
 Objects that a retained snapshot or the table's metadata names stay (D1). So do pending archives and those of
-a newer leader. Beyond that an archive stays for as long as streams need it. Streams find archives by listing,
+a newer leader. Beyond that an archive stays for as long as streams need it: streams find archives by listing,
 so an archive that another writer compacted away is the only exact copy of its records. It can be deleted if
-archives that stay, or intake, hold all of its offsets. A killed archive is judged after all others, and
-counts as a copy only for those marked for deletion: its commit may have been applied, and then it is the only
-copy, which streams read (`archiver.ledger.archive_visibility`). The kinds `foreign`, `metadata` and `stray`
-need an age that configuration cannot set below a day, because another writer names its file only after
-storing it.
+archives that stay, or intake, hold all of its offsets.
 """
 
 from __future__ import annotations
@@ -26,7 +18,7 @@ from archiver.objects.paths import ArchiveKey, data_prefix, metadata_prefix, par
 from archiver.objects.store import ObjectInfo
 
 Kind = Literal["intake", "superseded", "replaced", "retired", "killed", "stray", "foreign", "metadata"]
-"""Of objects that can be deleted. `reconcile/vacuum/clean.py` decides on the first three."""
+"""Kinds of objects that can be deleted. `reconcile/vacuum/clean.py` decides on the first three."""
 
 WHY: dict[Kind, str] = {
     "intake": "intake that is not needed: archived below every retained snapshot, aborted, repeated, or "
@@ -74,23 +66,24 @@ class Folder:
     topic_id: str
     ledger: TopicLedger
     epoch: int
-    """The newest of the control log. Archives of later epochs belong to a newer leader."""
+    """The newest epoch in the control log. Archives of later epochs belong to a newer leader."""
     condemned: Container[str]
     """Keys that the ledger marked for deletion."""
     named: Container[str]
     """Keys that the table's metadata or a retained snapshot names."""
     has_table: bool
-    """Without one, archives are found by listing alone, and there is nothing else in the folder."""
+    """Without a table, archives are found by listing alone, and the folder holds nothing else."""
     old_us: int
-    """Objects stored before are old enough."""
+    """Objects stored before that time are old enough."""
     held: int = 0
-    """Archives below a start that something still names, in the listing so far."""
+    """Archives below a start that a snapshot or the ledger still names, in the listing so far."""
 
     def archives(self, stored: Iterable[ObjectInfo]) -> Iterator[Unneeded]:
         """The archives of a listing, in key order, that are not needed. One partition is in memory at a time.
 
         Objects that are marked for deletion and still not needed are among them.
         """
+        # A listing is in key order, so the archives of one partition are adjacent.
         partition = _Partition(self, -1)
         for info in stored:
             parsed = parse_archive_key(info.key)
@@ -109,6 +102,7 @@ class Folder:
             self.has_table
             and info.key.startswith(data_prefix(self.topic_id))
             and info.key.endswith(_DATA_ENDS)
+            # Another writer names its file only after it has stored it. Age alone separates it from garbage.
             and info.modified_us < self.old_us
             and info.key not in self.named
         )
@@ -118,6 +112,7 @@ class Folder:
         prefix = metadata_prefix(self.topic_id)
         for info in stored if self.has_table else ():
             ours = info.key.startswith(prefix) and info.key.endswith(_METADATA_ENDS)
+            # A commit in progress has stored its manifests and not yet swapped, so young ones stay.
             if ours and info.modified_us < self.old_us and info.key not in self.named:
                 yield Unneeded(info.key, info.size, "metadata")
 
@@ -147,15 +142,18 @@ class _Partition:
                 and info.key not in folder.condemned
             ):
                 self.stays.add(0, key.base, key.end)
+            # Readers use a killed archive as the last choice, so it may replace a marked one.
             elif info.key in folder.named and self._is_killed(info.key):
                 self.open.append(_Archive(key, info.size, "killed", may_go=False))
             folder.held += key.end <= ledger.start(key.partition)
         elif key.epoch > folder.epoch or info.key in ledger.rewrites.replaced:
-            return  # of a newer leader, or judged in `reconcile/vacuum/clean.py`
+            # Its leader may still append it to the ledger, or `reconcile/vacuum/clean.py` decides on it.
+            return
         elif key.end <= ledger.start(key.partition):
             yield Unneeded(info.key, info.size, "retired")
         else:
             killed = self._is_killed(info.key)
+            # The ledger never accepts a killed archive again, so its age does not matter.
             old = killed or info.modified_us < folder.old_us
             self.open.append(_Archive(key, info.size, "killed" if killed else "stray", may_go=old))
 
@@ -163,12 +161,14 @@ class _Partition:
         return name in self.folder.ledger.killed or name in self.folder.ledger.rewrites.abandoned
 
     def end(self) -> Iterator[Unneeded]:
-        """The partition is complete. Among unreferenced archives of the same offsets the newest stays."""
+        """End the partition. Among unreferenced archives of the same offsets the newest stays."""
+        # Coverage by the rules that readers use: cleaning must not delete what a stream would read.
         given_up = ArchiveVisibility.of(self.folder.ledger, self.number)
         for base, end in given_up.empty:
             self.stays.add(0, base, end)
-        # A killed archive counts as a copy only for those marked for deletion. One that is marked never
-        # counts: the archive that replaced it may come later in this order.
+        # A killed archive counts as a copy only for those marked for deletion: its commit may have been
+        # applied, and then it is the only copy. One that is marked never counts: the archive that replaced
+        # it may come later in this order.
         for item in sorted(self.open, key=self._rank):
             base, end = item.key.base, item.key.end
             if given_up.is_held(self.stays, base, end):
@@ -189,13 +189,13 @@ class _Partition:
 
 @dataclass(frozen=True, slots=True)
 class _Archive:
-    """An archive that others may replace."""
+    """An archive whose offsets other archives may hold."""
 
     key: ArchiveKey
     size: int
     kind: Kind
     may_go: bool
-    """It is unreferenced and old enough."""
+    """Whether it is unreferenced and old enough."""
 
     @property
     def name(self) -> str:

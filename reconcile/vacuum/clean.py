@@ -1,13 +1,8 @@
-"""The vacuum: retention, barrier, tail, mark for deletion; after `cleanup.grace`, deletion and its ledger
-entry.
+"""Runs the vacuum: retention, selection of unneeded objects, marks for deletion, deletes after the delay.
 
-This module has the order of effects (`docs/protocols/vacuum.md`). `intake_files.py` selects intake files,
-`retention_floor.py` says how far intake is needed, and `unreferenced_objects.py` selects objects of a table's
-folder. A run may be killed at any step: the next one finds the marks in the ledger and continues. Between two
-steps (a topic, an object) waiting archiving rounds go first. Views that may have changed since are read again
-(`_give_way`). An object whose deletion has an unknown outcome stays marked and is deleted again; a missing
-object is no error. Only objects that were marked at least one deletion delay ago are deleted. If one of them
-is needed again, which should be impossible, the run stops with a finding.
+`docs/protocols/vacuum.md` has the order of effects and the proof. A run may be killed at any step: the next
+one finds the marks in the ledger and continues. Only objects that were marked at least one deletion delay ago
+are deleted. If one of them is needed again, which should be impossible, the run stops with a finding.
 """
 
 from __future__ import annotations
@@ -48,6 +43,7 @@ from reconcile.snapshot.unreferenced_objects import WHY, Kind, Unneeded
 from reconcile.vacuum.report import CleanReport, Compacted, all_due, move_starts
 from reconcile.vacuum.tables import Swept, TableFolders, swept_key
 
+# --- Which intake files, uploads and rewritten archives may be deleted
 WINDOW_BYTES = 256 * 2**20
 """Raw bytes of the records whose segments are read at a time; a backlog may have millions of segments."""
 
@@ -69,26 +65,27 @@ class Needed:
 
 
 def needed_files(intake: Backlog, lines: Lines) -> Needed:
-    """Files with a segment above its floor; all files of a topic without floors (it is younger than they
-    are).
-
-    An unreadable history file makes its topic doubtful; it is not an error.
-    """
+    """Files with a segment above its floor, and all files of a topic without floors."""
     sure: dict[str, TopicPartition] = {}
     doubted: set[str] = set()
     unread: dict[str, str] = {}
     for topic in intake.topics_by_id.values():
         line = lines.get(topic.topic_id)
+        # Inexact floors may have been higher before. A marked file that only such a floor needs is no
+        # contradiction.
         known = line is not None and line.why is None and line.exact
         for partition in range(topic.partitions):
             tp = (topic.topic_id, partition)
             try:
+                # A topic without floors was created after they were computed, so all of it stays.
                 for file in _files(intake, tp, 0 if line is None else line.offsets[partition]):
                     if known:
                         sure[file.key] = tp
                     else:
                         doubted.add(file.key)
             except (Halt, InvalidInput) as error:
+                # A damaged history file must not end the run. It makes every key needed, because its files
+                # are unknown.
                 unread.setdefault(topic.name, f"partition {partition}: {error}")
     return Needed(sure, frozenset(doubted), unread)
 
@@ -132,6 +129,7 @@ def choose(
         if key in condemned:
             continue
         if parsed is None:
+            # No writer makes such a key, so the object may belong to another program.
             strange += 1
         elif key in needed:
             kept += 1
@@ -139,7 +137,10 @@ def choose(
             young += 1
         else:
             found.append((parsed.written_ms, key))
+    # The oldest first: the barrier excludes every older file from the log, marked or not.
     chosen = sorted(found)[: max(0, limit)]
+    # The barrier follows the newest selected file, not the clock. A clock that is ahead would exclude every
+    # writer.
     barrier_ms = chosen[-1][0] + 1 if chosen else None
     return Choice(tuple(key for _, key in chosen), barrier_ms, kept, young, len(found) - len(chosen), strange)
 
@@ -158,9 +159,10 @@ class KnowsUploads(Protocol):
 def stale_uploads(
     objects: ObjectStore, now_us: int, age_s: float, count_max: int, *, abort: bool
 ) -> list[str]:
-    """The keys of stale uploads, at most `count_max`; with `abort` they are aborted. Raises like the
+    """The keys of stale uploads, at most `count_max`; with `abort` they are aborted. Raises the errors of the
     store.
     """
+    # A local folder has no multipart uploads.
     if not isinstance(objects, KnowsUploads):
         return []
     begun_before_us = now_us - round(age_s * 1e6)
@@ -208,7 +210,8 @@ class ReplacedArchives:
             try:
                 found += self._of_table(settings, topic.topic_id, known, ledger.condemned)
             except ArchiverError:
-                continue  # the next run tries again
+                # The table cannot be read now, so its archives stay. The next run tries again.
+                continue
         return found
 
     def _of_table(
@@ -218,14 +221,18 @@ class ReplacedArchives:
             return []
         tables = self._tables(settings.archive.catalog or "")
         view = tables.load(parse_identifier(settings.archive.table or ""))
+        # The snapshots of another table prove nothing about the archives of this one.
         if view is None or view.uuid != ledger.table_uuid:
             return []
         oldest = oldest_sequence(view)
         due = [
             key
             for key, item in ledger.rewrites.replaced.items()
+            # Snapshots older than the replacement may reference the archive. A marked one passed this test
+            # before.
             if item.sequence_number <= oldest or key in condemned
         ]
+        # Sequence numbers alone do not suffice: another program may have added an old file again.
         held = _held(topic_id, tables, view, due) if due else NamedFiles(table_prefix(topic_id))
         return [key for key in due if key not in held]
 
@@ -239,13 +246,15 @@ def _held(topic_id: TopicId, tables: Tables, view: TableView, keys: list[str]) -
 
 
 FOOTERS_READ_MAX = 100
-"""A log loses its newest files first, so the newest of the files to be deleted are opened."""
+"""Most files that are opened. An older copy of the log lacks the newest entries, so the newest files show
+it."""
 
 
 def check_nothing_is_lost(objects: ObjectStore, keys: Sequence[str], next_index: int) -> None:
     """Raise `Halt` if one of the newest of `keys` (ascending) was written when the log was longer than
     `next_index`.
     """
+    # Each footer has the log index that the writer had read. An older copy of the log ends before it.
     for key in reversed(keys[-FOOTERS_READ_MAX:]):
         index = log_index_of(objects, key)
         if index is not None and index > next_index:
@@ -258,10 +267,12 @@ def check_nothing_is_lost(objects: ObjectStore, keys: Sequence[str], next_index:
             )
 
 
+# --- The run
+
 Replaced = Callable[[Backlog, LedgerFold, Lines], Sequence[str]]
+"""Keys of rewritten archives that are no longer needed."""
 Compact = Callable[[bool], Sequence[Compacted]]
 """Merges small archives, or with the flag only lists them; returns the outcome by topic."""
-"""Keys of rewritten archives that are no longer needed."""
 
 
 def nothing_compacted(_dry_run: bool) -> Sequence[Compacted]:
@@ -321,9 +332,9 @@ class CleanRun:
         """Delete objects whose deletion delay is over, mark unneeded ones for deletion, then merge small
         archives. With `dry_run` nothing is written.
 
-        Raises `LeaseHeld` if another process leads (a dry run needs no lease), `Deposed` if a newer leader
-        appears, `Halt` if the intake log is an older copy than the files, `RetryLater` or `OutcomeUnknown` if
-        a log or the object store is unreachable.
+        Raises `LeaseHeld` if another process leads (a dry run needs no lease), and `Deposed` if a newer
+        leader appears. Raises `Halt` if the intake log is an older copy than the files. Raises `RetryLater`
+        or `OutcomeUnknown` if a log or the object store is unreachable.
         """
         parts = self._parts
         if dry_run:
@@ -331,6 +342,7 @@ class CleanRun:
         else:
             with parts.leadership.turn("cleaning"):
                 report = self._run(CleanReport(False, parts.clock.now_us()))
+        # After the turn: compaction takes a turn of its own. A contradiction or an outage stops it too.
         if not report.findings and report.error is None:
             self._compact(report)
         return report
@@ -349,8 +361,10 @@ class CleanRun:
         parts.leader.refresh()
         seen = self._read_views(report)
         if parts.folders is not None and self._retire(report, parts.folders, seen):
+            # Retention may have expired snapshots, which raises the floors.
             seen = self._read_views(report)
         report.pin = oldest_required(seen.intake, seen.lines)
+        # A topic that failed during retention keeps that reason, the first one.
         known = {topic["topic"] for topic in report.topics}
         kept = [line for line in seen.lines.values() if line.why is not None and line.topic not in known]
         report.topics += [{"topic": line.topic, "why": line.why, "doubted": line.doubted} for line in kept]
@@ -359,9 +373,11 @@ class CleanRun:
         report.findings = _revived(seen.intake, parts.leader.fold, needed)
         if not report.findings:
             self._sweep(report, seen)
+            # Deletes come before marks, so an object always waits until a later run.
             self._delete(report, seen, needed)
             self._mark(report, seen, needed)
             self._end_uploads(report)
+        # A dry run deletes nothing, so its marked objects are still in the ledger.
         report.waiting = len(parts.leader.fold.condemned) - (len(report.deleted) if report.dry_run else 0)
         return report
 
@@ -369,7 +385,9 @@ class CleanRun:
         """Compute the retention floors. Every table is read, so archiving rounds may run in between."""
         parts = self._parts
         with nullcontext() if report.dry_run else parts.leadership.aside():
+            # Rounds advance the leader's fold during this block; a fold of its own stays at one entry.
             ledger = parts.leader.fold if parts.ledger is None else parts.ledger()
+            # The ledger is read before the intake log: what it calls archived is then in that log.
             intake = parts.intake()
             lines = parts.lines(intake, ledger)
         # Commits need the gaps that the log has now: rounds may have committed beyond the earlier ones.
@@ -383,6 +401,7 @@ class CleanRun:
         parts.leader.refresh()
         seen.intake = parts.intake()
         for one in seen.swept:
+            # A round may have reused an unreferenced archive, so the folder is listed again before marks.
             one.stale = True
 
     # retention
@@ -395,11 +414,15 @@ class CleanRun:
             return False
         if report.starts:
             self._lead()
+            # Ledger before table: after a crash in the other order, deleted records would be archived again
+            # (C1).
             move_starts(parts.leader, report.starts)
             parts.progress(f"retention moved the start of {counted(len(report.starts), 'topic partition')}")
         archived = [one for one in folders.archived(seen.intake) if folders.has_table(one)]
         retiring = [one for one in archived if parts.leader.fold.topic(one.topic_id).starts]
         for topic in retiring:
+            # An unreadable table is not changed. Starts of earlier runs are applied too: a crash may have
+            # interrupted one.
             if topic.topic_id in lines and lines[topic.topic_id].why is None:
                 self._give_way(report, seen)
                 self._lead()
@@ -412,10 +435,12 @@ class CleanRun:
         """
         try:
             work()
+        # A newer leader ends the run, not only this topic.
         except Deposed:
             raise
         except ArchiverError as error:
             why = error.why if isinstance(error, TopicHalted) else str(error)
+            # One entry per topic, with the first reason.
             if all(entry["topic"] != topic.name for entry in report.topics):
                 report.topics.append({"topic": topic.name, "why": why, "doubted": True})
             return False
@@ -424,6 +449,7 @@ class CleanRun:
     def _sweep(self, report: CleanReport, seen: _Views) -> None:
         """Inspect the folders of the readable tables of topics without an error in this run."""
         parts = self._parts
+        # With an unreadable history file nothing is marked or deleted, so the listing has no use.
         if parts.folders is None or report.unread:
             return
         failed = {topic["topic"] for topic in report.topics}
@@ -432,6 +458,7 @@ class CleanRun:
                 continue
             self._give_way(report, seen)
             one = self._swept(report, topic, parts.folders, seen)
+            # An idle table makes no commits, so its old snapshots would keep files below the start for good.
             if one is not None and one.held and not report.dry_run:
                 self._lead()
                 if not self._attempt(report, topic, partial(parts.folders.forget, topic, seen.intake)):
@@ -457,11 +484,12 @@ class CleanRun:
         parts = self._parts
         ledger, limit_us = parts.leader.fold, report.checked_us - round(parts.settings.grace * 1e6)
         condemned = ledger.condemned
-        due = [
-            key for key, item in condemned.items() if item.time_us <= limit_us and key not in needed
-        ]  # nothing, if a history file is unreadable
+        # Every key is needed if a history file is unreadable; then nothing is due.
+        due = [key for key, item in condemned.items() if item.time_us <= limit_us and key not in needed]
+        # Objects of a table's folder wait for the check of that table below.
         due = [key for key in due if not swept_key(ledger, key)]
         if any(not key.startswith(INTAKE_PREFIX) for key in due):
+            # Checked again before the delete. The listings cost requests, so only if such an object is due.
             superseded = {*parts.superseded(), *self._replaced(seen.lines)}
             due = [key for key in due if key.startswith(INTAKE_PREFIX) or key in superseded]
         report.cut = len(due) > parts.settings.deletes_max
@@ -472,6 +500,8 @@ class CleanRun:
             more, room = one.due(condemned, limit_us), parts.settings.deletes_max - len(due)
             report.cut |= len(more) > room
             more = more[:room]
+            # The objects are checked after the fence, not before: a request may have succeeded in between
+            # (D1).
             fenced = self._fenced(report, one, seen.intake, more)
             due += fenced
             sizes.update({key: one.again[key] for key in fenced})
@@ -483,6 +513,7 @@ class CleanRun:
         if report.deleted and not report.dry_run:
             parts.progress(f"{counted(len(report.deleted), 'marked object')} deleted")
             self._lead()
+            # Delete before DELETED: in the other order a crash would leave objects whose marks are forgotten.
             gone = [key for key in report.deleted if key in condemned]
             failpoints.reach("deleted.append.before")
             append_in_parts(
@@ -503,7 +534,8 @@ class CleanRun:
         for key in due:
             self._give_way(report, seen)
             if not report.dry_run and key not in parts.leader.fold.condemned:
-                continue  # another leader, or another turn of this process, may have deleted it
+                # Another leader, or another turn of this process, may have deleted it.
+                continue
             try:
                 size = sizes[key] if key in sizes else self._size_of(key)
                 kind = _kind_of(key, parts.leader.fold)
@@ -512,6 +544,8 @@ class CleanRun:
                     parts.objects.delete(key)
                     failpoints.reach("intake.delete.after")
             except ArchiverError as error:
+                # A delete with an unknown outcome counts as not done: the mark stays and the next run deletes
+                # again.
                 report.error = error
                 break
             report.deleted.append(key)
@@ -528,6 +562,7 @@ class CleanRun:
         if report.dry_run or not due or parts.folders is None or not swept.has_table:
             return due
         self._lead()
+        # A new epoch since the inspection voids the sequence number that was compared.
         if not swept.needs_fence(parts.leader.fold.condemned, due) and parts.leader.epoch == swept.epoch:
             return due
         unnamed: list[str] = []
@@ -556,7 +591,7 @@ class CleanRun:
     # marking for deletion
 
     def _mark(self, report: CleanReport, seen: _Views, needed: Needed) -> None:
-        """Barrier, tail, mark for deletion: `intake_files.py` explains the order."""
+        """Raise the barrier, read the intake log to its tail, mark what is still not needed."""
         parts = self._parts
         self._give_way(report, seen)
         sizes: dict[str, int] = {}
@@ -571,7 +606,11 @@ class CleanRun:
         check_nothing_is_lost(parts.objects, keys, parts.sequencer.fold.next_index)
         if choice.barrier_ms is not None and not report.dry_run:
             report.barrier_ms = choice.barrier_ms
+            # Barrier before tail: otherwise a paused writer could append in between, and its acknowledged
+            # file be marked.
             parts.sequencer.raise_barrier(choice.barrier_ms)
+            # Entries before the barrier may name selected files; later ones cannot. The old floors only keep
+            # more.
             behind = needed_files(parts.intake(), seen.lines)
             _doubt(report, behind)
             keys = [key for key in keys if key not in behind]
@@ -599,6 +638,8 @@ class CleanRun:
             markable = self._markable(report, one, seen)
             fresh = markable[: max(0, deletes_max - len(report.condemned))]
             report.over += len(markable) - len(fresh) + one.over
+            # If the table's sequence number cannot be recorded, no later run could see that the table has
+            # advanced.
             if self._records_table(report, one, fresh):
                 self._mark_all(report, fresh)
         if report.condemned and not report.dry_run:
@@ -629,6 +670,7 @@ class CleanRun:
         return [
             item
             for item in fresh
+            # Under a newer epoch, an archive of the inspected epoch may belong to a round in progress (D1).
             if parts.leader.epoch == one.epoch or not _may_be_in_progress(item.key, one.epoch)
         ]
 
@@ -640,6 +682,7 @@ class CleanRun:
             return
         self._lead()
         failpoints.reach("condemn.append.before")
+        # Each entry has one reason, and `_kind_of` finds the kind by it when the object is deleted.
         for kind, why in WHY.items():
             self._append_marks([item.key for item in going if item.kind == kind], why)
         failpoints.reach("condemn.append.after")
@@ -682,6 +725,7 @@ class CleanRun:
     def _lead(self) -> None:
         """Take the lead unless this leader has it; raises `Deposed` if another leader was faster."""
         leader = self._parts.leader
+        # Epoch 0: this process has not led yet. A newer epoch in the fold: another process led since.
         if leader.epoch == 0 or leader.fold.epoch != leader.epoch:
             self._parts.leadership.lead()
         leader.check()
@@ -717,6 +761,7 @@ def _revived(intake: Backlog, ledger: LedgerFold, needed: Needed) -> list[str]:
     """Marked files that are needed again."""
     found: list[str] = []
     for key in ledger.condemned:
+        # Only an exact floor proves a contradiction. Files that a doubtful floor needs merely wait.
         tp = needed.sure.get(key)
         if tp is not None:
             name = intake.topics_by_id[tp[0]].name

@@ -1,4 +1,4 @@
-"""The result of one cleaning run, for the command line and the daemon."""
+"""The moves of retention starts, and the result of one cleaning run for the command line and the daemon."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from reconcile.snapshot.retention_floor import Lines
 from reconcile.snapshot.unreferenced_objects import Kind
 
 
+# --- Retention starts
 @dataclass(frozen=True, slots=True)
 class Moved:
     """A move of the start of one topic partition."""
@@ -44,7 +45,9 @@ def due_starts(topic: TopicState, ledger: TopicLedger, retention_s: float, now_u
     found: list[Moved] = []
     for partition in range(topic.partitions):
         before = ledger.start(partition)
+        # The start never passes the watermark, so retention touches archived records only.
         start = ledger.ages.older_than(partition, limit_us, ledger.watermarks.get(partition, 0))
+        # A start only rises; a longer retention does not bring deleted records back.
         if start > before:
             found.append(Moved(topic.name, topic.topic_id, partition, before, start))
     return found
@@ -60,6 +63,7 @@ def all_due(
         if topic is None or settings.retention is None or settings.archive.kind == "none":
             continue
         line = lines.get(topic.topic_id)
+        # In doubt nothing is retired: a table that was set back may need its older records.
         if line is not None and line.why is None:
             found += due_starts(topic, ledger.topic(topic.topic_id), settings.retention, now_us)
     return found
@@ -67,6 +71,7 @@ def all_due(
 
 def move_starts(leader: Leader, moved: list[Moved]) -> None:
     """Append the new starts to the ledger; `leader` must lead. Raises the errors of an append."""
+    # A StartMoved entry is of one topic.
     by_topic: dict[TopicId, list[Moved]] = {}
     for item in moved:
         by_topic.setdefault(item.topic_id, []).append(item)
@@ -82,6 +87,7 @@ def move_starts(leader: Leader, moved: list[Moved]) -> None:
         failpoints.reach("start.append.after")
 
 
+# --- The report
 class Compacted(Protocol):
     """The outcome of compaction for one topic."""
 
@@ -157,12 +163,14 @@ class CleanReport:
     def more(self) -> bool:
         """Whether it stopped at a limit and made progress, so that another run at once is useful."""
         limited = self.over or self.cut or any(topic.more for topic in self.compacted)
+        # A run without progress would repeat itself at once, for example while a table is unreachable.
         done = self.deleted or self.condemned or any(topic.merged for topic in self.compacted)
         return bool(limited and done) and self.error is None and not self.findings
 
     @property
     def exit_code(self) -> int:
         """The exit code of `archiver clean`."""
+        # A contradiction needs an operator, so it takes precedence over errors that a later run may resolve.
         if self.findings:
             return WRONG
         if self.error is not None:

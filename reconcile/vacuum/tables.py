@@ -1,9 +1,7 @@
 """Finds unneeded objects in the folders of tables, and makes the commits to tables that cleaning needs.
 
-The order of one inspection: first the table's metadata with all referenced files, then the listing of its
-folder. An object stored or referenced after the metadata was read is younger than the minimum age, or
-pending, or of a newer epoch. `unreferenced_objects.py` decides what may be deleted. A table that cannot be
-read completely allows no conclusion.
+`reconcile/snapshot/unreferenced_objects.py` decides what may be deleted. A table that cannot be read
+completely allows no conclusion.
 """
 
 from __future__ import annotations
@@ -56,22 +54,21 @@ class Swept:
     """Whether archiving rounds ran since."""
 
     def due(self, condemned: Mapping[str, CondemnedObject], limit_us: int) -> list[str]:
-        """Objects whose deletion delay is over and that the table allows to delete.
-
-        A request of this or another writer may still add a file, so a file waits until the table has
-        advanced: every request asserts its base snapshot. For archives a fence ensures that (D2,
-        `needs_fence`). Manifests and metadata wait for the next commit of any writer, because a fence for
-        them would only create new ones.
-        """
+        """Objects whose deletion delay is over and that the table allows to delete."""
         data = data_prefix(self.topic.topic_id)
         return [
             key
             for key in self.again
-            if key in condemned  # another leader may have deleted it since the inspection
+            # Another leader may have deleted it since the inspection.
+            if key in condemned
             and condemned[key].time_us <= limit_us
             and (
+                # A pending request may still add a file. It asserts its base snapshot, so it fails once the
+                # table advances.
                 not self.has_table
+                # Archives get a fence for that (D2).
                 or key.startswith(data)
+                # Metadata waits for a commit of any writer, because a fence would create new metadata.
                 or condemned[key].sequence_number < self.sequence_number
             )
         ]
@@ -82,8 +79,13 @@ class Swept:
         """
         data = data_prefix(self.topic.topic_id)
         waiting = [
-            condemned[key] for key in due if key.startswith(data) and key in condemned
-        ]  # another leader may have deleted it since
+            # Another leader may have deleted it since.
+            condemned[key]
+            for key in due
+            if key.startswith(data) and key in condemned
+        ]
+        # A snapshot of this epoch that is newer than the mark is a fence already. At the same number it is
+        # not.
         return self.has_table and any(item.sequence_number >= self.fenced_at for item in waiting)
 
 
@@ -128,6 +130,7 @@ class TableFolders:
         errors of the catalog and the object store.
         """
         line, known = lines.get(topic.topic_id), ledger.topic(topic.topic_id)
+        # A topic with a doubtful floor may need any of its files.
         if line is None or line.why is not None:
             return None
         named = NamedFiles(table_prefix(topic.topic_id))
@@ -136,9 +139,12 @@ class TableFolders:
         if has_table:
             tables, target = self._of_table(topic)
             view = load_table(tables, target, known.table_uuid)
+            # No round has created the table yet. One may create it and reference files at any time.
             if view is None:
                 return None
             swept.sequence_number, swept.fenced_at = view.sequence_number, _fenced_at(view, ledger.epoch)
+            # The metadata comes before the listing. What is stored in between is young, pending or of a newer
+            # epoch.
             named = _named(tables, view, topic)
         folder = Folder(topic.topic_id, known, ledger.epoch, ledger.condemned, named, has_table, old_us)
         self._list(swept, folder, _condemned_of(ledger, known), limit)
@@ -157,6 +163,7 @@ class TableFolders:
             folder.metadata(stored(metadata_prefix(topic_id))),
         ):
             for item in part:
+                # Marked objects do not count against the limit of new ones.
                 if item.key in condemned:
                     swept.again[item.key] = item.size
                 elif len(swept.fresh) < limit:
@@ -164,6 +171,7 @@ class TableFolders:
                 else:
                     swept.over += 1
         swept.held = folder.held
+        # A marked object that is missing is deleted again, so that DELETED is recorded.
         swept.again.update((key, 0) for key in sorted(absent) if key not in folder.named)
 
     # Changes to a table; the leader must lead.
@@ -172,6 +180,7 @@ class TableFolders:
         """Remove the files below the topic's starts from its table. Raises like `Committer.commit`."""
         tables, target = self._of_table(topic)
         outcome = self._committer(tables).retire(target, new_uuid(self._ids), gaps_of(intake, topic.topic_id))
+        # Table before ledger, as in every commit. After a crash the next run records it.
         self._append_committed(topic, outcome)
 
     def settle(self, topic: TopicState, intake: Backlog) -> None:
@@ -190,6 +199,7 @@ class TableFolders:
         """Those of `keys` that neither the table nor a retained snapshot references. Raises like `sweep`."""
         tables, target = self._of_table(topic)
         view = load_table(tables, target, ledger.topic(topic.topic_id).table_uuid)
+        # Without a view the ledger never had a table, so nothing references the files.
         named: Container[str] = () if view is None else _named(tables, view, topic)
         return [key for key in keys if key not in named]
 
@@ -208,6 +218,7 @@ class TableFolders:
         return self._settings[topic.name].archive.kind == "iceberg"
 
     def _append_committed(self, topic: TopicState, outcome: CommitOutcome | None) -> None:
+        # An entry for an unchanged table would only make the ledger longer.
         if outcome is None or not outcome.news:
             return
         failpoints.reach("upkeep.append.before")
@@ -230,6 +241,7 @@ def _named(tables: Tables, view: TableView, topic: TopicState) -> NamedFiles:
 
 
 def _fenced_at(view: TableView, epoch: int) -> int:
+    # A fence must be an ancestor of the current snapshot. One that was rolled back does not fence any more.
     evidence = read_evidence(view.properties)
     if (
         evidence is None
@@ -241,9 +253,7 @@ def _fenced_at(view: TableView, epoch: int) -> int:
 
 
 def _condemned_of(ledger: LedgerFold, known: TopicLedger) -> set[str]:
-    """The topic's marked objects except archives replaced by a rewrite, for which `replaced_archives.py`
-    decides.
-    """
+    """The topic's marked objects, except archives replaced by a rewrite (`ReplacedArchives` decides)."""
     return {
         key
         for key in ledger.condemned
