@@ -1,11 +1,10 @@
-"""The deep audit: reads every row of a topic's files.
+"""Reads every row of a topic's files for the deep audit, and compares rows of other writers with archives.
 
 Archives are read one by one: first seal and footer, then all rows with page checksums. The records are
-rebuilt by the function that `consume` uses. Their digest is compared with the footer and, if all their intake
-files still exist, with intake. Files of other writers are read together: first their coordinates, then every
-column, row by row against the archive rows at the same offsets (`external_rows.py`). A file that disappears
-while it is read, or that is unreadable for another reason, is `unknown` and never `invalid`. The driver holds
-runs of offsets, never rows.
+rebuilt by the function that `consume` uses. Files of other writers are read together: first their
+coordinates, then every column, row by row against the archive rows at the same offsets (decision 0067). A
+file that cannot be read now is `unknown`; only proven damage is `invalid`. The driver holds runs of offsets,
+never rows.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ from reconcile.audit.rows import (
 from reconcile.snapshot.offset_coverage import Range, intersect, merge, shown, subtract, total
 from reconcile.snapshot.topic_views import FileView, RewrittenRows, RowFault, TableState, TopicView
 
+# --- Rows of other writers' files against the archives
 RANGES_MAX = 64
-"""Most ranges that select rows of a file; beyond that, the whole span from the first to the last range is
-read."""
+"""Most ranges that select rows of a file. Beyond that, the span from the first to the last range is read."""
 
 NO_ARCHIVE = "no archive is left to compare them with"
 _HIDDEN = "they differ from the archived rows, but unsupported delete files may hide them"
@@ -66,6 +65,7 @@ def comparable(found: ExternalRows, starts: Mapping[int, int]) -> Rows:
     ranges = {
         partition: subtract(
             merge((one.low, one.high) for one in stretches),
+            # Archives below the start may be deleted, so rows there cannot be compared.
             ((0, starts[partition]),) if starts[partition] else (),
         )
         for partition, stretches in found.stretches.items()
@@ -77,6 +77,7 @@ def comparable(found: ExternalRows, starts: Mapping[int, int]) -> Rows:
 def needed(rows: Mapping[int, Sequence[Range]], partition: int, base: int, end: int) -> bool:
     """Whether an archive of [base, end) has offsets of rows to compare."""
     ranges = rows.get(partition, ())
+    # The first range that ends above `base`; the ranges are merged and ascending.
     place = bisect_right(ranges, base, key=lambda one: one[1])
     return place < len(ranges) and ranges[place][0] < end
 
@@ -103,8 +104,10 @@ def compared(
     """The results for `rows`, by partition; none for rows equal to the archived ones. Raises like the
     reader.
     """
+    # Without a recorded schema no columns can be compared.
     if not versions or not references:
         return _not_compared(rows, lacking, files)
+    # Files of one snapshot and certainty share a number: results grow with these, not with files.
     origins: list[tuple[int, bool]] = sorted(
         {(view.snapshot_id, _is_certain(view, table)) for view, _ in files}
     )
@@ -114,6 +117,7 @@ def compared(
         )
         for view, file in files
     ]
+    # First all columns: a row with `__raw__` gives the same record for any content of its other columns.
     first = reader.comparison(numbered, references, versions, records=False)
     if first.trouble is not None:
         return {
@@ -122,12 +126,14 @@ def compared(
         }
     altered: Mapping[tuple[int, int], Sequence[Range]] = first.altered
     decoded: Mapping[tuple[int, int], Sequence[Range]] = {}
+    # With one schema version, rows that differ in columns cannot come from another decoding.
     if altered and len(versions) > 1:
         altered, decoded = _by_records(reader, numbered, references, versions, first)
     found: dict[int, list[RewrittenRows]] = {}
     for places, why in ((altered, ""), (decoded, _DECODED)):
         for (origin, partition), runs in sorted(places.items()):
             snapshot_id, certain = origins[origin]
+            # Rows outside of `rows` may share a file; they are not in the scope.
             if ranges := intersect(rows.get(partition, ()), merge(runs)):
                 found.setdefault(partition, []).append(
                     RewrittenRows(ranges, snapshot_id, why if certain else why or _HIDDEN)
@@ -145,9 +151,8 @@ def _by_records(
     versions: Sequence[TopicSchema],
     first: Compared,
 ) -> tuple[dict[tuple[int, int], tuple[Range, ...]], dict[tuple[int, int], tuple[Range, ...]]]:
-    """The altered rows, and rows that were only decoded by another schema version: a replay may have
-    rewritten an archive since.
-    """
+    """The altered rows, and rows that were only decoded by another schema version."""
+    # A replay may have rewritten an archive with more columns, after another writer copied its rows.
     odd = {
         partition: merge(run for (_, of), runs in first.altered.items() if of == partition for run in runs)
         for _, partition in first.altered
@@ -161,8 +166,10 @@ def _by_records(
         records=True,
     )
     if again.trouble is not None:
+        # Not comparable by record, so none of the rows counts as altered.
         return {}, {place: merge(runs) for place, runs in first.altered.items()}
     altered = {
+        # Altered only if both comparisons differ.
         place: intersect(merge(runs), merge(again.altered.get(place, ())))
         for place, runs in first.altered.items()
     }
@@ -174,6 +181,7 @@ def _not_compared(
 ) -> dict[int, tuple[RewrittenRows, ...]]:
     """The results if there is nothing to compare with."""
     ids = {view.snapshot_id for view, _ in files}
+    # 0: several snapshots added the files.
     snapshot_id = ids.pop() if len(ids) == 1 else 0
     return {
         partition: tuple(_alone(ranges, snapshot_id, lacking.get(partition, ())))
@@ -195,9 +203,11 @@ def _alone(
 
 def _is_certain(view: FileView, table: TableState) -> bool:
     """Whether no unsupported delete file can hide rows of the file."""
+    # Unread delete files may hide any row.
     if table.has_deletes:
         return False
     unread = (one for one in table.hidden if not one.readable)
+    # Equality deletes apply to files of lower sequence numbers, position deletes also to those of their own.
     return not any(view.sequence_number < one.sequence_number + (0 if one.equality else 1) for one in unread)
 
 
@@ -210,6 +220,7 @@ def _few(ranges: Sequence[Range]) -> tuple[Range, ...]:
     return tuple(ranges) if len(ranges) <= RANGES_MAX else ((ranges[0][0], ranges[-1][1]),)
 
 
+# --- What the rows of files prove
 _START = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -231,6 +242,7 @@ def proven(file: FileView, sealed: Sealed, found: FileRows, intake_digest: bytes
         partition: [(one.low, one.high) for one in stretches]
         for partition, stretches in found.stretches.items()
     }
+    # Hidden rows are in the file too. Whether they are in the table is judged later.
     held = merge([*ranges.get(key.partition, ()), *found.removed.get(key.partition, ())])
     if found.rows != sealed.rows:
         faults.append(
@@ -241,6 +253,7 @@ def proven(file: FileView, sealed: Sealed, found: FileRows, intake_digest: bytes
         texts = [f"lacks offsets {shown(lacking)}"] if lacking else []
         texts += [f"has additional offsets {shown(more)}"] if more else []
         faults.append(RowFault(key.partition, f"{file.path} {' and '.join(texts)}, by its name and footer"))
+    # With other offsets the digest cannot match; one reason per fault.
     elif found.rows == total(expected):
         faults += _digest_faults(file, sealed, found, intake_digest)
     part = file.part
@@ -283,10 +296,10 @@ def _digest_faults(
 ) -> Iterable[RowFault]:
     assert file.key is not None
     record = f"some record of offsets {file.key.base} to {file.key.end - 1}"
-    if (
-        found.digest is None or found.disorder is not None
-    ):  # reported already; another order has another digest
+    # Both are reported already; another order has another digest.
+    if found.digest is None or found.disorder is not None:
         return
+    # The footer's digest is from before the columns existed, so it also checks the decoding.
     if found.digest != sealed.footer.records_digest:
         yield RowFault(
             None,
@@ -304,8 +317,8 @@ def _digest_faults(
 def between_files(
     own: Iterable[tuple[str, FileRows]], external: ExternalRows, partitions: Sequence[int]
 ) -> list[RowFault]:
-    """Ingest times that decrease from one file to the next, or inside files of other writers; the first one
-    of each partition.
+    """Ingest times that decrease from one file to the next, or in files of other writers; the first per
+    partition.
     """
     places: dict[int, list[tuple[Stretch, str]]] = {}
     for path, found in own:
@@ -325,12 +338,11 @@ def between_files(
 
 
 def _first_back(places: list[tuple[Stretch, str]]) -> str | None:
-    """The first decrease between two files. Overlaps are skipped: duplicate offsets are reported elsewhere,
-    and either row may be wrong.
-    """
+    """The first decrease between two files."""
     before: tuple[Stretch, str] | None = None
     for one, path in sorted(places, key=lambda place: (place[0].low, place[0].high)):
         if (
+            # Overlaps are skipped: duplicate offsets are reported elsewhere, and either row may be wrong.
             before is not None
             and path != before[1]
             and one.low >= before[0].high
@@ -356,13 +368,15 @@ def _moment(time_us: int) -> str:
             .isoformat(timespec="microseconds")
             .replace("+00:00", "Z")
         )
+    # A damaged time may be beyond the year 9999.
     except OverflowError:
         return f"{time_us} µs"
 
 
+# --- Reading
 FOOTERS_AT_A_TIME = 8
 REREADS_MAX = 20
-"""Incomplete files that are read again to find the reason; the others are only reported as incomplete."""
+"""Most incomplete files that are read again for the reason; the others are reported as incomplete."""
 
 _REREAD_ROWS = 16_384
 """Rows per batch when only readability matters."""
@@ -403,8 +417,8 @@ class RowProof:
         self._progress = progress
 
     def proven(self, view: TopicView, ledger: TopicLedger, intake: Backlog) -> TopicView:
-        """The view with the proof of its files' rows. Never raises an `ArchiverError`: unreadable data is
-        reported.
+        """The view with the proof of its files' rows. Never raises an `ArchiverError`: the view has what is
+        unreadable.
         """
         view = replace(view, by_rows=True)
         table = view.table
@@ -422,7 +436,12 @@ class RowProof:
         read = _Read()
         hidden = self._hidden(table)
         self._sort(
-            table, numbers if len(numbers) < (view.count or 0) else None, hidden, read, _coordinates(ledger)
+            # None: every partition is in the scope, so archives of unknown partitions are read too.
+            table,
+            numbers if len(numbers) < (view.count or 0) else None,
+            hidden,
+            read,
+            _coordinates(ledger),
         )
         rows = sum(work.sealed.rows for work in read.works)
         self._progress(
@@ -436,6 +455,7 @@ class RowProof:
         rewritten = self._compared(topic_id, view, table, ledger, intake, read, numbers)
         own = [(work.view.path, work.rows) for work in read.works if work.rows is not None]
         short = [work.key for work in read.works if work.rows is None or work.rows.rows != work.sealed.rows]
+        # A second read may take as long as the first, so their number is limited.
         doubted = set(short[:REREADS_MAX])
         files = [
             *read.others,
@@ -458,9 +478,7 @@ class RowProof:
         )
 
     def _hidden(self, table: TableState) -> dict[str, tuple[Range, ...]]:
-        """Row positions that delete files hide, by the data file's key. A delete file hides no rows of a
-        newer data file.
-        """
+        """Row positions that delete files hide, by the data file's key."""
         numbers = {key_of(self._objects, one.path) or one.path: one.sequence_number for one in table.files}
         files = [
             RowFile(one.path, one.size, origin=one.sequence_number) for one in table.hidden if one.readable
@@ -468,6 +486,7 @@ class RowProof:
         hidden: dict[str, tuple[Range, ...]] = {}
         for (path, sequence_number), runs in self._reader.positions(files).items():
             key = key_of(self._objects, path) or path
+            # A delete file hides no rows of a newer data file.
             if numbers.get(key, 0) <= sequence_number:
                 hidden[key] = merge([*hidden.get(key, ()), *runs])
         return hidden
@@ -483,6 +502,7 @@ class RowProof:
         """Select the files and how they are read; reads seals and footers."""
         mine: list[tuple[FileView, str]] = []
         for view in table.files:
+            # Without a table, the path of a view is an object key.
             key = view.path if view.part is not None else key_of(self._objects, view.path)
             if key is None or view.object_size is None or view.unread is not None:
                 read.others.append(view)
@@ -499,6 +519,7 @@ class RowProof:
                 mine.append((view, key))
             else:
                 read.others.append(view)
+        # Each footer needs several requests to the store, so several files are read at a time.
         with ThreadPoolExecutor(FOOTERS_AT_A_TIME, thread_name_prefix="audit-footer") as pool:
             for found in pool.map(lambda pair: self._footer(pair[0], pair[1], hidden.get(pair[1], ())), mine):
                 read.works.append(found) if isinstance(found, _Work) else read.others.append(found)
@@ -515,6 +536,7 @@ class RowProof:
                 metadata = pq.read_metadata(source)
             footer = check_footer(found, metadata, self._cluster_id)
         except (ArchiverError, pa.ArrowException, OSError, ValueError) as error:
+            # The file may be gone or the store unreachable, which says nothing about its bytes.
             if isinstance(error, NotFound | RetryLater | OSError | MemoryError):
                 return _with_fault(
                     view,
@@ -543,6 +565,7 @@ class RowProof:
             by_version.setdefault(work.file.schema_version, []).append(work)
         for version, works in sorted(by_version.items()):
             entry = ledger.schemas.get(version)
+            # The ledger may be an older copy; without the schema the columns have no meaning.
             if entry is None:
                 fault = RowFault(
                     None,
@@ -563,6 +586,7 @@ class RowProof:
                     [work.file for work in ordered], TopicSchema.from_entry(entry)
                 )
             }
+            # A missing result means unread rows, except for a file without rows.
             for work in works:
                 work.rows = found.get(
                     work.file.uri, FileRows(work.file.uri) if not work.sealed.rows else None
@@ -589,8 +613,10 @@ class RowProof:
         try:
             found = list(windows(intake, (topic_id, key.partition), key.base, key.end))
         except ArchiverError:
-            return  # the history file was deleted with the intake files
+            # The history file was deleted with the intake files.
+            return
         segments = tuple(dict.fromkeys(segment for window in found for segment in window.segments))
+        # A digest of a part would prove nothing, so all intake files of the range must exist.
         if segments and all(there.get(segment.file.key) == segment.file.size for segment in segments):
             yield IntakeRange(
                 work.file.uri,
@@ -610,11 +636,12 @@ class RowProof:
         read: _Read,
         numbers: Sequence[int],
     ) -> dict[int, tuple[RewrittenRows, ...]]:
-        """The comparison result of rows in other writers' files, by partition. A failed comparison is
-        reported for its rows, never raised.
+        """The comparison result of rows in other writers' files, by partition. Never raises an
+        `ArchiverError`.
         """
         starts = {place.partition: place.start for place in view.partitions}
         rows = comparable(read.found, {partition: starts.get(partition, 0) for partition in numbers})
+        # Unreadable coordinates are reported for the files.
         if not rows or read.found.trouble is not None:
             return {}
         try:
@@ -639,8 +666,6 @@ class RowProof:
     ) -> tuple[list[RowFile], dict[int, list[tuple[Range, str]]]]:
         """The archives for the comparison, each proved by its digest first, and the ranges of unproved ones
         with the reason.
-
-        An archive counts even if the table no longer references it: its records are a function of the log.
         """
         known = {work.key: work for work in read.works}
         seen = {
@@ -648,6 +673,7 @@ class RowProof:
             *(key for one in read.others if one.key is not None and (key := key_of(self._objects, one.path))),
         }
         others = _Read()
+        # Archives count even if the table no longer references them: their records follow from the log.
         listed = [
             found
             for found in list_archives(self._objects, topic_id)
@@ -663,6 +689,7 @@ class RowProof:
         self._read_archives(ledger, others)
         self._read_intake(topic_id, others.works, intake)
         views = [self._file_view(work, reread=False) for work in (*read.works, *others.works)]
+        # A damaged archive must not make rows of other writers look altered.
         sound = {view.path for view in views if not view.faults}
         files = [work.file for work in (*read.works, *others.works) if work.view.path in sound]
         lacking: dict[int, list[tuple[Range, str]]] = {}
@@ -674,7 +701,7 @@ class RowProof:
         return reference_files(files, rows), lacking
 
     def _file_view(self, work: _Work, *, reread: bool) -> FileView:
-        """The judge's view of an archive."""
+        """The view of an archive for the judge."""
         rows = work.rows
         if rows is not None and rows.rows == work.sealed.rows:
             return proven(work.view, work.sealed, rows, work.intake)
@@ -690,7 +717,7 @@ class RowProof:
         return view if rows is None or not got or fault.unclear else proven(view, work.sealed, rows, None)
 
     def _reread(self, work: _Work, why: str) -> RowFault:
-        """Why a file was read incompletely: deleted, damaged, or unknown."""
+        """Why a file was read incompletely: deleted, damaged, or unknown. The driver reads it again."""
         partition = None if work.view.key is None else work.view.key.partition
         if self._objects.info(work.key) is None:
             return RowFault(partition, f"{work.key} disappeared while it was read; audit again", unclear=True)
@@ -702,6 +729,7 @@ class RowProof:
                 for _ in checked_batches(source, file, _REREAD_ROWS, range(file.num_row_groups)):
                     pass
         except (pa.ArrowException, OSError, ValueError, ArchiverError) as error:
+            # A temporary error on both reads is still no proof of damage.
             if isinstance(error, RetryLater | NotFound) or passing(error, work.key) is not None:
                 return RowFault(
                     partition, f"{work.key} could not be read ({error}; {why}); audit again", unclear=True
@@ -727,7 +755,9 @@ def _with_fault(view: FileView, fault: RowFault) -> FileView:
 
 
 def _external_view(view: FileView, file: RowFile, found: ExternalRows) -> FileView:
-    """The judge's view of a file of another writer with its row count; the table's spans have its offsets."""
+    """The view of another writer's file for the judge, with its row count; the table's spans have its
+    offsets.
+    """
     if found.trouble is not None:
         # The bounds come from its writer, so it may hold rows of any partition.
         return replace(view, unread=found.trouble, partition_min=None, partition_max=None)

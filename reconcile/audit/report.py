@@ -1,6 +1,6 @@
-"""The audit: one verdict per topic partition, and one over all.
+"""Runs the audit: one verdict per topic partition, and one over all.
 
-Owns the audit document (`archiver audit --output json`), frozen by this version::
+The audit document (`archiver audit --output json`), frozen by this version::
 
     {"verdict": "valid" | "invalid" | "unknown",
      "partitions": [{"topic", "topic_id", "partition", "start", "watermark", "stable", "next", "rows",
@@ -10,29 +10,24 @@ Owns the audit document (`archiver audit --output json`), frozen by this version
 
 Every range is `[from, to]` with `to` exclusive. `gaps` are the offsets below `next` that hold no record
 because their transaction was aborted, archived or not. `altered` are offsets whose rows another writer
-changed; only the deep audit reports them. `why` is null or text. Partitions stand in the order of topic names
+changed; only the deep audit reports them. `why` is null or text. Partitions are in the order of topic names
 and numbers.
 
 The fast audit reads manifests; the deep one (`reconcile.audit.deep`) then reads every row of these files.
 Both use the same rules.
 
-Order of reads: ledger, tables, data folder, intake log, intake files. Each may advance while the previous one
-is read. Only in this order is a newer state never reported as a fault: tables may be ahead of the ledger, and
-the intake log may be ahead of all.
-
-A log that was lost or restored from an old copy does not know what it lost, so the audit does not start from
-the log alone. Data that only the data folder or a catalog has gets its own entries: `unknown`, with zero
+A log that was lost or restored from an old copy has no trace of what it lost. So the audit does not start
+from the log alone. Data that only the data folder or a catalog has gets its own entries: `unknown`, with zero
 offsets and the reason.
 
-- One per configured partition of a topic that the log does not know and that has rows, archives or intake
+- One per configured partition of a topic that the log does not have and that has rows, archives or intake
   files. Its `topic_id` is that of the table or the folder, or null.
-- One per partition of a folder below `archive/` whose topic id or partition the log does not know. Its name
+- One per partition of a folder below `archive/` whose topic id or partition the log does not have. Its name
   is that in `topic.json`, else `(unknown)`.
 - One `(unknown)` if nothing is configured, the log is empty, and the data folder has objects.
 
 A configured topic without any trace is new, and has no entry. A deleted topic has no entry either, although
-its archives and its table may remain: no guarantee applies to it any more. Its folder, its table and its
-intake files that wait for the vacuum are not traces of a lost topic.
+its archives and its table may remain: no guarantee applies to it any more.
 """
 
 from __future__ import annotations
@@ -122,12 +117,15 @@ class Audit:
         in the document, never an error.
         """
         if self._rows is not None:
-            local_io.SHARED.clear()  # it must prove the stored data, not a cached read
+            # The deep audit must prove the stored data, not a cached read.
+            local_io.SHARED.clear()
         for _ in range(ATTEMPTS_MAX - 1):
             found = self._read_views(ledger, intake, scope)
+            # A commit after the read of the ledger is no fault; with newer views the difference is gone.
             if not any(_is_overtaken(view) for view in found.views):
                 return self._document(self._by_rows(found))
             self._clock.sleep(ATTEMPT_PAUSE_S)
+        # Overtaken in every attempt: the differences of the last one are reported.
         return self._document(self._by_rows(self._read_views(ledger, intake, scope)))
 
     def _by_rows(self, found: _Views) -> Sequence[TopicView]:
@@ -141,10 +139,10 @@ class Audit:
     def _read_views(
         self, ledger: Callable[[], LedgerFold], intake: Callable[[], Backlog], scope: Scope | None
     ) -> _Views:
-        """All views as of now. The ledger is first: its statements about a table must hold in the table
-        loaded later.
-        """
+        """All views as of now. In this order of reads a newer state never looks like a fault."""
+        # The ledger is first: a table that is loaded later contains what it records, and may be ahead.
         known = ledger()
+        # Only for topics and gaps. The offsets come from the second read below.
         before = intake()
         unlogged = self._unlogged(before, scope)
         topics = _chosen(before, scope, unlogged)
@@ -158,6 +156,7 @@ class Audit:
             for topic in topics
         }
         tables = {settings.name: self._observer.unlogged(settings) for settings in unlogged}
+        # The listing comes before the second read of the log, so the log cannot merely be older.
         folder, unlisted = self._folder()
         # The vacuum deletes files with records of a deleted topic of that name; until then they prove
         # nothing.
@@ -165,12 +164,14 @@ class Audit:
             before,
             {settings.name for settings in unlogged if before.fold.deleted_named(settings.name) is None},
         )
+        # The log is read again at the end: it may be ahead of everything, and nothing ahead of it.
         records = intake()
         partitions = None if scope is None else scope[1]
         # A topic may have been deleted while the tables were read.
         left = [topic for topic in topics if topic.topic_id in records.topics_by_id]
         views = [self._view(topic, seen[topic.topic_id], known, records, partitions) for topic in left]
         views = self._with_intake([_with_folder(view, folder, unlisted) for view in views], known, records)
+        # A topic may have been created while the tables were read.
         unlogged = [settings for settings in unlogged if settings.name not in records.topics_by_name]
         tables = {name: _undeleted(table, records) for name, table in tables.items()}
         strays = self._strays(folder, records)
@@ -181,10 +182,12 @@ class Audit:
                 stray for stray in strays if stray.topic == settings.name or stray.topic_id == table.topic_id
             ]
             proofs = _proofs(table, folders, unnamed.topics.get(settings.name), [unlisted, unnamed.unread])
+            # With an empty log, any object in the folder shows that a log existed.
             if records.next_index == 0:
                 proofs += self._anything(folder)
             if proofs:
                 views.append(_lost_topic(settings, table, folders, proofs, partitions))
+                # Folders of this topic get no entries of their own.
                 merged.update(stray.topic_id for stray in folders)
         views += [view for stray in strays if stray.topic_id not in merged for view in _scoped(stray, scope)]
         if not views and scope is None and records.next_index == 0 and (proofs := self._anything(folder)):
@@ -226,6 +229,7 @@ class Audit:
         try:
             return archive_folders(self._objects), None
         except ArchiverError as error:
+            # The audit continues: a failed listing only makes partitions doubtful.
             return ArchiveFolders(), f"{paths.ARCHIVE_PREFIX} could not be listed: {error}"
 
     def _unnamed(self, intake: Backlog, topics: set[str]) -> UnnamedIntake:
@@ -235,6 +239,7 @@ class Audit:
         if not topics or intake.next_index == 0:
             return UnnamedIntake()
         try:
+            # Every file that the log names, from offset 0: history files are read too.
             named = {
                 segment.file.key
                 for topic in intake.topics_by_id.values()
@@ -263,6 +268,7 @@ class Audit:
         """The views with the offsets that were lost with their intake files."""
 
         def backlog(view: TopicView, place: PartitionView) -> Iterator[SegmentRef]:
+            # Only records that are not archived yet need their intake file.
             if view.topic_id is not None and place.watermark < place.stable:
                 yield from _segments(records, (view.topic_id, place.partition), place.watermark, place.stable)
 
@@ -278,6 +284,7 @@ class Audit:
             harmed = harmed_intake(
                 self._objects, (segment.file for view, place in places for segment in backlog(view, place))
             )
+            # The usual case: no second pass over the segments.
             if not harmed:
                 return list(views)
             return [
@@ -296,6 +303,7 @@ class Audit:
         strays: list[TopicView] = []
         for topic_id, reaches in folder.topics.items():
             topic = records.topics_by_id.get(topic_id)
+            # No guarantee applies to a deleted topic, although its objects may remain.
             if topic_id in records.fold.deleted_topics:
                 continue
             unknown = [number for number in sorted(reaches) if topic is None or number >= topic.partitions]
@@ -341,11 +349,9 @@ def _is_overtaken(view: TopicView) -> bool:
 
 
 def overall(verdicts: Sequence[Verdict]) -> Verdict:
-    """The worst verdict: invalid before unknown before valid.
-
-    Without any it is valid: `Audit` makes an entry for everything that can be judged, so no record was ever
-    sent.
-    """
+    """The worst verdict: invalid before unknown before valid."""
+    # Without partitions it is valid: `Audit` makes an entry for every trace of a record, so none was ever
+    # sent.
     return "invalid" if "invalid" in verdicts else "unknown" if "unknown" in verdicts else "valid"
 
 
@@ -378,12 +384,13 @@ def _lists(ranges: Sequence[Range]) -> list[list[int]]:
 
 
 def _gaps_of(intake: Backlog, topic_id: TopicId) -> Gaps:
-    """The gaps of one topic that the log knew before the tables were read; none if they are unreadable."""
+    """The gaps of one topic that the log had before the tables were read; none if they are unreadable."""
 
     def gaps(partition: int, start: int, end: int) -> Sequence[Range]:
         try:
             return intake.gaps((topic_id, partition), start, end)
         except ArchiverError:
+            # Without gaps more files are opened, and the partition view reports that gaps are unknown.
             return ()
 
     return gaps
@@ -415,9 +422,7 @@ def _chosen(intake: Backlog, scope: Scope | None, unlogged: Sequence[TopicSettin
 
 
 def _with_folder(view: TopicView, folder: ArchiveFolders, unlisted: str | None) -> TopicView:
-    """The view with doubts where archives reach beyond the log. They were listed before the log was read, so
-    the log cannot merely be older.
-    """
+    """The view with doubts where archives reach beyond the log."""
     reaches = folder.topics.get(TopicId(view.topic_id or ""), {})
 
     def doubt(place: PartitionView) -> str | None:
@@ -469,9 +474,8 @@ def _lost_topic(
     proofs: Sequence[str],
     scope: frozenset[int] | None,
 ) -> TopicView:
-    """A configured topic that the log has lost. Folders of its name are part of it, with partitions that the
-    configuration lacks.
-    """
+    """A configured topic that the log has lost, with the partitions of the folders of its name."""
+    # Folders may have partitions that the configuration lacks.
     numbers = {
         *range(settings.partitions),
         *(place.partition for folder in folders for place in folder.partitions),

@@ -1,7 +1,7 @@
-"""The requests and results of the row reader in the deep audit: plain values that travel to workers and back.
+"""Defines the requests and results of the row reader in the deep audit.
 
-Results grow with the number of runs of offsets, never with the number of rows. Ranges are [low, high); times
-are microseconds since 1970.
+They are plain values that travel to workers and back. Results grow with the number of runs of offsets, never
+with the number of rows. Ranges are [low, high); times are microseconds since 1970.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class RowFile:
     uri: str
     size: int
     """Bytes."""
+    # Decides how the file is read: archives by footer and schema version, other files by columns.
     key: ArchiveKey | None = None
     """The parsed path of an archive; None for a file of another writer, of which only the coordinates are
     read."""
@@ -53,6 +54,7 @@ class RowFile:
     row_bytes: int = 0
     """Average size of a row in memory, from its own footer."""
     schema_version: int = 0
+    # Positions and not offsets: that is what position-delete files contain.
     hidden: tuple[Range, ...] = ()
     """Positions of rows that delete files hide; merged."""
     offsets: tuple[Range, ...] | None = None
@@ -131,6 +133,7 @@ class IntakeRange:
     gaps: tuple[Range, ...]
 
 
+# A protocol, because the rules are tested without Spark.
 class RowReader(Protocol):
     """Reads rows of many files at a time. The results report unreadable files; `RetryLater` if nothing is
     readable.

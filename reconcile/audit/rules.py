@@ -1,8 +1,7 @@
-"""The audit's verdict on one topic: pure, from views to one finding per partition.
+"""Judges one topic: from views to one finding per partition, without effects.
 
 *valid*: every offset from the start to the watermark is in the table exactly once, or is a gap, or was
-removed by a snapshot that says so; every later offset is in an existing intake file. The intake log shows the
-gaps below its stable offset; above it, the footers of archives and the ledger do. *invalid*: some offset is
+explicitly removed by a snapshot. Every later offset is in an existing intake file. *invalid*: some offset is
 not, and the verdict names it. *unknown*: the views do not show it. A verdict is never valid for data that was
 not read, and never invalid without an offset, a file or a contradiction.
 
@@ -68,6 +67,7 @@ def judge_topic(view: TopicView) -> list[PartitionFinding]:
     else:
         findings = _judge_table(view, view.table)
     for found in findings:
+        # Archived records do not need intake, so only offsets above both watermarks count as lost.
         own = (
             None
             if view.table is None or view.table.watermarks is None
@@ -83,16 +83,22 @@ def _judge_table(view: TopicView, table: TableState) -> list[PartitionFinding]:
     count = len(view.partitions) if view.count is None else view.count
     contents = _Contents(table, range(count))
     partitions = list(view.partitions)
-    whole = len(partitions) == count  # the scope includes every partition
+    # Only a scope with every partition allows sums over the whole table.
+    whole = len(partitions) == count
     if whole:
         partitions += [
-            PartitionView(number, 0, 0, 0, 0) for number in contents.partitions() if not 0 <= number < count
+            # Rows of partitions that the topic does not have need a finding too.
+            PartitionView(number, 0, 0, 0, 0)
+            for number in contents.partitions()
+            if not 0 <= number < count
         ]
     findings = [_with_table(table, partition, contents) for partition in partitions]
     unexpected = contents.unplaced() + sum(total(found.outside) + total(found.doubled) for found in findings)
+    # Rows that others added and that are still there explain no removal.
     explained = _explain_removals(table, findings, min(unexpected, table.additions), whole=whole)
     for found in findings:
         seen_all = (
+            # Otherwise a missing offset may be a gap, removed, or in an unread file.
             explained and found.view.gaps is not None and not contents.unclear.get(found.view.partition)
         )
         _judge_missing(found, seen_all=seen_all)
@@ -145,6 +151,7 @@ class _Contents:
         self._partitions = partitions
         for file in table.files:
             self._add(file)
+        # Rows of other writers' files were read together and belong to no single file.
         for into, found in ((self.spans, table.spans), (self.removed, table.removed)):
             for partition, ranges in found.items():
                 into.setdefault(partition, []).extend(ranges)
@@ -163,6 +170,7 @@ class _Contents:
             for ranges in found.values()
             for low, high in ranges
         )
+        # Row counts of the files minus rows with coordinates; the rest lacks a partition or offset.
         return max(0, self._counted - placed)
 
     def _add(self, file: FileView) -> None:
@@ -179,6 +187,7 @@ class _Contents:
         if file.rows is not None:
             self._counted += file.record_count
             self._add_rows(file, file.rows)
+        # The fault is reported; bounds of a file that does not match its object prove nothing.
         elif fault is not None or file.faults:
             return
         elif file.unread is not None or file.key is None:
@@ -202,6 +211,7 @@ class _Contents:
         for partition, ranges in rows.items():
             self.spans.setdefault(partition, []).extend(ranges)
             self.by_rows.add(partition)
+            # The fast audit reads only offsets of such files, and a note says so.
             if file.key is None and file.snapshot_id and ranges:
                 self.rewriters.setdefault(partition, set()).add(file.snapshot_id)
             counted += sum(high - low for low, high in ranges)
@@ -210,6 +220,7 @@ class _Contents:
             counted += sum(high - low for low, high in ranges)
         if file.key is not None:
             self.gaps.setdefault(file.key.partition, []).extend(file.gaps)
+            # A wrong row count in the footer was reported above; one reason per fault.
             if counted != file.record_count and file.rows_in_file in (None, file.record_count):
                 self._add_reason(
                     self.wrong,
@@ -229,6 +240,7 @@ class _Contents:
             self._add_reason(self.wrong, [key.partition], fault)
             return
         self._counted += file.record_count
+        # Readers use only a part of an archive that overlaps another.
         low, high = file.part or (key.base, key.end)
         self.gaps.setdefault(key.partition, []).extend(file.gaps)
         self.spans.setdefault(key.partition, []).extend(_without((low, high), file.gaps))
@@ -237,6 +249,7 @@ class _Contents:
         """The partitions that may have rows in a file."""
         if file.key is not None:
             return [file.key.partition]
+        # Its rows were read, so its bounds do not matter.
         if file.rows:
             return sorted(file.rows)
         low, high = file.partition_min, file.partition_max
@@ -275,9 +288,11 @@ def _bounds_fault(file: FileView) -> str | None:
     """A contradiction between an archive and its name; None if its bounds and row count prove its content."""
     key = file.key
     assert key is not None
+    # The name has the range; gaps have no rows.
     held = _without((key.base, key.end), file.gaps)
     if file.record_count != total(held):
         return f"{file.path} has {file.record_count} rows by the table, its name means {total(held)}"
+    # The table's metadata may omit bounds; then name and row count are the proof.
     if (file.partition_min, file.partition_max) not in ((None, None), (key.partition, key.partition)):
         return (
             f"{file.path} has partitions {file.partition_min} to {file.partition_max} by the table's bounds"
@@ -295,12 +310,14 @@ def _with_table(table: TableState, view: PartitionView, contents: _Contents) -> 
     found.unclear += contents.unclear.get(number, [])
     spans = contents.spans.get(number, [])
     own = None if table.watermarks is None else table.watermarks.get(number, 0)
+    # A table may be ahead of the ledger: its newest commit is not recorded yet.
     end = max(view.watermark, own or 0)
     found.gaps = _gaps(view, contents.gaps.get(number, ()))
     coverage = cover(view.start, end, found.gaps, spans)
     found.rows = sum(high - low for low, high in spans)
     found.missing = coverage.missing
     _classify_hidden(found, table, merge(contents.removed.get(number, ())))
+    # Pending archives below the end are in the table already; only the ledger entry is missing.
     found.pending = subtract(merge(view.pending), merge([(0, end)]))
     _judge_claims(found, contents.gaps.get(number, ()))
     if table.has_deletes:
@@ -318,11 +335,8 @@ def _with_table(table: TableState, view: PartitionView, contents: _Contents) -> 
 
 
 def _judge_rewritten(found: PartitionFinding, table: TableState, uncompared: Collection[int]) -> None:
-    """Judge the content of rows in other writers' files. `uncompared`: snapshots of files of which only
+    """Judge the content of rows in other writers' files. `uncompared`: snapshots with files of which only
     offsets were read.
-
-    The fast audit proves offsets only, in archives too. So such files do not change its verdict, and a note
-    says what was not compared (decision 0067).
     """
     expected = subtract(merge([(found.view.start, found.view.watermark)]), found.gaps)
     runs_of: dict[tuple[int, str], list[Range]] = {}
@@ -341,6 +355,7 @@ def _judge_rewritten(found: PartitionFinding, table: TableState, uncompared: Col
             )
         elif ranges:
             found.unclear.append(f"offsets {_shown(ranges)} were rewritten by {by}: {why}")
+    # No reason for unknown: the fast audit proves only offsets, in archives too (decision 0067).
     if uncompared:
         by = _snapshots(sorted(uncompared, reverse=True)[:SHOWN_MAX])
         found.notes.append(
@@ -360,15 +375,14 @@ def _classify_hidden(found: PartitionFinding, table: TableState, hidden: tuple[R
     retained = [number for number in table.removed_by if number not in _expired(table)]
     by = _snapshots(retained, [number for number in table.removed_by if number not in retained])
     found.removed = intersect(found.missing, hidden)
+    # Such rows are not missing: another writer removed them.
     found.missing = subtract(found.missing, found.removed)
     if found.removed:
         found.notes.append(f"offsets {_shown(found.removed)} were removed by external {by}")
 
 
 def _snapshots(retained: Sequence[int], expired: Sequence[int] = ()) -> str:
-    """Snapshot ids as text, newest first. Expired ones are marked, because they can no longer be looked
-    up.
-    """
+    """Snapshot ids as text, newest first, with a mark for expired ones."""
     gone = [f"{number} (which has expired)" for number in expired]
     return "snapshot " + ", ".join([*map(str, retained), *gone])
 
@@ -379,19 +393,17 @@ def _expired(table: TableState) -> list[int]:
 
 
 def _gaps(view: PartitionView, footers: Sequence[Range]) -> tuple[Range, ...]:
-    """The offsets without a record. Below the stable offset only the log counts: every offset is decided
-    there.
-    """
+    """The offsets without a record."""
     others = merge([*footers, *view.passed])
     if view.gaps is None:
         return others
+    # Below the stable offset only the log counts: every offset is decided there.
     return merge([*view.gaps, *subtract(others, merge([(0, view.stable)]))])
 
 
 def _judge_claims(found: PartitionFinding, footers: Sequence[Range]) -> None:
-    """Offsets that are missing because archives or the ledger treat them as gaps, and a note if gaps are
-    unknown.
-    """
+    """Report offsets that are missing because archives or the ledger treat them as gaps, and unknown gaps."""
+    # The log has a record there, so it was lost when the archive was written.
     claimed = intersect(found.missing, merge([*footers, *found.view.passed]))
     if claimed:
         found.wrong.append(
@@ -406,6 +418,7 @@ def _judge_outside(
 ) -> None:
     """Unexpected rows: at offsets that are not stable, in gaps, and beyond the watermark."""
     view = found.view
+    # Records of an open transaction may still be aborted, so they must not be in the table.
     unstable = subtract(held, merge([(0, view.stable)]))
     if unstable:
         found.wrong.append(
@@ -413,11 +426,13 @@ def _judge_outside(
             "stable in the intake log"
         )
     found.outside = subtract(outside, merge([(0, view.start)]))
+    # Reported already.
     outside = subtract(outside, unstable)
     in_gaps = intersect(outside, merge([(view.start, end)]))
     if in_gaps:
         found.wrong.append(f"the table holds rows at offsets {_shown(in_gaps)}, which are gaps")
     beyond = subtract(outside, merge([(0, end)]))
+    # A commit that the ledger has as pending may be in the table already.
     unwritten = subtract(beyond, merge(view.pending))
     if unwritten:
         found.wrong.append(
@@ -442,6 +457,7 @@ def _judge_watermarks(found: PartitionFinding, table: TableState, own: int | Non
         reason = (
             f"the table is complete up to offset {own} by its own evidence, the ledger says {view.watermark}"
         )
+        # An older table that still has every offset has lost nothing; only its evidence is old.
         (found.wrong if found.missing else found.unclear).append(f"{reason}: it was rolled back or replaced")
     if own is not None and own > view.watermark:
         unknown = subtract(((view.watermark, own),), merge(view.pending))
@@ -455,6 +471,7 @@ def _judge_watermarks(found: PartitionFinding, table: TableState, own: int | Non
                 f"the newest commit (up to offset {own}) is not in the ledger yet; the next archiving "
                 "run records it"
             )
+    # A watermark cannot be above the stable offset in one history of the log.
     if view.watermark > view.stable and not found.wrong and not found.missing:
         found.unclear.append(
             f"the ledger is at offset {view.watermark}, the intake log ends at {view.stable}: one of "
@@ -468,21 +485,21 @@ def _explain_removals(
     """Classify missing offsets as removed if external snapshots removed exactly as many rows.
 
     Rows that other writers added and that are no longer there are subtracted (`still_there` are). Returns
-    False if the cause is unknown: not all partitions were audited (`whole`) and no snapshot names the
-    partitions, or the changes of expired snapshots are unknown.
-
-    Hidden rows count as well: a compaction removes them from the data files and does not report it.
+    False if the cause is unknown: the changes of expired snapshots are unknown, or only some partitions were
+    audited (`whole`).
     """
     if table.changes_unknown is not None:
         for found in findings:
             found.unclear.append(table.changes_unknown)
         return False
+    # A compaction removes hidden rows from data files and does not report it, so both are counted.
     dropped, hidden = sum(item.rows for item in table.removals), sum(item.hidden for item in table.removals)
     removed = dropped + max(hidden, 0)
     if removed <= 0:
         return True
     by = _snapshots([item.snapshot_id for item in table.removals if not item.expired], _expired(table))
     missing = sum(total(found.missing) for found in findings)
+    # The removed rows may be of partitions outside of the scope.
     if not whole and missing <= removed:
         for found in findings:
             if found.missing:
@@ -492,9 +509,11 @@ def _explain_removals(
                 )
         return False
     gone = missing + sum(total(found.removed) for found in findings)
+    # Rows that others added and removed again are no rows of the topic.
     came_and_went = max(table.additions - still_there, 0)
     explained = missing == dropped - came_and_went or gone == dropped + hidden - came_and_went
     for found in findings:
+        # A snapshot cannot remove rows that were appended after it.
         later = _appended_later(table, found)
         if later:
             explained = False
@@ -530,6 +549,7 @@ def _appended_later(table: TableState, found: PartitionFinding) -> tuple[Range, 
     """Missing offsets that entered the table after every removal."""
     ends = [None if one.below is None else one.below.get(found.view.partition, 0) for one in table.removals]
     known = [end for end in ends if end is not None]
+    # The ledger lacks a watermark for some removal, so none can be excluded.
     if len(known) < len(ends):
         return ()
     return subtract(found.missing, merge([(0, max(known, default=0))]))
@@ -540,6 +560,7 @@ def _judge_lost(found: PartitionFinding, archived_to: int) -> None:
     whys: dict[str, list[Range]] = {}
     for item in found.view.lost:
         whys.setdefault(item.why, []).extend(
+            # The vacuum deletes intake below the watermark; that is no loss.
             subtract(merge([(item.low, item.high)]), merge([(0, archived_to)]))
         )
     for why, ranges in whys.items():
@@ -551,6 +572,7 @@ def _judge_lost(found: PartitionFinding, archived_to: int) -> None:
 def _judge_missing(found: PartitionFinding, *, seen_all: bool) -> None:
     """Report offsets that are still missing after removals were explained."""
     if found.missing and seen_all:
+        # First: it is the reason that an operator needs.
         found.wrong.insert(0, f"offsets {_shown(found.missing)} are not in the table")
     elif found.missing:
         found.unclear.append(

@@ -1,7 +1,7 @@
 """Compares rows of other writers' files with archive rows at the same offsets.
 
-Each row travels as its coordinates and its fingerprint; Spark sorts them, so that all rows of an offset are
-adjacent. Memory is limited to one batch; results grow with the number of runs of offsets.
+Each row travels as its coordinates and its fingerprint. Memory is limited to one batch; results grow with the
+number of runs of offsets.
 """
 
 from __future__ import annotations
@@ -38,10 +38,9 @@ from reconcile.snapshot.offset_coverage import Range
 
 PRINTS = "partition long, offset long, origin long, print binary"
 OURS = -1
-"""Origin of archive rows: they sort before the rows to compare."""
+"""Origin of archive rows. They sort before the rows of other writers, whose origins are not negative."""
 PRINTS_PER_OFFSET_MAX = 1024
-"""Most different fingerprints kept per offset. A correct object store never holds as many archives of one
-offset."""
+"""Most different fingerprints kept per offset. In a correct object store, fewer archives hold one offset."""
 
 _RECORD_KINDS: dict[str, Leaf | Items] = {
     "offset": Leaf("long"),
@@ -72,10 +71,7 @@ class ColumnPrints:
 
 
 class RecordPrints:
-    """Fingerprints of the decoded records, under each recorded schema version. Travels to the workers.
-
-    A file of another writer does not name the version that decoded its rows; an archive does.
-    """
+    """Fingerprints of the decoded records, under each recorded schema version. Travels to the workers."""
 
     def __init__(self, versions: Sequence[TopicSchema]) -> None:
         self._schemas = {one.version: one for one in versions}
@@ -84,10 +80,12 @@ class RecordPrints:
     def names(self, schema: pa.Schema) -> list[str] | None:
         """The top-level columns of a file to read; None: all."""
         del schema
+        # Decoding needs every column, `__raw__` too.
         return None
 
     def of(self, file: RowFile, rows: pa.RecordBatch) -> Iterator[list[bytes]]:
         """One list for each version under which the rows are readable."""
+        # An archive's footer has the version that decoded its rows; a file of another writer does not.
         for version in [file.schema_version] if file.key is not None else list(self._schemas):
             if version not in self._schemas:
                 continue
@@ -95,17 +93,15 @@ class RecordPrints:
             try:
                 records = archive_records(file.uri, codec, rows)
             except (ArchiverError, pa.ArrowException, ValueError, TypeError, KeyError):
-                continue  # another version decoded them
+                # Another version decoded these rows.
+                continue
             yield fingerprints(_RECORD, records)
 
 
 def printed_rows(
     objects: ObjectStore, file: RowFile, prints: ColumnPrints | RecordPrints
 ) -> Iterator[pa.RecordBatch]:
-    """`PRINTS` of the visible rows of one file with a partition and an offset. Raises all read errors.
-
-    Hidden rows of an archive count too: a row that replaces them is compared with them.
-    """
+    """`PRINTS` of the visible rows of one file with a partition and an offset. Raises all read errors."""
     with opened(objects, file) as source, pq.ParquetFile(source, page_checksum_verification=True) as parquet:
         if file.coordinates is not None:
             check_coordinates(file.coordinates, parquet.schema_arrow)
@@ -117,12 +113,14 @@ def printed_rows(
             batch_rows(parquet.metadata), row_groups=groups, columns=names, use_threads=False
         ):
             kept = _kept(batch, file, at)
+            # Positions of delete files count all rows of the file, so all row groups of such a file are read.
             at += batch.num_rows
             rows = batch.filter(pa.array(kept))
             if not rows.num_rows:
                 continue
             kafka = rows.column("kafka")
             places = [pc.struct_field(kafka, name).cast(pa.int64()) for name in ("partition", "offset")]
+            # All archives share one origin: a row may equal that of any archive.
             origins = pa.array([file.origin if file.key is None else OURS] * rows.num_rows, pa.int64())
             for found in prints.of(file, rows):
                 yield pa.RecordBatch.from_arrays(
@@ -147,6 +145,7 @@ def _groups(metadata: pq.FileMetaData, offsets: Sequence[Range] | None) -> list[
             None if column is None or offsets is None else metadata.row_group(group).column(column).statistics
         )
         known = statistics is not None and statistics.has_min_max
+        # A group without statistics may hold any offset.
         if not known or any(low <= statistics.max and statistics.min < high for low, high in offsets or ()):
             chosen.append(group)
     return chosen
@@ -157,11 +156,13 @@ def _kept(batch: pa.RecordBatch, file: RowFile, at: int) -> npt.NDArray[np.bool_
     partitions, offsets = (pc.struct_field(kafka, name) for name in ("partition", "offset"))
     found = pc.and_(partitions.is_valid(), offsets.is_valid()).to_numpy(zero_copy_only=False)
     if file.offsets is not None:
+        # Nulls would make numpy convert the offsets to floats, which lose precision above 2^53.
         numbers = pc.fill_null(offsets, -1).to_numpy(zero_copy_only=False)
         within = np.zeros(len(numbers), np.bool_)
         for low, high in file.offsets:
             within |= (numbers >= low) & (numbers < high)
         found = found & within
+    # Hidden rows of an archive count too: a row that replaces them is compared with them.
     if file.key is None:
         hidden = hidden_rows(np.arange(at, at + batch.num_rows), file.hidden)
         found = found if hidden is None else found & ~hidden
@@ -187,6 +188,7 @@ def summary_of(*, records: bool) -> Worker:
     def work(batches: Batches) -> Iterator[pa.RecordBatch]:
         sums = _Sums(records)
         for batch in batches:
+            # Plain Python values: the loop below compares one row at a time.
             columns = [batch.column(name).to_pylist() for name in ("partition", "offset", "origin", "print")]
             for row in zip(*columns, strict=True):
                 sums.add(*row)
@@ -212,6 +214,7 @@ class _Sums:
             self._place = (partition, offset)
             self._ours, self._matched, self._unmatched = set(), set(), set()
         if origin != OURS:
+            # Archive rows were added before, because they sort first.
             (self._matched if row in self._ours else self._unmatched).add(origin)
         elif len(self._ours) < PRINTS_PER_OFFSET_MAX:
             self._ours.add(row)
@@ -219,6 +222,7 @@ class _Sums:
     def finish(self) -> Compared:
         partition, offset = self._place
         into = self._found.altered if self._ours else self._found.alone
+        # By record, one equal version suffices. By columns, each row of a duplicate offset must be equal.
         for origin in self._unmatched - self._matched if self._records else self._unmatched:
             _extend(into.setdefault((origin, partition), []), offset)
         return self._found
@@ -238,5 +242,6 @@ def merged_comparison(parts: Iterable[Compared]) -> Compared:
 def _extend(runs: list[Range], offset: int) -> None:
     if runs and runs[-1][1] == offset:
         runs[-1] = (runs[-1][0], offset + 1)
+    # Several rows of one offset count once.
     elif not runs or runs[-1][1] < offset:
         runs.append((offset, offset + 1))

@@ -1,10 +1,7 @@
 """Computes a fingerprint for each row of a data file of any writer.
 
 Two rows have the same fingerprint if and only if they have the same values in the columns of the recorded
-schema. Columns are found by Iceberg field id; a missing column is null, as in every engine. Columns of other
-programs are ignored. Names are used only in a file without any field id: engines ignore a column without an
-id if other columns have one. Values are compared in the widest type of their kind (an engine may promote
-`int` to `long`); floating-point numbers are compared by their bits.
+schema. Columns of other programs are ignored.
 """
 
 from __future__ import annotations
@@ -22,8 +19,10 @@ import pyarrow as pa
 from archiver.schema.arrow import Array, arrow, pc
 from reconcile.audit.rows import Coordinates
 
+# Size of a SHA-256: the rows come from a writer that is not trusted, so collisions must be hard to make.
 PRINT_BYTES = 32
 _FIELD_ID = b"PARQUET:field_id"
+# 64-bit offsets, so the joined bytes of a batch have no limit of 2 GiB.
 _LARGE = pa.large_binary()
 _NULL = b"\x00"
 _VALUE = b"\x01"
@@ -92,6 +91,8 @@ def _kind(kind: Any) -> Kind:
 
 def names_in(columns: Sequence[Column], file: pa.Schema) -> list[str]:
     """The file's names of the top-level columns that it has. Raises `ValueError` like `fingerprints`."""
+    # Engines ignore a column without an id if other columns of the file have one, so names count only in
+    # files without ids.
     by_id = has_ids(file)
     found = (_place(column, list(file), by_id=by_id) for column in columns)
     return [file.field(place).name for place in found if place is not None]
@@ -106,6 +107,7 @@ def fingerprints(columns: Sequence[Column], rows: pa.RecordBatch) -> list[bytes]
     for column in columns:
         place = _place(column, fields, by_id=by_id)
         parts.append(
+            # A missing column is null, as in every engine.
             _encoded(None if place is None else rows.column(place), column.kind, rows.num_rows, by_id=by_id)
         )
     return [hashlib.sha256(one).digest() for one in _values(_joined(parts, rows.num_rows))]
@@ -114,12 +116,11 @@ def fingerprints(columns: Sequence[Column], rows: pa.RecordBatch) -> list[bytes]
 def check_coordinates(ids: Coordinates, file: pa.Schema) -> None:
     """Raise `ValueError` unless the columns named `kafka.partition` and so on are exactly those with these
     ids.
-
-    Coordinates are read by name. Engines use the field ids if a file has them, so a second `kafka` column
-    could hide the real coordinates of its rows.
     """
+    # Engines read such a file by name, as the audit does.
     if not has_ids(file):
         return
+    # Coordinates are read by name, engines use ids. A second `kafka` column could hide the real coordinates.
     kafka = _named("kafka", ids.kafka, list(file))
     inside = (
         [kafka.type.field(number) for number in range(kafka.type.num_fields)]
@@ -171,11 +172,10 @@ def _place(column: Column, fields: Sequence[pa.Field[Any]], *, by_id: bool) -> i
 
 
 def _encoded(array: Array | None, kind: Kind, rows: int, *, by_id: bool) -> Array:
-    """Bytes for each value: one byte for null; otherwise one byte and the value. The encoding is prefix-free,
-    so different values have different bytes.
-    """
+    """Bytes for each value, prefix-free: one byte for null; otherwise one byte and the value."""
     if array is None or pa.types.is_null(array.type):
         return _repeated(_NULL, rows)
+    # Prefix-free bytes can be joined without separators: different values have different bytes.
     found = _joined([_repeated(_VALUE, rows), *_parts(array, kind, rows, by_id=by_id)], rows)
     # Neither the bytes stored behind a null nor the presence of an all-null column may change the
     # fingerprint.
@@ -190,6 +190,7 @@ def _parts(array: Array, kind: Kind, rows: int, *, by_id: bool) -> list[Array]:
         if not pa.types.is_struct(array.type):
             raise ValueError(f"a struct is stored as {array.type}")
         fields = [array.type.field(number) for number in range(array.type.num_fields)]
+        # The entries of a map have no ids here: `_items` removed them and gave them fixed names.
         ids_here = by_id and not kind.entries
         places = [(_place(column, fields, by_id=ids_here), column.kind) for column in kind.columns]
         # flatten() applies the nulls of the struct to its children.
@@ -198,14 +199,17 @@ def _parts(array: Array, kind: Kind, rows: int, *, by_id: bool) -> list[Array]:
             _encoded(None if place is None else children[place], one, rows, by_id=by_id)
             for place, one in places
         ]
+    # A list of structs could otherwise pass as a map with the same entries.
     if isinstance(kind.item, Fields) and kind.item.entries and not pa.types.is_map(array.type):
         raise ValueError(f"a map is stored as {array.type}")
     lengths, items = _items(array)
+    # Items are encoded in one array, then cut at list boundaries: no Python loop per row.
     ends = np.concatenate(([0], np.cumsum(lengths)))
     item_ends, data = _buffers(_encoded(items, kind.item, len(items), by_id=by_id))
     together = arrow.LargeBinaryArray.from_buffers(
         _LARGE, rows, [None, arrow.py_buffer(np.ascontiguousarray(item_ends[ends])), data]
     )
+    # The length keeps `[[a], [b]]` and `[[a, b]]` apart.
     return [_fixed(lengths, 8), together]
 
 
@@ -213,12 +217,15 @@ def _items(array: Array) -> tuple[npt.NDArray[np.int64], Array]:
     """The number of items of each list, and all items in sequence; for a map, its entries."""
     if pa.types.is_map(array.type):
         keys, values = array.type.key_field.with_name("key"), array.type.item_field.with_name("value")
+        # A slice of a map array keeps the offsets of the whole array.
         ends: npt.NDArray[np.int32] = array.offsets.to_numpy()
+        # Field metadata has the file's ids, which entries do not use.
         entries = arrow.StructArray.from_arrays(
             [array.keys[ends[0] : ends[-1]], array.items[ends[0] : ends[-1]]],
             fields=[keys.remove_metadata(), values.remove_metadata()],
         )
         starts = arrow.array(ends - ends[0], pa.int32())
+        # `flatten` of a list array skips items behind a null, which `array.items` of a map does not.
         array = arrow.ListArray.from_arrays(starts, entries, mask=array.is_null())
     elif not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
         raise ValueError(f"a list is stored as {array.type}")
@@ -234,17 +241,21 @@ def _leaf(array: Array, kind: str) -> list[Array]:
         return [_fixed(pc.binary_length(values).to_numpy(zero_copy_only=False), 8), values]
     if kind.startswith("decimal"):
         scale = int(kind.rstrip(")").rpartition(",")[2])
+        # The widest precision: a promotion of `decimal` changes the precision and not the scale.
         whole = arrow.array(array.cast(pa.decimal128(38, scale)))
         zeros = pc.fill_null(whole, arrow.scalar(0, pa.decimal128(38, scale)))
+        # The 16 bytes of each value from the buffer; a conversion to Python decimals would be slow.
         data = np.frombuffer(zeros.buffers()[1], np.uint8)[zeros.offset * 16 :][: len(zeros) * 16]
         return [_fixed(data, 16)]
     if kind in _FLOATS:
         if not pa.types.is_floating(array.type):
             raise ValueError(f"a {kind} is stored as {array.type}")
+        # Floats are compared by their bits: NaN payloads and -0.0 are part of the record.
         numbers = pc.fill_null(array.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False)
         return [_fixed(numbers, 8)]
     if kind not in _NUMBERS:
         raise ValueError(f"a column of type {kind} cannot be compared")
+    # All integers as int64: an engine may promote `int` to `long`.
     return [_fixed(pc.fill_null(_whole(array, kind), 0).to_numpy(zero_copy_only=False), 8)]
 
 
@@ -252,6 +263,7 @@ def _whole(array: Array, kind: str) -> Array:
     """A number, time or boolean as int64."""
     types = pa.types
     if kind.startswith("timestamp"):
+        # Units may differ between writers; Iceberg has microseconds.
         fits, array = (
             types.is_timestamp(array.type),
             array.cast(pa.timestamp("us")) if types.is_timestamp(array.type) else array,
@@ -280,6 +292,7 @@ def _whole(array: Array, kind: str) -> Array:
 
 def _fixed(values: npt.NDArray[Any], width: int) -> Array:
     """Values with the same number of bytes each."""
+    # `from_buffers` needs the values without strides.
     data = np.ascontiguousarray(values)
     count = data.nbytes // width
     ends = np.arange(count + 1, dtype=np.int64) * width
@@ -300,6 +313,7 @@ def _joined(parts: Sequence[Array], rows: int) -> Array:
 
 def _buffers(array: Array) -> tuple[npt.NDArray[np.int64], pa.Buffer]:
     """The offsets of the values of an array without nulls, and their bytes."""
+    # An empty array may have no buffers.
     if len(array) == 0:
         return np.zeros(1, np.int64), pa.py_buffer(b"")
     _, ends, data = array.buffers()
@@ -310,6 +324,7 @@ def _buffers(array: Array) -> tuple[npt.NDArray[np.int64], pa.Buffer]:
 
 def _values(array: Array) -> Iterator[memoryview]:
     ends, data = _buffers(array)
+    # Slices of a memoryview do not copy.
     view = memoryview(data)
     places = ends.tolist()
     for low, high in pairwise(places):

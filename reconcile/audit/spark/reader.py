@@ -1,10 +1,8 @@
-"""The deep audit's Spark jobs: files in, runs of offsets and digests out.
+"""Runs the deep audit's Spark jobs: files in, runs of offsets and digests out.
 
-Each worker reads whole files (`stored.py`), so it has each file's rows in order. Rows of an archive stay in
-the worker that reads and rebuilds them. Coordinates of other writers' files are sorted first, because such
-files may mix offsets in any way. A job is limited (`JOB_BYTES` of files, at least one) and waits for its turn
-on the session, whose settings stay unchanged. An unreadable archive does not stop the others: its result is
-incomplete. Rows are never collected.
+Each worker reads whole files (`stored.py`), so it has each file's rows in order. A job is limited
+(`JOB_BYTES` of files, at least one) and waits for its turn on the session, whose settings stay unchanged.
+Rows are never collected.
 """
 
 from __future__ import annotations
@@ -57,6 +55,7 @@ from reconcile.audit.spark.summary import (
 from reconcile.snapshot.offset_coverage import Range, total
 
 
+# --- Digests of intake
 @dataclass(slots=True)
 class _Range:
     intake: IntakeRange
@@ -71,6 +70,7 @@ def digest_batches(
     """The function for `mapInArrow`: from rows with a column `task` to one mapping of digests per task."""
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # One store per Spark partition: connections cannot travel from the driver.
         objects = open_store(place, cluster_id)
         for batch in batches:
             for cell in batch.column("task"):
@@ -83,11 +83,13 @@ def digests(objects: ObjectStore, ranges: Sequence[IntakeRange]) -> dict[str, by
     """The digest of each completely readable range, by the archive's uri."""
     works = [_Range(one) for one in ranges]
     files: dict[int, tuple[FileRef, dict[tuple[int, int], tuple[SegmentRef, list[_Range]]]]] = {}
+    # Archives share intake files, so segments are grouped by file and each file is read once.
     for work in works:
         for segment in work.intake.segments:
             _, needed = files.setdefault(segment.file.log_index, (segment.file, {}))
             needed.setdefault((segment.row_group, segment.first_row), (segment, []))[1].append(work)
     reader = IntakeReader(objects)
+    # Log order: the digest of a range needs its records in offset order.
     for index in sorted(files):
         file, needed = files[index]
         left = set(needed)
@@ -97,6 +99,7 @@ def digests(objects: ObjectStore, ranges: Sequence[IntakeRange]) -> dict[str, by
                 for work in needed[place][1]:
                     _feed(work, segment, records)
                 left.discard(place)
+        # The vacuum may delete intake files during the audit. Only the ranges of this file are lost.
         except (ArchiverError, OSError, pa.ArrowException):
             for place in left:
                 for work in needed[place][1]:
@@ -104,6 +107,7 @@ def digests(objects: ObjectStore, ranges: Sequence[IntakeRange]) -> dict[str, by
     return {
         work.intake.uri: work.digest.digest()
         for work in works
+        # A digest of fewer records would look like an altered archive.
         if not work.lost and work.rows == _due(work.intake)
     }
 
@@ -121,10 +125,13 @@ def _feed(work: _Range, segment: SegmentRef, records: pa.RecordBatch) -> None:
         work.rows += high - low
 
 
+# --- Jobs
 JOB_BYTES = 1024**3
 """Files of one job. It limits how long an archiving round waits for a running audit."""
 _TASK_BYTES = 128 * 1024**2
+# Several tasks per core, so that the cores finish at about the same time.
 _TASKS_PER_CORE = 4
+# Bundles of intake per job, so that a job of digests is about as long as one of archives.
 _TASKS_PER_JOB = 8
 _OFFSETS_TOGETHER = 2**20
 """Rows of other writers' files are sorted in blocks of so many offsets."""
@@ -136,9 +143,7 @@ Turn = Callable[[str], AbstractContextManager[None]]
 
 
 class SparkRows:
-    """The `RowReader` on the session that `session` returns at each call, so that a lost session is
-    replaced.
-    """
+    """The `RowReader` on Spark. `session` is called for each job, so that a lost session is replaced."""
 
     def __init__(
         self,
@@ -166,12 +171,14 @@ class SparkRows:
 
         def ask(session: SparkSession) -> list[Any]:
             rows = _tasks(session, files).mapInArrow(same_version(self._stored.positions()), _POSITIONS)
+            # All positions of a data file in one task, so that its runs can be merged.
             frame = rows.repartition(parallelism(session), "file_path")
             ordered = frame.sortWithinPartitions("file_path", "origin", "pos")
             return _results(ordered.mapInArrow(same_version(positions_summary), RESULT))
 
         found: dict[tuple[str, int], tuple[Range, ...]] = {}
         for part in self._job(ask):
+            # Each path is in one part, so no runs are overwritten.
             found.update({place: tuple(runs) for place, runs in part.items()})
         return found
 
@@ -180,7 +187,7 @@ class SparkRows:
         return [one for chunk in _chunks(files, self._job_bytes) for one in self._archives(chunk, schema)]
 
     def _archives(self, files: Sequence[RowFile], schema: TopicSchema) -> list[FileRows]:
-        """One job, or more if it fails: bisection finds the file that makes it fail."""
+        """One job, or several if it fails."""
 
         def ask(session: SparkSession) -> list[Any]:
             return _results(
@@ -192,6 +199,7 @@ class SparkRows:
         except _Unreadable as error:
             if len(files) == 1:
                 return [FileRows(files[0].uri, trouble=str(error))]
+            # A file can crash its worker, which fails the whole job. Bisection finds it.
             half = len(files) // 2
             return self._archives(files[:half], schema) + self._archives(files[half:], schema)
 
@@ -203,6 +211,7 @@ class SparkRows:
         def ask(session: SparkSession) -> list[Any]:
             tasks = _tasks(session, files)
             coordinates = tasks.mapInArrow(same_version(self._stored.coordinates()), EXTERNAL)
+            # Blocks of offsets, because a hash of single offsets would cut every run.
             block = sql.floor(sql.col("offset") / _OFFSETS_TOGETHER)
             together = coordinates.repartition(
                 parallelism(session) * _TASKS_PER_CORE, sql.col("partition"), block
@@ -212,6 +221,7 @@ class SparkRows:
                     same_version(sorted_summary), RESULT
                 )
             )
+            # Rows without coordinates are in no run, so row counts come from the footers.
             counts = _results(tasks.mapInArrow(same_version(self._stored.counts()), RESULT))
             return [merged_external(parts, {uri: rows for part in counts for uri, rows in part.items()})]
 
@@ -233,21 +243,25 @@ class SparkRows:
         offsets.
         """
         prints = RecordPrints(versions) if records else ColumnPrints(versions[-1])
+        # Sorted by offset, so that a chunk shares offsets with few archives.
         chunks = list(_chunks(sorted(files, key=_first_offset), self._job_bytes))
         parts: list[Compared] = []
         for chunk in chunks:
             near = (
                 archives
+                # The caller passes only archives that are needed.
                 if len(chunks) == 1
                 else [one for one in archives if any(_can_share(file, one) for file in chunk)]
             )
 
+            # Default arguments bind the values of this iteration.
             def ask(session: SparkSession, both: Sequence[RowFile] = (*chunk, *near)) -> list[Any]:
                 rows = _tasks(session, both).mapInArrow(same_version(printing(self._stored, prints)), PRINTS)
                 block = sql.floor(sql.col("offset") / _OFFSETS_TOGETHER)
                 together = rows.repartition(
                     parallelism(session) * _TASKS_PER_CORE, sql.col("partition"), block
                 )
+                # Archive rows have origin -1, so they come first at each offset.
                 ordered = together.sortWithinPartitions("partition", "offset", "origin")
                 return _results(ordered.mapInArrow(same_version(summary_of(records=records)), RESULT))
 
@@ -261,7 +275,9 @@ class SparkRows:
         """See `RowReader`."""
         found: dict[str, bytes] = {}
         ordered = sorted(
-            ranges, key=lambda one: (one.segments[0].file.log_index if one.segments else 0, one.base)
+            # Log order, so that archives of the same intake files are in one task.
+            ranges,
+            key=lambda one: (one.segments[0].file.log_index if one.segments else 0, one.base),
         )
         for tasks in _rounds(ordered, _TASKS_PER_JOB):
 
@@ -281,6 +297,7 @@ class SparkRows:
         cannot be read, `Halt` if the workers cannot run the archiver's code.
         """
         with self._turn("a deep audit"):
+            # Inside the turn: another job may have replaced the session while this one waited.
             session, pulse = self._session(), self._answering()
             watch = JobWatch(session, _JOB, self._timeout_s, pulse)
 
@@ -289,8 +306,12 @@ class SparkRows:
                     return ask(session)
 
             try:
+                # py4j takes a Ctrl-C during a call for an error of that call, so the call runs in another
+                # thread.
                 return run_in_thread(work, watch.give_up, "audit-job")
             except (PySparkException, Py4JError, OSError, EOFError) as error:
+                # The cause is checked before the text: a killed JVM and a cancelled job raise the same
+                # exceptions.
                 if pulse.silent:
                     raise RetryLater(
                         f"the JVM of spark did not answer for {pulse.timeout_s:g} s and was killed; "
@@ -303,6 +324,7 @@ class SparkRows:
                     ) from error
                 if why := unfit(error):
                     raise Halt(why) from error
+                # A lack of memory or disk says nothing about the files.
                 if short_of := shortage(error):
                     raise RetryLater(
                         f"a worker ran out of a resource during the audit, audit again: {short_of}"
@@ -317,6 +339,7 @@ class _Unreadable(RetryLater):
 def _tasks(session: SparkSession, files: Sequence[RowFile]) -> DataFrame:
     """Whole files in a few tasks per core."""
     total = sum(file.size for file in files)
+    # Small jobs get small tasks, so that every core has work.
     chunks = _chunks(files, max(1, min(_TASK_BYTES, total // (_TASKS_PER_CORE * parallelism(session)))))
     return handed_out(session, [pack(chunk) for chunk in chunks])
 
@@ -330,6 +353,7 @@ def _chunks(files: Sequence[RowFile], bytes_max: int) -> Iterator[list[RowFile]]
     chunk: list[RowFile] = []
     size = 0
     for file in files:
+        # A file is never split: its digest needs its rows in order.
         if chunk and size + file.size > bytes_max:
             yield chunk
             chunk, size = [], 0
@@ -347,6 +371,7 @@ def _first_offset(file: RowFile) -> tuple[int, int]:
 def _can_share(file: RowFile, archive: RowFile) -> bool:
     """Whether an archive may share an offset with a file, by the table's metadata of the file."""
     key = archive.key
+    # Without bounds any archive may share an offset.
     if file.extent is None or key is None:
         return True
     partition_min, partition_max, offset_min, offset_max = file.extent
@@ -373,5 +398,6 @@ def _rounds(ranges: Sequence[IntakeRange], tasks_max: int) -> Iterator[list[list
 def _cause(error: BaseException) -> str:
     """The innermost Java cause, else the first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # The outermost line of a Spark error only says that a stage failed.
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     return excerpt(causes[-1] if causes else lines[0] if lines else type(error).__name__, _TEXT_MAX)

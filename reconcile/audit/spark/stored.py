@@ -1,10 +1,8 @@
-"""Runs in a Spark worker of the deep audit: reads files through the archiver's own store, with its requests
-and credentials.
+"""Reads files in a Spark worker of the deep audit, through the archiver's own store.
 
 Spark's own reader needs a multiple of the CPU for an archive, and for a bucket also Hadoop's file system and
-the credentials (decision 0051). Page checksums are verified, the rows of a file come in order, and memory is
-limited to one batch. An unreadable file of another writer fails the job; an unreadable archive is reported as
-incomplete.
+the credentials (decision 0051). An unreadable file of another writer fails the job; an unreadable archive is
+reported as incomplete.
 """
 
 from __future__ import annotations
@@ -31,6 +29,7 @@ from reconcile.audit.spark.summary import ArchiveRows, Batches, packed, unhidden
 Worker = Callable[[Batches], Iterator[pa.RecordBatch]]
 BATCH_ROWS = 16_384
 """A batch of this size fits the CPU cache; smaller ones have more overhead."""
+# Rows may be large, so the bytes of a batch are limited too.
 _BATCH_BYTES = 16 * 1024 * 1024
 _BATCH_ROWS_MIN = 16
 _POSITIONS = pa.schema([pa.field("file_path", pa.string())]).append(pa.field("pos", pa.int64()))
@@ -85,6 +84,7 @@ class StoredFiles:
 
     def files(self, batches: Batches) -> Iterator[tuple[ObjectStore, RowFile]]:
         """The files of the tasks, each with its store."""
+        # Opened in the worker: connections and locks cannot be pickled.
         objects = open_store(self._place, self._cluster_id)
         for batch in batches:
             for cell in batch.column("task"):
@@ -101,7 +101,9 @@ def archive_rows(
         for rows in _rows(objects, file, None, batch_rows, ours=True):
             found.add(rows)
     except (ArchiverError, pa.ArrowException, OSError, ValueError, KeyError):
-        pass  # the result is incomplete, and the audit finds the reason
+        # The result is incomplete, and the driver finds the reason by a second read. An exception would make
+        # Spark discard the results of the task's other files.
+        pass
     return found.finish()
 
 
@@ -113,6 +115,7 @@ def external_rows(objects: ObjectStore, file: RowFile) -> Iterator[pa.RecordBatc
 def position_rows(objects: ObjectStore, file: RowFile) -> Iterator[pa.RecordBatch]:
     """Rows of a position-delete file, each with the file's origin. Raises all read errors."""
     for rows in _rows(objects, file, ("file_path", "pos")):
+        # Other writers may store paths and positions in other string and integer types.
         places = rows.select(["file_path", "pos"]).cast(_POSITIONS)
         yield places.append_column("origin", pa.array([file.origin] * rows.num_rows, pa.int64()))
 
@@ -125,6 +128,7 @@ def row_count(objects: ObjectStore, file: RowFile) -> int:
 
 def batch_rows(metadata: pq.FileMetaData) -> int:
     """Rows per batch, from the row size in memory in the file's footer."""
+    # The uncompressed size: compressed bytes say little about memory.
     memory = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     return max(_BATCH_ROWS_MIN, min(BATCH_ROWS, _BATCH_BYTES // max(1, memory // max(1, metadata.num_rows))))
 
@@ -142,11 +146,13 @@ def _rows(
     with opened(objects, file) as source, pq.ParquetFile(source, page_checksum_verification=True) as parquet:
         if file.coordinates is not None:
             check_coordinates(file.coordinates, parquet.schema_arrow)
+        # Page headers have no checksum. Those of archives must match the sealed footer before pages are read.
         if ours:
             yield from checked_batches(
                 source, parquet, at_a_time, range(parquet.num_row_groups), columns, use_threads=False
             )
             return
+        # Without threads, because Spark runs one task per core already.
         yield from parquet.iter_batches(
             batch_size=at_a_time, columns=None if columns is None else list(columns), use_threads=False
         )

@@ -1,8 +1,7 @@
 """Summarizes the rows of files: batches of rows in, a few numbers per file out.
 
-Needs the Python packages but neither Spark nor an object store (`stored.py` reads). Memory is limited to one
-batch for any file size, and the rows of a file are processed in file order. The fault of one archive never
-becomes an exception: Spark would discard the results of the task's other files.
+It uses neither Spark nor an object store (`stored.py` reads). Memory is limited to one batch for any file
+size, and the rows of a file are processed in file order.
 """
 
 from __future__ import annotations
@@ -33,9 +32,8 @@ _RESULT_SCHEMA = pa.schema([pa.field("result", pa.binary())])
 
 
 def pack(value: object) -> bytes:
-    """The bytes that travel through Spark; both ends run the same version of this package and trust each
-    other.
-    """
+    """The bytes that travel through Spark."""
+    # Both ends run the same version of this package and trust each other.
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 
@@ -66,6 +64,7 @@ class ArchiveRows:
         self._at += batch.num_rows
         self._found.rows += batch.num_rows
         partitions, offsets, times = coordinates(batch.column("kafka"))
+        # Without all coordinates, the positions and offsets of this batch do not match.
         if len(offsets) != batch.num_rows:
             self._found.trouble = (
                 self._found.trouble or "it has rows without an offset, a partition or an ingest time"
@@ -74,11 +73,13 @@ class ArchiveRows:
         self._check_order(offsets, times)
         hidden = hidden_rows(positions, self._file.hidden)
         if hidden is not None:
+            # Hidden rows are in the file, but not in the table.
             add_removed(self._found.removed, partitions[hidden], offsets[hidden])
             kept = ~hidden
             add_stretches(self._found.stretches, partitions[kept], offsets[kept], times[kept])
         else:
             add_stretches(self._found.stretches, partitions, offsets, times)
+        # The digest is over all rows, hidden or not, as in the footer.
         if self._found.trouble is None:
             self._rebuild(batch)
 
@@ -92,17 +93,20 @@ class ArchiveRows:
         """Check the order of offsets and times, and the period of the times."""
         found, key = self._found, self._file.key
         if self._last is not None:
+            # The last row of the previous batch, so that the step between two batches is checked.
             offsets, times = np.append(self._last[0], offsets), np.append(self._last[1], times)
         steps, advances = np.diff(offsets), np.diff(times)
         wrong = np.flatnonzero(steps <= 0)
         if found.disorder is None and len(wrong):
             found.disorder = (int(offsets[wrong[0] + 1]), int(offsets[wrong[0]]))
+        # Where offsets are in disorder, a decreasing time is a consequence.
         back = np.flatnonzero((advances < 0) & (steps > 0))
         if found.backwards is None and len(back):
             found.backwards = (int(offsets[back[0] + 1]), int(times[back[0] + 1]), int(times[back[0]]))
         if len(offsets):
             self._last = (int(offsets[-1]), int(times[-1]))
         if key is not None and found.misplaced is None and len(times):
+            # If the earliest and latest time are in the period, all are.
             for place in (int(times.argmin()), int(times.argmax())):
                 if partition_value_of(int(times[place]), key.granularity) != key.partition_value:
                     found.misplaced = int(offsets[place])
@@ -113,7 +117,7 @@ class ArchiveRows:
         except (ArchiverError, pa.ArrowException, ValueError) as error:
             self._found.trouble = f"its records cannot be rebuilt: {error}"
             if passing(error, self._file.uri) is not None:
-                # count them as unread: a temporary error says nothing about the file
+                # Count them as unread: a temporary error says nothing about the file.
                 self._found.rows -= batch.num_rows
 
 
@@ -132,6 +136,7 @@ def hidden_rows(positions: Numbers, hidden: Sequence[Range]) -> npt.NDArray[np.b
     if not hidden or not len(positions):
         return None
     lows, highs = (np.array(side, np.int64) for side in zip(*hidden, strict=True))
+    # The last range that begins at or before each position.
     place = np.searchsorted(lows, positions, side="right") - 1
     found: npt.NDArray[np.bool_] = (place >= 0) & (positions < highs[place])
     return found if found.any() else None
@@ -148,6 +153,7 @@ def add_stretches(
         known = stretches.setdefault(int(partition), [])
         for begin, end in pairwise(edges):
             low, high = int(numbers[begin]), int(numbers[end - 1]) + 1
+            # Only an exact continuation: a repeated offset begins a new stretch, so it counts twice.
             if known and known[-1].high == low:
                 known[-1] = Stretch(known[-1].low, high, known[-1].low_us, int(moments[end - 1]))
             else:
@@ -157,6 +163,7 @@ def add_stretches(
 def add_removed(removed: dict[int, list[Range]], partitions: Numbers, offsets: Numbers) -> None:
     """Add offsets of hidden rows."""
     found: dict[int, list[Stretch]] = {}
+    # The times are not needed; the offsets stand in for them.
     add_stretches(found, partitions, offsets, offsets)
     for partition, stretches in found.items():
         removed.setdefault(partition, []).extend((one.low, one.high) for one in stretches)
@@ -174,6 +181,7 @@ def unhidden(file: RowFile, batches: Batches) -> Iterator[pa.RecordBatch]:
         whole = pc.and_(
             *(pc.struct_field(kafka, name).is_valid() for name in ("partition", "offset"))
         ).to_numpy(zero_copy_only=False)
+        # Positions in the file, counted over all rows, with or without coordinates.
         positions = at + np.flatnonzero(whole)
         at += batch.num_rows
         hidden = hidden_rows(positions, file.hidden)
@@ -207,11 +215,13 @@ def sorted_summary(batches: Batches) -> Iterator[pa.RecordBatch]:
         for partition in np.unique(partitions).tolist():
             mine = partitions == partition
             numbers, moments = offsets[mine], times[mine]
+            # A block may span several batches.
             if partition in last:
                 numbers, moments = (
                     np.append(last[partition][0], numbers),
                     np.append(last[partition][1], moments),
                 )
+            # Rows of the same offset are duplicates; the order of their times is undefined.
             back = np.flatnonzero((np.diff(moments) < 0) & (np.diff(numbers) > 0))
             if partition not in found.backwards and len(back):
                 found.backwards[partition] = (
@@ -236,6 +246,7 @@ def positions_summary(batches: Batches) -> Iterator[pa.RecordBatch]:
             known = found.setdefault((str(path), origin.as_py()), [])
             for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1):
                 low, high = int(run[0]), int(run[-1]) + 1
+                # Several delete files may hide the same position.
                 if known and known[-1][1] >= low:
                     known[-1] = (known[-1][0], max(high, known[-1][1]))
                 else:
@@ -259,5 +270,6 @@ def merged_external(parts: Iterable[ExternalRows], counts: Mapping[str, int]) ->
         for partition, removed in part.removed.items():
             whole.removed.setdefault(partition, []).extend(removed)
         for partition, back in part.backwards.items():
+            # The lowest offset, so that the result does not depend on the order of the parts.
             whole.backwards[partition] = min(back, whole.backwards.get(partition, back))
     return whole
