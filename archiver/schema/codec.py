@@ -1,14 +1,11 @@
 """Converts records to columns and back, byte for byte.
 
-It fills `__raw__`, `__prefix__` and `__err__`; `rebuild` returns the original bytes to all readers of
-archives. `rebuild(*encode_columns(keys, values))` gives the same keys and values, byte for byte, null for
-null. `value.__raw__` is null only if the other columns were encoded again, by the code of `rebuild`, and were
-equal to the original. A bad record never raises and never affects its neighbours. No decoder is trusted: a
-record that is not rebuilt from its columns keeps its bytes.
+`rebuild(*encode_columns(keys, values))` gives the same keys and values, byte for byte, null for null.
+`value.__raw__` is null only if the other columns were encoded again, by the code of `rebuild`, and were equal
+to the original. A bad record never raises and never affects its neighbours.
 
-A key always keeps its bytes. A payload that cannot be decoded has `__err__` and `__raw__`, and everything
-else is null, including its envelope's `__prefix__`. `__prefix__` and `__unrecognized__` are filled whether or
-not `__raw__` is kept.
+A payload that cannot be decoded has `__err__` and `__raw__`, and everything else is null, including its
+envelope's `__prefix__`. `__prefix__` and `__unrecognized__` are filled whether or not `__raw__` is kept.
 """
 
 from __future__ import annotations
@@ -36,8 +33,8 @@ EngineName = Literal["ptars", "protobuf"]
 _EXTRA = (RAW, PREFIX, ERR)
 
 READ_COLUMNS: tuple[str, ...] = (f"key.{RAW}", "value")
-"""The columns that `rebuild` needs, as paths for pyarrow.parquet.ParquetFile.read. (The dataset reader spells
-them differently.)"""
+"""The columns that `rebuild` needs, as paths for pyarrow.parquet.ParquetFile.read. (The dataset reader has
+another syntax.)"""
 
 Column: TypeAlias = "Array | pa.ChunkedArray[Any]"
 
@@ -101,16 +98,19 @@ class _Side:
         nulls = payloads.is_null() if payloads.null_count else None
         if self._engine is None or self._meter is None:
             return arrow.StructArray.from_arrays([payloads], fields=list(self._type), mask=nulls)
+        # Engines accept no nulls. The mask hides the empty messages that stand in for them.
         dense = payloads if nulls is None else pc.fill_null(payloads, b"")
         messages, prefix, bad = dense, arrow.nulls(len(dense), pa.binary()), {}
         if self._envelope is not None:
             found = opened(dense, self._envelope)
             messages, prefix = found.messages, found.prefixes
             bad = {row: f"cannot be decoded as {self._message}: {why}" for row, why in found.errors.items()}
+        # Emptied before decoding, because a small payload may become millions of values.
         if large := self._meter.beyond(messages):
             bad.update(dict.fromkeys(large, refusal_of(self._message)))
             messages = emptied(messages, large)
         columns, whole, errors = decode_exactly(self._engine, messages)
+        # These rows were decoded as empty messages, without an error of their own.
         errors = {**errors, **bad}
         # flatten() applies the nulls of undecodable rows to every field.
         fields = columns.flatten()
@@ -118,14 +118,17 @@ class _Side:
         if errors:
             wrong = np.zeros(len(dense), np.bool_)
             wrong[list(errors)] = True
+            # A record that cannot be decoded always keeps its bytes.
             whole &= ~wrong
             mask = arrow.array(wrong)
             texts = pc.replace_with_mask(
                 texts, mask, arrow.array([errors[row] for row in sorted(errors)], pa.string())
             )
             prefix = pc.if_else(mask, arrow.scalar(None, pa.binary()), prefix)
+            # The empty messages of these rows have columns, which must be null.
             if bad:
                 fields = _struct(fields, columns.type, mask).flatten()
+        # No decoder is trusted: a value that its columns do not encode to keeps its bytes.
         raw = payloads if keep_all else _without(payloads, whole)
         return arrow.StructArray.from_arrays(
             [raw, prefix, texts, *fields], fields=list(self._type), mask=nulls
@@ -138,6 +141,7 @@ class _Side:
                 f"the {self._name} column has no {RAW}; read the columns {', '.join(READ_COLUMNS)}"
             )
         raw = _binary(pc.struct_field(column, [RAW]))
+        # A null column is a null key or a tombstone, and needs no rebuilding.
         missing = pc.and_(column.is_valid(), raw.is_null())
         count = pc.sum(missing).as_py() or 0
         if count == 0:
@@ -174,15 +178,14 @@ def _engine(tree: MessageTree, side: pa.StructType, engine: EngineName) -> Engin
     message = pa.struct([field for field in side if field.name not in _EXTRA])
     if engine == "protobuf":
         return ProtobufEngine(tree, message)
-    from archiver.schema.protobuf.ptars_engine import (
-        PtarsEngine,
-    )  # the complete engine works where ptars cannot be installed
+    # Imported only here: the complete engine works where ptars cannot be installed.
+    from archiver.schema.protobuf.ptars_engine import PtarsEngine
 
     return PtarsEngine(tree, message)
 
 
 def emptied(messages: Array, rows: list[int]) -> Array:
-    """The messages, with those of the rows emptied."""
+    """The messages, with empty bytes in these rows."""
     mask = np.zeros(len(messages), np.bool_)
     mask[rows] = True
     return pc.if_else(arrow.array(mask), arrow.scalar(b"", pa.binary()), messages)
@@ -195,11 +198,13 @@ def decode_exactly(engine: Engine, messages: Array) -> tuple[Array, Bools, dict[
     whole = _gives_back(engine, columns, messages)
     if decoded.settled is None:
         return columns, whole, errors
+    # Settled rows come out of `revise` unchanged, so they keep their bytes without it.
     odd = np.flatnonzero(~whole & ~decoded.settled)
     if len(odd) == 0:
         return columns, whole, errors
     odd_messages = picked(messages, odd)
     revised = engine.revise(odd_messages)
+    # The same columns encode to the same bytes, so no row has become exact.
     if len(odd) == len(messages) and revised.columns.equals(columns):
         return columns, whole, errors
     columns = replaced(columns, odd, revised.columns)
@@ -212,11 +217,12 @@ def _gives_back(engine: Engine, columns: Array, messages: Array) -> Bools:
     """Whether each row encodes to its message again; False for rows that could not be decoded."""
     if columns.null_count == 0:
         again = engine.encode(columns)
-        # Nearly always every message matches. Comparing all lengths and bytes at once takes half the time of
-        # a comparison row by row.
+        # Nearly always every message matches. Comparing all bytes at once takes half the time of a comparison
+        # row by row.
         return (
             np.ones(len(messages), np.bool_) if messages.equals(again) else _bools(pc.equal(messages, again))
         )
+    # Engines cannot encode null rows, so only the others are compared.
     good = np.flatnonzero(_bools(columns.is_valid()))
     result = np.zeros(len(columns), np.bool_)
     for rows in blocks(good):
@@ -225,7 +231,7 @@ def _gives_back(engine: Engine, columns: Array, messages: Array) -> Bools:
 
 
 def _bools(array: Array) -> Bools:
-    """A numpy copy."""
+    """A numpy copy, because callers change it."""
     return np.array(array.to_numpy(zero_copy_only=False), np.bool_)
 
 
@@ -262,6 +268,7 @@ def _message_columns(rows: Array, message: pa.StructType, name: str) -> Array:
             )
         child = rows.field(index)
         try:
+            # A reader may return another Arrow type for the same column, for example a large one.
             children.append(child if child.type == field.type else child.cast(field.type))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             raise Corrupted(
@@ -272,6 +279,7 @@ def _message_columns(rows: Array, message: pa.StructType, name: str) -> Array:
 
 def _one(column: Column) -> Array:
     """A column as one array."""
+    # Engines work on one array; a column of a file may have several chunks.
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 

@@ -1,11 +1,11 @@
-"""The columns of a topic's table: from Protobuf trees to Iceberg's schema JSON, and from there to the Arrow
-schema for Parquet.
+"""The columns of a topic's table: Protobuf trees to Iceberg's schema JSON, to the Arrow schema for Parquet,
+and back from files to the JSON.
 
 This module defines the names, order, types and optionality of all columns, the JSON form (frozen:
-`tests/compat/golden_schema`), and the leaves with bounds. The direction is always tree → Iceberg → Arrow. The
-Arrow schema is a function of the JSON, so its field ids are those in force. Fresh ids are assigned level by
-level, each struct's fields before their contents, as catalogs do at table creation. A field id is never
-reused, and Protobuf is not read after the JSON is made.
+`tests/compat/golden_schema`), and the leaves with bounds. Columns are always made in the direction tree →
+Iceberg → Arrow. The Arrow schema is a function of the JSON, so its field ids are those in force. A field id
+is never reused, and Protobuf is not read after the JSON is made. `found_schema` is for a table that is
+rebuilt from its files.
 
 `key` and `value` and everything below are optional. `headers`, `kafka`, the header's key, partition, offset
 and ingest_timestamp are required: a record always has them. The order in a message is `__raw__`,
@@ -31,18 +31,21 @@ from archiver.schema.protobuf.tree import ERR, PREFIX, RAW, UNRECOGNIZED, FieldT
 _FIELD_ID = b"PARQUET:field_id"
 
 
+# --- From the columns of files to a table schema
 def found_schema(newest_first: Sequence[pa.Schema]) -> str:
-    """The table schema of files with these columns, one of each version; raises `Corrupted` for columns that
-    no archive has.
+    """The table schema of files with these columns, one file for each schema version. Raises `Corrupted` for
+    columns that no archive has.
     """
     merged: Json = {"type": "struct", "schema-id": 0, "fields": []}
     for columns in newest_first:
+        # The newest version goes first, so its names and types win.
         _take_in(merged, [_column_of_file(field) for field in columns])
     return schema_text(merged)
 
 
 def _take_in(struct: Json, columns: Sequence[Json]) -> None:
     """Add columns of an older version that the struct lacks, recursively."""
+    # A column that newer files lack becomes optional, because their rows have null in it.
     fresh = not struct["fields"]
     have = {one["id"]: one for one in struct["fields"]}
     taken = {one["name"] for one in struct["fields"]}
@@ -53,7 +56,8 @@ def _take_in(struct: Json, columns: Sequence[Json]) -> None:
                 _take_in(ours, theirs["fields"])
             continue
         name = column["name"]
-        while name in taken:  # the name of a column that another one with its name replaced
+        # Another column has taken over the name of this older one. The id makes the name unique.
+        while name in taken:
             name = f"{name}_{column['id']}"
         taken.add(name)
         struct["fields"].append({**column, "name": name, "required": column["required"] and fresh})
@@ -94,6 +98,7 @@ def _type(kind: Any, name: str) -> Any:
             "type": "struct",
             "fields": [_column_of_file(kind.field(index)) for index in range(kind.num_fields)],
         }
+    # Maps before lists: Arrow stores a map as a list of entries.
     if pa.types.is_map(kind):
         return {
             "type": "map",
@@ -116,6 +121,7 @@ def _type(kind: Any, name: str) -> Any:
 
 def _primitive(kind: Any, name: str) -> str:
     if pa.types.is_decimal(kind):
+        # The same spelling as in `_TYPES`, because stored text is compared.
         return f"decimal({kind.precision}, {kind.scale})"
     if pa.types.is_timestamp(kind):
         return "timestamp" if kind.tz is None else "timestamptz"
@@ -136,12 +142,14 @@ _PRIMITIVES = (
     (pa.types.is_date32, "date"),
     (pa.types.is_time64, "time"),
     (pa.types.is_string, "string"),
+    # The large variants of Arrow are the same type in Iceberg.
     (pa.types.is_large_string, "string"),
     (pa.types.is_binary, "binary"),
     (pa.types.is_large_binary, "binary"),
 )
 
 
+# --- From Protobuf trees to Iceberg, and to Arrow
 FIELD_ID = b"PARQUET:field_id"
 """Metadata key of the field id for Arrow's Parquet writer."""
 
@@ -153,7 +161,9 @@ _TYPES: Mapping[Kind, str] = {
     Kind.FLOAT: "float",
     Kind.INT32: "int",
     Kind.INT64: "long",
+    # Iceberg has no unsigned types: the next larger signed one holds all values.
     Kind.UINT32: "long",
+    # The highest 64-bit number has 20 digits.
     Kind.UINT64: "decimal(20, 0)",
     Kind.SINT32: "int",
     Kind.SINT64: "long",
@@ -164,6 +174,7 @@ _TYPES: Mapping[Kind, str] = {
     Kind.BOOL: "boolean",
     Kind.STRING: "string",
     Kind.BYTES: "binary",
+    # The name of the value; a number that the enum does not have is decimal text.
     Kind.ENUM: "string",
     Kind.TIMESTAMP: "timestamptz",
     Kind.ENCODED: "binary",
@@ -206,16 +217,19 @@ def iceberg_schema(key: MessageTree | None, value: MessageTree | None) -> Json:
         "schema-id": 0,
         "fields": [_column("key", _record(key)), _column("value", _record(value)), *_fixed()],
     }
+    # Catalogs assign ids from 1 at table creation and ignore those that a client sends.
     _number(schema, itertools.count(1))
     return schema
 
 
 def schema_text(schema: Json) -> str:
     """The one spelling of a schema that is stored."""
+    # Stored text is compared byte for byte, so it has one form.
     return json.dumps(schema, separators=(",", ":"))
 
 
 def _column(name: str, kind: str | Json, required: bool = False) -> Json:
+    # 0 stands for an id that `_number` or the caller assigns later.
     return {"id": 0, "name": name, "required": required, "type": kind}
 
 
@@ -246,6 +260,7 @@ def _record(tree: MessageTree | None) -> Json:
     raw = _column(RAW, "binary")
     if tree is None:
         return _struct(raw)
+    # The order of these columns is frozen: it decides their ids in new tables.
     return _struct(raw, _column(PREFIX, "binary"), _column(ERR, "string"), *_message(tree))
 
 
@@ -279,6 +294,7 @@ def _number(kind: str | Json, ids: Iterator[int]) -> None:
     if isinstance(kind, str):
         return
     if kind["type"] == "struct":
+        # First all fields of the struct, then their contents: catalogs number level by level.
         for one in kind["fields"]:
             one["id"] = next(ids)
         for one in kind["fields"]:
@@ -301,16 +317,18 @@ def new_column(tree: FieldTree, ids: Iterator[int]) -> Json:
     is inside.
     """
     column = _column(tree.name, _field_type(tree))
+    # The column first, then what is inside, as catalogs assign ids when a column is added.
     column["id"] = next(ids)
     _number(column["type"], ids)
     return column
 
 
 def message_columns(struct: Json, ids: Iterator[int]) -> None:
-    """Add to the struct of a key or a value, in place, what of the archiver's own columns for a message it
-    does not have yet.
+    """Add to the struct of a key or a value, in place, the archiver's own columns for a message that are
+    missing.
     """
     have = {one["name"] for one in struct["fields"]}
+    # A topic that had no schema has only `__raw__`. A field can never have one of these names.
     for name, kind in ((PREFIX, "binary"), (ERR, "string"), (UNRECOGNIZED, "binary")):
         if name not in have:
             struct["fields"].append({**_column(name, kind), "id": next(ids)})
@@ -321,7 +339,7 @@ def field_ids(tree: MessageTree, struct: Json) -> dict[str, int]:
     key), "3/2" a map's value.
 
     `struct` is the Iceberg struct of `tree`; its names are those of the columns, or the requested ones of a
-    first schema. The element of a list has no number of its own: its id is in the JSON.
+    first schema.
     """
     result: dict[str, int] = {}
     by_name = {one["name"]: one for one in struct["fields"]}
@@ -334,6 +352,7 @@ def field_ids(tree: MessageTree, struct: Json) -> dict[str, int]:
             result[f"{prefix}/1"], result[f"{prefix}/2"] = kind["key-id"], kind["value-id"]
             kind, prefix = kind["value"], f"{prefix}/2"
         elif one.shape is Shape.REPEATED:
+            # A list element has no number of its own: its id is in the JSON only.
             kind = kind["element"]
         if one.message is not None:
             result.update(
@@ -372,7 +391,8 @@ def _arrow_type(kind: str | Json) -> pa.DataType:
     if kind["type"] == "map":
         key = _arrow_field("key", kind["key"], kind["key-id"], required=True)
         value = _arrow_field("value", kind["value"], kind["value-id"], kind["value-required"])
-        make_map: Any = pa.map_  # its stub knows types only, not fields
+        # The stub of pa.map_ accepts types only, but fields carry the ids.
+        make_map: Any = pa.map_
         result: pa.DataType = make_map(key, value)
         return result
     raise Corrupted(
@@ -400,6 +420,7 @@ def bounded_columns_of(schema: Json) -> tuple[BoundedColumn, ...]:
     """
     leaves = list(_leaves((), schema["fields"]))
     kafka = [one for one in leaves if one.path[0] == "kafka"]
+    # The limit does not apply to `kafka`: the audit proves offsets by its bounds.
     others = [one for one in leaves if one.path[0] != "kafka"]
     return (*others[:BOUNDED_LEAVES_MAX], *kafka)
 
@@ -409,5 +430,6 @@ def _leaves(above: tuple[str, ...], fields: list[Json]) -> Iterator[BoundedColum
         path = (*above, one["name"])
         if isinstance(one["type"], str):
             yield BoundedColumn(path, one["id"], one["type"])
+        # Iceberg keeps no bounds for values inside lists and maps.
         elif one["type"]["type"] == "struct":
             yield from _leaves(path, one["type"]["fields"])

@@ -1,10 +1,9 @@
 """Registry envelopes: the bytes before a message that name its schema.
 
 An envelope is a byte 0, the schema id as 4 bytes big-endian, and the message indexes (their count, then each,
-as zigzag varints; a single 0 means the list [0]). A payload without a leading byte 0 has no envelope and
-stays unchanged (no Protobuf message begins so). Removed bytes are restored exactly, in any spelling. No
-Python code runs per row while the envelopes of a batch have few spellings; in any case a row is inspected a
-bounded number of times.
+as zigzag varints). A payload without a leading byte 0 has no envelope and stays unchanged. Removed bytes are
+restored exactly, in any encoding. No Python code runs per row while the envelopes of a batch have few
+encodings; in any case a row is inspected a bounded number of times.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from archiver.schema.splice import Rows, picked, spliced
 _ID_END, _INDEXES_MAX, _VARINT_MAX = 5, 100, 5
 """End of the schema id; deepest nesting of message types; bytes of a 32-bit varint."""
 _SPELLINGS_MAX, _GROUPED_MAX = 64, 16
-"""Rows whose envelopes have more beginnings, or are longer, are inspected one by one: grouping them for every
-byte takes minutes."""
+"""Above this number of different envelopes, or this length, rows are inspected one by one. Grouping them for
+every byte takes minutes."""
 _END = 2**31 - 1
 """Beyond the end of every payload. (Without an end, pyarrow fails on arrays of many rows.)"""
 
@@ -45,11 +44,13 @@ def opened(payloads: Array, envelope: Envelope) -> ParsedEnvelope:
     """Remove the envelopes (no nulls)."""
     ids = dict(envelope.ids)
     rows = np.arange(len(payloads), dtype=np.int64)
+    # No Protobuf message begins with a byte 0, because there is no field number 0.
     enveloped = pc.starts_with(payloads, pattern=b"\x00").to_numpy(zero_copy_only=False)
     if not enveloped.any():
         return ParsedEnvelope(payloads, arrow.nulls(len(payloads), pa.binary()), {})
     parts: list[tuple[Rows, bytes]] = []
     errors: dict[int, str] = {}
+    # Rows are grouped by their first bytes, one more in each step, until every group is decided.
     todo = [(_ID_END, rows[enveloped])]
     while todo:
         length, open_rows = todo.pop()
@@ -63,6 +64,7 @@ def opened(payloads: Array, envelope: Envelope) -> ParsedEnvelope:
             else:
                 parts.append((here, head))
         if len(more) > _SPELLINGS_MAX or (more and length >= _GROUPED_MAX):
+            # Sorted, because `picked` needs ascending rows.
             _one_by_one(payloads, np.sort(np.concatenate(more)), ids, parts, errors)
         elif more:
             todo.append((length + 1, np.sort(np.concatenate(more))))
@@ -84,6 +86,7 @@ def _one_by_one(
 ) -> None:
     """Check the envelopes of these rows (ascending), whose ids are known: into `parts` or `errors`."""
     found: dict[bytes, list[int]] = {}
+    # No envelope is longer: a count, and at most that many indexes.
     longest = _ID_END + (1 + _INDEXES_MAX) * _VARINT_MAX
     for row, start in zip(
         rows.tolist(), pc.binary_slice(picked(payloads, rows), 0, longest).to_pylist(), strict=True
@@ -105,6 +108,7 @@ def _length(payload: bytes) -> int:
         start = at
         while True:
             if at >= len(payload):
+                # More than there are, so that `_verdict` reports a truncated envelope.
                 return len(payload) + 1
             at += 1
             if payload[at - 1] < 0x80:
@@ -114,8 +118,10 @@ def _length(payload: bytes) -> int:
         left -= 1
         if not counted:
             numbers = _indexes(payload[_ID_END:at])
-            if numbers is not None:  # no index follows, or none may
+            # A count of 0, which no index follows, or an invalid one.
+            if numbers is not None:
                 return at
+            # The count is a zigzag varint, so its value is half of it.
             value = sum((byte & 0x7F) << (7 * place) for place, byte in enumerate(payload[_ID_END:at]))
             left, counted = value >> 1, True
     return at
@@ -125,8 +131,10 @@ def _by_head(payloads: Array, rows: Rows, length: int) -> list[tuple[bytes, Rows
     """The rows (ascending) by the first `length` bytes of their payloads."""
     heads = pc.binary_slice(picked(payloads, rows), 0, length).dictionary_encode()
     if len(heads.dictionary) == 1:
+        # Most batches have a single envelope, and need no grouping.
         return [(heads.dictionary[0].as_py(), rows)]
     codes = heads.indices.to_numpy()
+    # Stable, so that the rows of a group stay ascending.
     order = np.argsort(codes, kind="stable")
     groups = np.split(rows[order], np.cumsum(np.bincount(codes))[:-1])
     return list(zip(heads.dictionary.to_pylist(), groups, strict=True))
@@ -140,9 +148,11 @@ def _verdict(head: bytes, length: int, ids: Mapping[int, tuple[int, ...]]) -> bo
     """The result for the first `length` bytes of a payload: a whole envelope (True), an error, or None if
     more bytes are needed.
     """
+    # The payload is shorter than the part of the envelope that is needed.
     if len(head) < length:
         return f"its registry envelope {CUT_ENVELOPE}, after {len(head)} bytes"
     schema_id = int.from_bytes(head[1:_ID_END], "big")
+    # Before the indexes, which only mean something together with a known id.
     if schema_id not in ids:
         return f"its registry envelope has schema id {schema_id}, which {NO_SUBJECT_ID}"
     indexes = _indexes(head[_ID_END:])
@@ -177,12 +187,14 @@ def _indexes(data: bytes) -> tuple[int, ...] | str | None:
             at += 1
             if byte < 0x80:
                 break
+        # Zigzag decoding: even values are positive, odd ones negative.
         numbers.append(value >> 1 ^ -(value & 1))
     if not numbers:
         return None
     count, found = numbers[0], tuple(numbers[1:])
     if not 0 <= count <= _INDEXES_MAX:
         return f"its registry envelope {CUT_ENVELOPE}: it has {count} message indexes"
+    # Confluent's short form of the list [0].
     if count == 0:
         return (0,)
     return found if len(found) == count else None

@@ -59,15 +59,16 @@ class EdgeCheck:
         newest_id: int | None = None,
         elements_max: int = ELEMENTS_MAX,
     ) -> None:
-        """`complete`: whether the source's envelope has every id that a record can have; `newest_id`: the one
-        that `coerced` writes, the highest if it is not given. Raises ConfigInvalid for a message that is not
-        mapped.
+        """`complete`: whether the source's envelope has every id that a record can have. `newest_id`: the id
+        that `coerced` writes, by default the highest. Raises ConfigInvalid for a message that is not mapped.
         """
         self.source = source
         self.complete = complete
         self._newest_id = newest_id
         self._elements_max = elements_max
+        # Engines are not safe for several threads.
         self._lock = threading.Lock()
+        # Only the types of the columns matter here, so a first version serves for every topic.
         schema = decide("edge", (), None, source).schema
         assert schema.value is not None, "the source is the value's"
         extra = (RAW, PREFIX, ERR)
@@ -75,9 +76,8 @@ class EdgeCheck:
             [one for one in arrow_schema(schema).field("value").type if one.name not in extra]
         )
         tree = column_tree(schema.value, schema.schema()["fields"][1]["type"])
-        from archiver.schema.protobuf.ptars_engine import (
-            PtarsEngine,
-        )  # the complete engine works where ptars cannot be installed
+        # Imported only here: the complete engine works where ptars cannot be installed.
+        from archiver.schema.protobuf.ptars_engine import PtarsEngine
 
         self._few = ProtobufEngine(tree, columns)
         self._many = PtarsEngine(tree, columns)
@@ -89,6 +89,7 @@ class EdgeCheck:
             if source.envelope is None
             else {number: indexes for number, indexes in source.envelope.ids if indexes}
         )
+        # The short encoding of each envelope. Other valid encodings take the general check.
         self._heads = {head[:_ID_END]: head for head in (envelope_of(*one) for one in ids.items())}
         newest = newest_id if newest_id in ids else max(ids, default=None)
         self._head = None if newest is None else envelope_of(newest, ids[newest])
@@ -111,6 +112,7 @@ class EdgeCheck:
         sums = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
         start = 0
         while start < len(payloads):
+            # A payload over the limit is a piece of its own.
             end = max(start + 1, int(np.searchsorted(sums, sums[start] + PIECE_BYTES, side="right")) - 1)
             self._check(payloads.slice(start, end - start), start, errors, unknown)
             start = end
@@ -122,6 +124,7 @@ class EdgeCheck:
         """
         if self._head is None:
             return payloads
+        # As in `check`: for few rows Python objects are quicker than Arrow calls.
         if len(payloads) <= FEW_ROWS:
             given = payloads.to_pylist()
             few = [
@@ -154,10 +157,12 @@ class EdgeCheck:
             if self.source.envelope is not None and payload[:1] == _MAGIC:
                 head = self._heads.get(payload[:_ID_END])
                 if head is None or not payload.startswith(head):
+                    # The general check knows the other encodings, and gives the reason.
                     return False
                 messages[row] = payload[len(head) :]
             else:
                 messages[row] = payload
+        # A second loop, so that a False result leaves no errors behind.
         for row, message in messages.items():
             why = self._too_many(message) or self._few_error(message)
             if why is not None:
@@ -180,6 +185,7 @@ class EdgeCheck:
     def _check(self, payloads: Array, first: int, errors: dict[int, str], unknown: dict[int, int]) -> None:
         rows = np.arange(first, first + len(payloads))
         if payloads.null_count:
+            # Row numbers of the batch, because the nulls are dropped from the payloads.
             rows = rows[payloads.is_valid().to_numpy(zero_copy_only=False)]
             payloads = payloads.drop_null()
         if self.source.envelope is not None:
@@ -194,9 +200,11 @@ class EdgeCheck:
         for row, why in large.items():
             errors.setdefault(int(rows[row]), why)
         if large:
+            # Their reason is known, and decoding them could take gigabytes of memory.
             payloads = emptied(payloads, list(large))
         for start, end in portions(len(payloads), [self._meter.bounds(payloads)]):
             for row, why in self._many.errors(payloads.slice(start, end - start)).items():
+                # An earlier reason counts: rows with a damaged envelope are empty messages here.
                 errors.setdefault(int(rows[start + row]), why)
 
 
@@ -215,8 +223,10 @@ def _parsing_tells(tree: MessageTree) -> bool:
 def envelope_of(schema_id: int, indexes: Sequence[int]) -> bytes:
     """The envelope of a message, in the short spelling where there is one."""
     numbers = bytearray()
+    # A single 0 stands for the list [0], the first message of the schema.
     for number in (0,) if tuple(indexes) == (0,) else (len(indexes), *indexes):
-        rest = number << 1  # zigzag; none is negative
+        # Zigzag encoding; none of the numbers is negative.
+        rest = number << 1
         while rest >= 0x80:
             numbers.append(rest & 0x7F | 0x80)
             rest >>= 7

@@ -1,8 +1,8 @@
 """Combines rows decoded in several parts into one array, in their order.
 
-`spliced` and `replaced` combine; `picked` and `blocks` select. Every row keeps its position. Parts that are
-runs of neighbouring rows are copied as blocks, so one exceptional row in a hundred thousand costs one copy of
-the columns, without gathering row by row.
+`spliced` and `replaced` combine; `picked` and `blocks` select. Every row keeps its position. Runs of
+neighbouring rows are copied as blocks. So one exceptional row in a hundred thousand costs one copy of the
+columns, without gathering row by row.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ def spliced(parts: Sequence[tuple[Rows, Array]]) -> Array:
     """One array of all parts. A part: its rows, ascending, and a value for each; together the rows are 0, 1,
     2 … without a hole.
     """
+    # All parts may be empty. One of them is kept for its type.
     parts = [part for part in parts if len(part[0])] or list(parts[:1])
     if len(parts) == 1:
         return parts[0][1]
@@ -34,6 +35,7 @@ def spliced(parts: Sequence[tuple[Rows, Array]]) -> Array:
     ]
     if len(runs) <= _RUNS_MAX:
         return arrow.concat_arrays([values for _, values in sorted(runs, key=lambda run: run[0])])
+    # The inverse permutation: for each row, its place among the concatenated parts.
     order = np.argsort(np.concatenate([rows for rows, _ in parts]), kind="stable")
     return arrow.concat_arrays([values for _, values in parts]).take(arrow.array(order))
 
@@ -46,6 +48,7 @@ def replaced(base: Array, rows: Rows, values: Array) -> Array:
         return base
     runs = _runs(rows)
     if len(runs) > _RUNS_MAX:
+        # Indexes from len(base) on point to the new values.
         order = np.arange(len(base), dtype=np.int64)
         order[rows] = len(base) + np.arange(len(rows))
         return arrow.concat_arrays([base, values]).take(arrow.array(order))
@@ -65,6 +68,7 @@ def blocks(rows: Rows) -> list[Rows]:
 
 def picked(array: Array, rows: Rows) -> Array:
     """The array's values in these rows (ascending); without a copy where they are neighbours."""
+    # Ascending without a gap, so a slice needs no copy.
     if len(rows) and int(rows[-1]) - int(rows[0]) + 1 == len(rows):
         return array.slice(int(rows[0]), len(rows))
     return array.take(arrow.array(rows, "int64"))

@@ -1,11 +1,10 @@
-"""Maps the newest fields of a message to the existing columns of a key or value.
+"""Maps the newest fields of a message to existing columns, and classifies each schema change.
 
 These are the evolution rules (docs/protocols/schema-evolution.md): which field continues in which column,
-which column is renamed or widened, and when a field gets a new one. Pure: works on a copy of the newest
-recorded Iceberg JSON, which has every column ever made. No column is removed, moved into another struct, or
-given to another field number. New ids come from the given counter; no other id changes. New columns are at
-the end of their struct. A column is never found by its name, only by field numbers and the ids of the
-enclosing structs.
+which column is renamed or widened, when a field gets a new one, and which changes are compatible. Pure: works
+on a copy of the newest recorded Iceberg JSON, which has every column ever made. No column is removed, moved
+into another struct, or given to another field number. New ids come from the given counter; no other id
+changes. A column is never found by its name, only by field numbers and the ids of the enclosing structs.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from archiver.schema.evolution.field_history import Former, Past, inside, mapped
 from archiver.schema.protobuf.column_names import column_names
 from archiver.schema.protobuf.tree import EnumTree, FieldTree, Kind, MessageTree, Shape
 
+# --- Changes, and the policies that allow them
 What = Literal[
     "added",
     "dropped",
@@ -64,11 +64,11 @@ class Change:
     now: str
     """After: as `was`; the column's type for `added`, `restored` and `new_column`."""
     why: str
-    """One sentence for people: what this means for old and new records, and where it is no more than the
-    change says, empty."""
+    """One sentence for people: what this means for old and new records. Empty where the change says it
+    all."""
     compatible: bool
-    """Whether earlier records and queries keep their meaning. False: a column is no longer filled because the
-    type does not fit (`new_column`), or the new schema reads records of the former one differently or not at
+    """Whether earlier records and queries keep their meaning. False: the type does not fit, so a column is no
+    longer filled (`new_column`). Or the new schema reads records of the former one differently or not at
     all."""
 
 
@@ -78,16 +78,14 @@ a message halts it."""
 
 
 def is_allowed(policy: Policy, changes: Sequence[Change]) -> bool:
-    """Whether changes of a topic's schema are applied under a policy.
-
-    Other registry ids alone are no change of a message: each registered version has one, also if only a
-    comment differs.
-    """
+    """Whether changes of a topic's schema are applied under a policy."""
+    # Other registry ids are no change of a message: a version that differs only in a comment has its own id.
     if policy == "refuse":
         return all(one.what == "envelope" for one in changes)
     return policy == "evolve" or all(one.compatible for one in changes)
 
 
+# --- What differs between two fields that share a column
 _VALUES_SHOWN = 5
 
 _ON_THE_WIRE: Final[Mapping[Kind, str]] = {
@@ -145,6 +143,7 @@ def wire_difference(was: FieldTree, now: FieldTree, names: bool) -> Difference |
     before: list[str] = []
     after: list[str] = []
     pairs = _pairs(was, now)
+    # A renamed column reports its name as a change of its own.
     if names:
         pairs.append((f"named {was.name}", f"named {now.name}"))
     for a, b in pairs:
@@ -153,6 +152,7 @@ def wire_difference(was: FieldTree, now: FieldTree, names: bool) -> Difference |
             after.append(b)
     if not before:
         return None
+    # The key of a map is on the wire too, and must be readable by both schemas.
     keys_alike = was.key is None or now.key is None or _form(was.key) == _form(now.key)
     compatible = _form(was) == _form(now) and keys_alike and _names_stay(was.enum, now.enum)
     return Difference(", ".join(before), ", ".join(after), compatible)
@@ -172,6 +172,7 @@ def _pairs(was: FieldTree, now: FieldTree) -> list[tuple[str, str]]:
 
 def _names_stay(was: EnumTree | None, now: EnumTree | None) -> bool:
     """Whether every number that both enums name has one name: rows hold the names."""
+    # Rows hold names of enum values. A number with another name would give old and new rows two names.
     before = {} if was is None or now is None else dict(was.names)
     return now is None or all(before.get(number, name) == name for number, name in now.names)
 
@@ -187,6 +188,7 @@ def _kind_text(field: FieldTree) -> str:
 def _form(field: FieldTree) -> str:
     """What two fields must share to read each other's records."""
     if field.json is not None:
+        # A Struct column is JSON text; read as another form, its bytes mean something else.
         return _JSON[field.json]
     form = "group" if field.delimited else _ON_THE_WIRE[field.kind]
     return f"wrapped {form}" if field.wrapped else form
@@ -204,10 +206,11 @@ def _values_text(mine: EnumTree, other: EnumTree) -> str:
     return f"enum values {', '.join([*shown, *more])}" if only else "no other enum values"
 
 
+# --- Names and types of columns
 SideName = Literal["key", "value"]
 
 _WIDER = frozenset({("int", "long"), ("float", "double")})
-"""Iceberg's promotions between the types that are in our tables, but for decimals."""
+"""Iceberg's type promotions between the types of our tables, except for decimals."""
 
 
 def settled_names(tree: MessageTree) -> MessageTree:
@@ -231,16 +234,19 @@ def widened(column: str | Json, target: str | Json) -> str | Json | None:
         return (
             _widened_scalar(column, target) if isinstance(column, str) and isinstance(target, str) else None
         )
+    # Iceberg does not allow to change the type of a map key.
     if column["type"] != target["type"] or column.get("key") != target.get("key"):
         return None
     if column["type"] == "struct":
         return column
     part = "element" if column["type"] == "list" else "value"
     item = widened(column[part], target[part])
+    # A copy with the same ids: the caller decides whether the column continues.
     return None if item is None else {**column, part: item}
 
 
 def _widened_scalar(column: str, target: str) -> str | None:
+    # A field that becomes narrower keeps the wider column, which holds all its values.
     if column == target or is_wider(target, column):
         return column
     return target if is_wider(column, target) else None
@@ -251,6 +257,7 @@ def is_wider(narrow: str, wide: str) -> bool:
     if (narrow, wide) in _WIDER:
         return True
     a, b = decimal_of(narrow), decimal_of(wide)
+    # Iceberg widens the precision only; another scale would change the values.
     return a is not None and b is not None and a[1] == b[1] and a[0] < b[0]
 
 
@@ -258,6 +265,7 @@ def decimal_of(kind: str) -> tuple[int, int] | None:
     """Precision and scale of a decimal type, however it is spelled."""
     if not (kind.startswith("decimal(") and kind.endswith(")")):
         return None
+    # Catalogs write `decimal(20, 0)` with or without the space; int() accepts both.
     precision, _, scale = kind[len("decimal(") : -1].partition(",")
     return int(precision), int(scale)
 
@@ -271,6 +279,9 @@ def type_text(kind: str | Json) -> str:
     if kind["type"] == "map":
         return f"map<{type_text(kind['key'])},{type_text(kind['value'])}>"
     return "struct"
+
+
+# --- The walk through a message
 
 
 @dataclass(frozen=True)
@@ -302,9 +313,10 @@ class SideEvolution:
         self.changes: list[Change] = []
 
     def carry_on(self, column: Json, tree: MessageTree, target: MessageTree) -> None:
-        """Bring the `key` or `value` column (changed in place) to the message: `target` is the tree with the
-        names it asks for.
+        """Adapt the `key` or `value` column, in place, to the message. `target` is the tree with the names
+        that its fields ask for.
         """
+        # A key or value that had no schema lacks the columns that only messages have.
         message_columns(column["type"], self._ids)
         self._message(
             tree, target, _Place(column["type"], column["id"], tree.full_name, "", "", f"{self._side}.")
@@ -318,6 +330,7 @@ class SideEvolution:
     def _message(self, tree: MessageTree, target: MessageTree, place: _Place) -> None:
         columns: dict[int, Json] = {one["id"]: one for one in place.struct["fields"]}
         formers = [self._former(place, one, columns) for one in tree.fields]
+        # All names of a level are decided together, so that two columns can swap theirs.
         names = _names(target.fields, formers, columns)
         numbers = {former.field.name: number for number, former in self._current(place).items()}
         for one, want, former, name in zip(tree.fields, target.fields, formers, names, strict=True):
@@ -331,6 +344,7 @@ class SideEvolution:
     def _former(self, place: _Place, field: FieldTree, columns: dict[int, Json]) -> Former | None:
         """The newest column of that field number whose type fits."""
         target = column_type(field)
+        # Newest first: a field that returns to an earlier type returns to its earlier column.
         candidates = self._past.formers.get((place.owner, field.number), ())
         return next(
             (one for one in candidates if widened(columns[one.column]["type"], target) is not None), None
@@ -340,6 +354,7 @@ class SideEvolution:
         return self._past.current.get(place.owner, {})
 
     def _new(self, field: FieldTree, want: FieldTree, name: str, place: _Place, moved: str) -> None:
+        # Inside a new column all names are free, so clashes are resolved only among its own fields.
         named = replace(_settled_inside(want), name=name)
         column = new_column(named, self._ids)
         place.struct["fields"].append(column)
@@ -347,7 +362,9 @@ class SideEvolution:
         self.field_ids.update({f"{place.numbers}{path}": number for path, number in ids.items()})
         formers = self._past.formers.get((place.owner, field.number), ())
         now = type_text(column["type"])
+        # The number had columns before, but none of a type that fits.
         if formers:
+            # Compared with the column in use; a field that was dropped is compared with its newest column.
             last = self._current(place).get(field.number, formers[0])
             difference = Difference(field_text(last.field), field_text(field), compatible=False)
             columns = {one["id"]: one for one in place.struct["fields"]}
@@ -377,11 +394,13 @@ class SideEvolution:
         was_name, was_type = column["name"], type_text(column["type"])
         kind = widened(column["type"], column_type(field))
         assert kind is not None
+        # In place, because the column keeps its id and so its older rows.
         column["name"], column["type"] = name, kind
         self._record_ids(field, column, place)
         difference = wire_difference(former.field, field, names=was_name == name)
         if current is None or current.column != former.column:
             self._restored(field, column, place, current, difference)
+            # One difference is reported once, by the first change that can carry it.
             difference = None
         if was_name != name:
             self._tell(place, field, "renamed", column, was_name, name, moved, compatible=not moved)
@@ -404,6 +423,7 @@ class SideEvolution:
                 difference.compatible and not moved,
             )
         if field.message is not None and want.message is not None:
+            # In a path of field numbers, 2 leads from a map to its value.
             struct, owner = inside(column)
             numbers = f"{place.numbers}{field.number}/" + ("2/" if field.shape is Shape.MAP else "")
             names, columns = f"{place.names}{field.name}.", f"{place.columns}{column['name']}."
@@ -447,6 +467,7 @@ class SideEvolution:
         """Columns of fields that are gone. Fields inside them are gone too and are not reported one by
         one.
         """
+        # `drop_all` has no columns at hand.
         columns = columns or mapped(place.struct)
         for number, former in sorted(self._current(place).items()):
             if number not in tree.by_number():
@@ -493,18 +514,19 @@ class SideEvolution:
 def _names(
     target: Sequence[FieldTree], formers: Sequence[Former | None], columns: dict[int, Json]
 ) -> list[str]:
-    """Each field's column name: the one it has as long as the field asks for the same, else the one it asks
-    for, or that with a number.
-
-    Columns that are about to be renamed give up their names together, so that two fields can swap theirs.
+    """Each field's column name: the present one if the field still asks for the same, else the new one, with
+    a number where it is taken.
     """
+    # A column may have a suffix from an earlier clash. It keeps that while its field asks for the same name.
     stays = [
         former is not None and former.target == want.name
         for want, former in zip(target, formers, strict=True)
     ]
+    # Columns to be renamed give up their names together, so that two fields can swap theirs.
     leaving = {
         former.column for former, same in zip(formers, stays, strict=True) if former is not None and not same
     }
+    # Dropped columns keep their names: old queries would read other data under a reused name.
     taken = [column["name"] for number, column in columns.items() if number not in leaving]
     asking = iter(
         column_names([want.name for want, same in zip(target, stays, strict=True) if not same], taken)
@@ -516,11 +538,12 @@ def _names(
 
 
 def _moved(field: FieldTree, place: _Place, before: int | None, tree: MessageTree) -> str:
-    """Why it is no good that a field of that name had the number `before`; empty if there was none, or it is
-    the same.
+    """Why it is incompatible that a field of that name had the number `before`; empty if there was none, or
+    it is the same.
     """
     if before in (None, field.number):
         return ""
+    # Records of the former schema fill the field that has the former number now.
     heir = next((one.name for one in tree.fields if one.number == before), None)
     return (
         f"field {field.name} of message {place.message} had number {before} and has number "

@@ -1,7 +1,7 @@
 """The columns of a topic's fields, version by version, with the newest version's ids. Pure.
 
 It reads a history of recorded schemas: which column belonged to which field number, where, and when last. A
-field is identified by its number and by the id of the enclosing struct, because paths of numbers alone do not
+field is identified by its number and by the id of the enclosing struct. Paths of numbers alone do not
 distinguish a map's key from a message's first field. A version whose ids a catalog refused, and which was
 recorded again with other ids, counts with the new ones.
 """
@@ -21,7 +21,7 @@ from archiver.schema.protobuf.descriptors import Source, source_tree
 from archiver.schema.protobuf.tree import FieldTree, MessageTree, Shape
 
 TREES_KEPT = 256
-"""Trees of recorded schemas that are kept, because every check of a topic needs those of all its versions."""
+"""Cached trees of recorded schemas. Every changed schema of a topic needs the trees of all its versions."""
 
 ID_KEYS = ("id", "element-id", "key-id", "value-id")
 
@@ -65,7 +65,8 @@ class Past:
     """Of one key or value."""
 
     formers: dict[tuple[int, int], list[Former]] = field(default_factory=dict)
-    """By (id of what the struct is the type of, field number): the newest first, each column once."""
+    """By (id of the column, element or value that has the struct type, field number): the newest first, each
+    column once."""
     current: dict[int, dict[int, Former]] = field(default_factory=dict)
     """Of the newest version alone: by id of the struct's owner, then by number."""
 
@@ -75,6 +76,7 @@ def side_past(history: Sequence[TopicSchema], index: int, column: Json, where: s
     JSON.
     """
     collection = _Collection(column)
+    # Newest first, so that the first former of a field is its latest column.
     for schema, ids in reversed(list(zip(history, translations(history), strict=True))):
         side = schema.sides()[index]
         if side is not None:
@@ -96,7 +98,7 @@ class _Ids:
 
 
 class _Collection:
-    """Takes in version after version, the newest first."""
+    """Collects the columns of one version after another, the newest first."""
 
     def __init__(self, column: Json) -> None:
         self.past = Past()
@@ -105,7 +107,7 @@ class _Collection:
         self._index(column)
 
     def _index(self, column: Json) -> None:
-        """Every struct's columns, by the id of what the struct is the type of."""
+        """Every struct's columns, by the id of the column, element or value that has the struct type."""
         if isinstance(column["type"], dict):
             struct, owner = inside(column)
             if isinstance(struct, dict):
@@ -120,9 +122,11 @@ class _Collection:
             path = f"{above}{one.number}"
             number = ids.by_path.get(path, 0)
             number = ids.translation.get(number, number)
+            # The archiver that recorded the version did not map this field.
             if number not in columns:
-                continue  # a field that the code of that version did not map
+                continue
             former = Former(number, want.name, one)
+            # The newest version that has the column decides what the field was then.
             if number not in self._known:
                 self._known.add(number)
                 self.past.formers.setdefault((owner, one.number), []).append(former)
@@ -139,8 +143,8 @@ def mapped(struct: Json) -> dict[int, Json]:
 
 
 def inside(column: Json) -> tuple[Json, int]:
-    """The struct in a column, which may be the element of a list or the value of a map, and the id of what it
-    is the type of.
+    """The struct in a column, and the id of the column, list element or map value that has the struct
+    type.
     """
     kind = column["type"]
     if kind["type"] == "list":
@@ -154,10 +158,12 @@ def translations(history: Sequence[TopicSchema]) -> list[Mapping[int, int]]:
     """For each version: its ids that the newest version has otherwise."""
     found: list[Mapping[int, int]] = []
     mapping: Mapping[int, int] = {}
+    # From the newest version backwards, so that each mapping leads directly to the newest ids.
     for schema, following in zip(reversed(history), [None, *reversed(history[1:])], strict=True):
         if following is not None:
             step = _renumbering(schema, following)
             if step is not None:
+                # Ids may have been replaced several times: the steps are composed.
                 mapping = {old: mapping.get(new, new) for old, new in step.items()}
         found.append(mapping)
     return found[::-1]
@@ -165,6 +171,7 @@ def translations(history: Sequence[TopicSchema]) -> list[Mapping[int, int]]:
 
 def highest_id(history: Sequence[TopicSchema]) -> int:
     """The highest id that was ever used in a version, also in one that was recorded again with other ids."""
+    # Ids that a catalog refused count as used.
     old = {number for mapping in translations(history) for number in mapping}
     return max((*old, *ids_of(history[-1].schema()))) if history else 0
 
@@ -183,8 +190,8 @@ def ids_of(kind: Any) -> Iterator[int]:
 
 
 def _renumbering(schema: TopicSchema, following: TopicSchema) -> Mapping[int, int] | None:
-    """Old id → new id if the next version is the same but for ids: the catalog did not accept some; None if
-    it is another.
+    """Old id → new id if the next version differs only in ids, because the catalog did not accept some. None
+    if it is another schema.
     """
     if [None if side is None else side.source() for side in schema.sides()] != [
         None if side is None else side.source() for side in following.sides()
@@ -193,6 +200,7 @@ def _renumbering(schema: TopicSchema, following: TopicSchema) -> Mapping[int, in
     mine, theirs = parse_schema_json(schema.iceberg_json), parse_schema_json(following.iceberg_json)
     if mine == theirs or _without_ids(mine) != _without_ids(theirs):
         return None
+    # Both differ only in ids, so `ids_of` walks them in the same order.
     return dict(zip(ids_of(mine), ids_of(theirs), strict=True))
 
 

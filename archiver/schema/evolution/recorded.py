@@ -1,7 +1,6 @@
 """A topic's schema as recorded in the control log.
 
-`TopicSchema` and `SourceSchema`, and their form in SCHEMA entries. Reading an entry gives what was written.
-`state` decides, and is the module that others import.
+Reading a SCHEMA entry gives exactly what was written. Other packages import these classes from `state`.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ class SourceSchema:
     descriptor_set: bytes
     """A serialized FileDescriptorSet with every file the message needs."""
     field_ids: Mapping[str, int]
-    """Path of field numbers to Iceberg field id, as `layout.field_ids` spells it; of the fields that the
-    message has in this version."""
+    """Path of field numbers, as in `columns.field_ids`, to Iceberg field id. Only fields that the message has
+    in this version."""
     recursion_depth: int = RECURSION_DEPTH
     """As in `Source`."""
     columns: tuple[tuple[str, str], ...] = ()
@@ -84,6 +83,7 @@ class TopicSchema:
     @staticmethod
     def from_entry(entry: control_log_pb2.SchemaChanged) -> TopicSchema:
         """The state that an entry records. Raises Corrupted if its JSON cannot be read."""
+        # Only for its error: damage is reported when the entry is read.
         parse_schema_json(entry.iceberg_schema)
         key = _read(entry.key) if entry.HasField("key") else None
         value = _read(entry.value) if entry.HasField("value") else None
@@ -110,10 +110,12 @@ def parse_schema_json(text: str) -> Json:
 def _write(entry: control_log_pb2.SchemaChanged.Source, side: SourceSchema) -> None:
     entry.message, entry.descriptor_set = side.message, side.descriptor_set
     entry.field_ids.update(side.field_ids)
+    # Omitted if it is the default, so that the entry of an unchanged topic stays equal byte for byte.
     if side.recursion_depth != RECURSION_DEPTH:
         entry.recursion_depth = side.recursion_depth
     entry.columns.update(dict(side.columns))
     if side.envelope is not None:
+        # A flag of its own, because an envelope without ids differs from no envelope.
         entry.enveloped = True
         for number, indexes in side.envelope.ids:
             entry.ids.add(id=number, indexes=indexes)
@@ -127,6 +129,7 @@ def _read(entry: control_log_pb2.SchemaChanged.Source) -> SourceSchema:
         entry.descriptor_set,
         dict(entry.field_ids),
         depth,
+        # Protobuf's maps have no order; `Source` has these in the order of the paths.
         tuple(sorted(entry.columns.items())),
         envelope,
     )

@@ -61,14 +61,14 @@ class Decision:
 
 
 def arrow_schema(schema: TopicSchema) -> pa.Schema:
-    """What archives of that version are written with: the columns that its messages have, in the order of
-    their trees.
+    """The Arrow schema of that version's archives: the columns that its messages have, in the order of their
+    trees.
     """
     return arrow_schema_of(_active(schema))
 
 
 def bounded_columns(schema: TopicSchema) -> tuple[BoundedColumn, ...]:
-    """The leaves with statistics and bounds: `layout.bounded_columns_of` of the columns in `arrow_schema`."""
+    """The leaves with statistics and bounds: `columns.bounded_columns_of` the columns in `arrow_schema`."""
     return bounded_columns_of(_active(schema))
 
 
@@ -84,12 +84,11 @@ def column_tree(side: SourceSchema, struct: Json) -> MessageTree:
 def decide(
     topic: str, history: Sequence[TopicSchema], key: Source | None, value: Source | None, ids_above: int = 0
 ) -> Decision:
-    """What the topic's columns are from here on; a first version if `history` is empty.
+    """The topic's columns from here on; a first version if `history` is empty.
 
-    `history` has every recorded version, the oldest first. New field ids are above every id in it and above
-    `ids_above`, the table's last column id (the first version's are from 1 on, because catalogs assign
-    those). The rules stand in docs/protocols/schema-evolution.md. Raises ConfigInvalid for a message that
-    this version does not map.
+    `history` has every recorded version, the oldest first. `ids_above` is the table's last column id; new
+    field ids are above it. The rules are in docs/protocols/schema-evolution.md. Raises ConfigInvalid for a
+    message that this version of the archiver does not map.
     """
     where = [f"topic {topic}, {side}" for side in _SIDES]
     sources = [
@@ -101,9 +100,12 @@ def decide(
     if not history:
         return _first(sources, trees)
     newest = history[-1]
+    # The common case, which does not read the whole history.
     if all(_same(*one) for one in zip(newest.sides(), sources, trees, where, strict=True)):
         return Decision(newest, ())
+    # A copy of the newest version, which has every column ever made. The walk changes it in place.
     columns = newest.schema()
+    # Also above ids that a catalog refused: a field id is never reused.
     ids = itertools.count(max(highest_id(history), ids_above) + 1)
     sides: list[SourceSchema | None] = []
     changes: list[Change] = []
@@ -121,6 +123,7 @@ def decide(
 
 def _first(sources: Sequence[Source | None], trees: Sequence[Trees | None]) -> Decision:
     named = [None if one is None else settled_names(one.target) for one in trees]
+    # Ids are from 1 on, because the catalog assigns its own when it creates the table.
     columns = iceberg_schema(named[0], named[1])
     sides: list[SourceSchema | None] = []
     changes: list[Change] = []
@@ -155,11 +158,12 @@ def _added(side: Literal["key", "value"], field: FieldTree, column: Json) -> Cha
 def _without_gone_names(
     source: Source | None, history: Sequence[TopicSchema], index: int, where: str
 ) -> Source | None:
-    """The source without configured names of fields that an earlier version had and this message has no more:
-    no reason to halt.
+    """The source without configured names of fields that an earlier version had and this message no longer
+    has.
     """
     if source is None or not source.columns:
         return source
+    # A configured name whose field is gone is no reason to halt. One that never had a field is an error.
     recorded = {
         one for schema in history if (side := schema.sides()[index]) is not None for one in side.columns
     }
@@ -184,12 +188,13 @@ def _same(known: SourceSchema | None, source: Source | None, trees: Trees | None
         return known is None and source is None
     if known.message != source.message or known.envelope != source.envelope:
         return False
+    # Trees and not bytes: descriptor sets may differ in comments or files and map to the same columns.
     recorded = trees_of(known.source(), where)
     return recorded == trees and set(known.field_ids) == set(_paths(trees.tree, ""))
 
 
 def _paths(tree: MessageTree, above: str) -> list[str]:
-    """Every path of field numbers that `layout.field_ids` gives."""
+    """Every path of field numbers that `columns.field_ids` gives."""
     found: list[str] = []
     for one in tree.fields:
         path = f"{above}{one.number}"
@@ -234,10 +239,12 @@ def _envelope_text(side: SourceSchema | Source) -> str:
 def _active(schema: TopicSchema) -> Json:
     """The recorded JSON cut down to the columns that the version's messages have."""
     columns = schema.schema()
+    # `key` and `value` are the first two columns. The others never change.
     for column, side in zip(columns["fields"], schema.sides(), strict=False):
         struct = column["type"]
         extra = {one["name"]: one for one in struct["fields"] if one["name"] in (RAW, PREFIX, ERR)}
         if side is None:
+            # Columns of an earlier schema stay in the JSON, but new archives do not have them.
             struct["fields"] = [extra[RAW]]
             continue
         _cut(struct, trees_of(side.source(), "recorded schema").tree, side, "")
@@ -246,14 +253,15 @@ def _active(schema: TopicSchema) -> Json:
 
 
 def _cut(struct: Json, tree: MessageTree, side: SourceSchema, above: str) -> None:
-    """Leave in a struct, in place, the columns of the message's fields in the order of the tree, then the
-    unknown ones'.
+    """Reduce a struct, in place, to the columns of the message's fields in tree order, and
+    `__unrecognized__`.
     """
     columns = mapped(struct)
     unrecognized = next(one for one in struct["fields"] if one["name"] == UNRECOGNIZED)
     kept = []
     for one in tree.fields:
         path = f"{above}{one.number}"
+        # By id and not by name, because a column may have been renamed since.
         column = columns[side.field_ids[path]]
         kept.append(column)
         if one.message is not None:

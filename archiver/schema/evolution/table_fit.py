@@ -23,7 +23,7 @@ from archiver.schema.evolution.recorded import SourceSchema, TopicSchema, parse_
 
 @dataclass(frozen=True)
 class Fit:
-    """How a table stands to a topic's schema."""
+    """The result of comparing a table with a topic's schema."""
 
     schema: TopicSchema
     """The schema itself, or the same with other ids for columns without archives; then it must be recorded as
@@ -39,26 +39,30 @@ def fit_table(
 
     `history`: the recorded versions, `schema` itself last once it is recorded. `last_column_id`: the highest
     id the table ever gave. `written`: the newest version with which an archive was written, 0 if none was.
-    Raises Halt if a column that archives were written with is gone, if one of ours has another type, or if a
-    name that a column needs is taken by one that is not ours.
+    Raises Halt if a column with archives is gone, or if a column of the archiver has another type. Also if
+    an external column has a name that a new column needs.
     """
     ours, table = schema.schema(), parse_schema_json(table_json)
+    # Both are changed in place below, and compared with these copies.
     before = copy.deepcopy(ours), copy.deepcopy(table)
+    # Data files refer to these ids, so none of them can change any more.
     used = {number for one in history if one.version <= written for number in ids_of(one.schema())}
     everything = history if history and history[-1].version == schema.version else (*history, schema)
+    # Above every id that the table or a recorded version ever had.
     fresh = itertools.count(max(last_column_id, highest_id(everything)) + 1)
     _Fitting(used, _former_names(everything), last_column_id, fresh).struct(ours, table, "")
     lacking = None if table == before[1] else schema_text(table)
     if ours == before[0]:
         return Fit(schema, lacking)
+    # `ids_of` walks both in the same order, because only ids differ.
     ids = dict(zip(ids_of(before[0]), ids_of(ours), strict=True))
     key, value = (_renumbered(side, ids) for side in schema.sides())
     return Fit(replace(schema, iceberg_json=schema_text(ours), key=key, value=value), lacking)
 
 
 class _Fitting:
-    """One walk through our schema and the table's, both changed in place: ours to the ids, the table's to
-    what it lacks.
+    """One walk through our schema and the table's. Changes both in place: ours gets the table's ids, the
+    table's gets the missing columns.
     """
 
     def __init__(
@@ -77,7 +81,7 @@ class _Fitting:
         """Fit a struct, or the schema itself."""
         by_id = {one["id"]: one for one in table["fields"]}
         known = [self._known(one, by_id, path) for one in ours["fields"]]
-        # A column that is known by its id may be about to give its name to another one.
+        # A column that is known by its id may be about to pass its name to another one.
         claimed = {one["id"] for one in known if one is not None}
         by_name = {one["name"]: one for one in table["fields"] if one["id"] not in claimed}
         lacking: list[Json] = []
@@ -88,9 +92,11 @@ class _Fitting:
             if theirs is None:
                 lacking.append(self._addable(one, where))
                 continue
+            # A name that we gave earlier is updated. Any other name is an external rename, and stays.
             if theirs["name"] != one["name"] and theirs["name"] in self._former_names.get(one["id"], ()):
                 theirs["name"] = one["name"]
                 named.append(theirs)
+            # The catalog may have assigned another id. The id in the table counts.
             one["id"] = theirs["id"]
             theirs["type"] = self._type(one["type"], theirs["type"], where)
         table["fields"] += lacking
@@ -107,6 +113,7 @@ class _Fitting:
                     "archive to another table"
                 )
             return same
+        # Without archives, an equal id may belong to a column of another program.
         if same is not None and (
             same["name"] == ours["name"] or same["name"] in self._former_names.get(ours["id"], ())
         ):
@@ -119,8 +126,10 @@ class _Fitting:
         """
         if ours["required"]:
             raise Halt(f"the table has no column {where}; restore it, or archive to another table")
+        # The table may have given these ids to a column that is dropped by now.
         if any(number <= self._last_column_id for number in ids_of(ours)):
             _renumber(ours, self._fresh)
+        # A copy, because the two schemas are changed independently.
         return copy.deepcopy(ours)
 
     def _type(self, ours: Any, table: Any, where: str) -> Any:
@@ -128,8 +137,10 @@ class _Fitting:
         if isinstance(ours, str) or isinstance(table, str) or ours["type"] != table["type"]:
             same = isinstance(ours, str) and isinstance(table, str) and type_text(ours) == type_text(table)
             if same:
+                # The types are equal, but `decimal` has two spellings: the table's own stays.
                 return table
             if isinstance(ours, str) and isinstance(table, str) and is_wider(table, ours):
+                # Iceberg may widen the column. The opposite, a wider table, is an external change.
                 return ours
             raise Halt(
                 f"column {where} of the table has type {type_text(table)}, the topic's schema says "
@@ -141,6 +152,7 @@ class _Fitting:
             return table
         for part in ("element",) if ours["type"] == "list" else ("key", "value"):
             number = f"{part}-id"
+            # Elements and values have ids too, and files refer to those.
             if ours[number] != table[number] and ours[number] in self._used:
                 raise Halt(
                     f"column {where} of the table has another {part} (field id {table[number]}, not "

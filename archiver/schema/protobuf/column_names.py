@@ -23,9 +23,10 @@ def column_names(requested: Sequence[str], taken: Iterable[str]) -> list[str]:
     """A name for each requested one, in order: itself, or where it is taken `NAME_v2`, `NAME_v3`, …. The
     first of equal names keeps it.
 
-    `taken`: the names of the other columns at this level, dropped ones too. Our own columns' names are always
-    taken. Case does not count.
+    `taken`: the names of the other columns at this level, dropped ones too. The archiver's own columns' names
+    are always taken.
     """
+    # Lower case, because engines such as Spark do not distinguish case.
     used = {name.lower() for name in (*RESERVED_NAMES, *taken)}
     names: list[str] = []
     first_free: dict[str, int] = {}
@@ -33,7 +34,7 @@ def column_names(requested: Sequence[str], taken: Iterable[str]) -> list[str]:
         name, number = want, first_free.get(want.lower(), 2)
         while name.lower() in used:
             name, number = f"{want}_v{number}", number + 1
-        # Names are only added: a suffix that was taken once is never tried again.
+        # Names are only added, so a suffix that was taken is never tried again.
         first_free[want.lower()] = number
         used.add(name.lower())
         names.append(name)
@@ -45,13 +46,14 @@ def wanted_names(tree: MessageTree, columns: Mapping[str, str] | Sequence[tuple[
     clash.
 
     `columns`: dotted path of Protobuf field names (`address.city`; through lists and maps as through
-    messages; an extension by its full name with underscores) to the column's name. Raises ConfigInvalid,
-    naming the path, for a path that is not there (near ones are listed), and for a name that is no plain
-    identifier or belongs to a column of the archiver's own.
+    messages; an extension by its full name with underscores) to the column's name. Raises ConfigInvalid for a
+    path that does not exist (similar ones are listed), and for a name that is no plain identifier or is
+    reserved. The error names the path.
     """
     renames = dict(columns)
     if not renames:
         return tree
+    # Names are checked before paths, so that a wrong name is reported even for a wrong path.
     for path, name in renames.items():
         _check(tree, path, name)
     seen: set[str] = set()
@@ -80,6 +82,7 @@ def _check(tree: MessageTree, path: str, name: str) -> None:
 def _renamed(tree: MessageTree, renames: Mapping[str, str], above: str, seen: set[str]) -> MessageTree:
     fields: list[FieldTree] = []
     for one in tree.fields:
+        # Paths have Protobuf names at every level, also below a renamed field.
         path = f"{above}{one.name}"
         name = one.name
         if path in renames:

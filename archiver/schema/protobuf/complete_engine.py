@@ -1,9 +1,9 @@
 """The complete engine, on the `protobuf` package: record by record, slow, and the reference for doubtful
 records.
 
-It defines the meaning of every unusual record: what is undecodable, what the columns hold if the wire repeats
-a field, and which bytes are in `__unrecognized__`. It follows Protobuf's own rules (last one wins, messages
-are merged, unknown fields are kept) with Protobuf's own parser.
+It defines the meaning of every unusual record: what is undecodable, what the columns hold if a field is
+repeated on the wire, and which bytes are in `__unrecognized__`. It follows Protobuf's own rules (last one
+wins, messages are merged, unknown fields are kept) with Protobuf's own parser.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
 _INT32_RANGE = range(-(2**31), 2**31)
 _ENUMS_KEPT = 1024
 _PART_ROWS, _PART_BYTES = 256, 64 * 1024
-"""Rows that are Python objects at a time when they are decoded: so many, or with so many bytes, whichever is
-fewer."""
+"""Limits for the rows that are Python objects at the same time during decoding. The limit that is reached
+first applies."""
 _ENCODED_ROWS = 256
 
 _DEFAULTS: Mapping[Kind, object] = {
@@ -62,6 +62,8 @@ class ProtobufEngine:
         self._message_type = message_type
         self._places = _places(self._tree)
         self._class: Any = GetMessageClass(judge_descriptor(tree, recursive=False))
+        # Messages beyond the recursion depth stay bytes in `_class`. Only this second class parses inside
+        # them.
         self._verdict: Any = (
             GetMessageClass(judge_descriptor(tree, recursive=True)) if _has_encoded(tree) else None
         )
@@ -72,8 +74,8 @@ class ProtobufEngine:
         return self._message_type
 
     def refusal(self, payload: bytes) -> str | None:
-        """Why the parser refuses the payload, None if it does not; encoded messages are parsed too. Quick:
-        nothing is mapped.
+        """Why the parser refuses the payload, None if it does not; encoded messages are parsed too. Quick,
+        because no columns are made.
         """
         try:
             (self._verdict or self._class).FromString(payload)
@@ -82,13 +84,14 @@ class ProtobufEngine:
         return None
 
     def knows_all(self, payload: bytes) -> bool:
-        """Whether the parser takes the payload and finds no field in it that the schema does not know. Quick:
-        nothing is mapped.
+        """Whether the parser accepts the payload and finds no unknown field in it. Quick, because no columns
+        are made.
         """
         try:
             message = self._class.FromString(payload)
         except DecodeError:
             return False
+        # The library has no test for unknown fields at all levels, so two encodings are compared.
         before = message.SerializeToString()
         message.DiscardUnknownFields()
         return bool(message.SerializeToString() == before)
@@ -103,21 +106,22 @@ class ProtobufEngine:
         return Decoded(columns, errors)
 
     def _part(self, payloads: Any, first: int, errors: dict[int, str]) -> Any:
-        """The columns of a few rows; they are Python objects for a short time, about 100 bytes for each
-        value.
+        """The columns of a few rows. Their Python objects, about 100 bytes for each value, live only during
+        this call.
         """
         rows: list[dict[str, Any] | None] = []
         for row, payload in enumerate(payloads.to_pylist(), first):
             try:
                 rows.append(_columns(self._tree, self._parsed(payload)))
             except (DecodeError, UnicodeDecodeError, _Unmappable) as error:
+                # One bad record must not affect the other rows of its batch.
                 rows.append(None)
                 errors[row] = _why(self._tree, error)
         return arrow.array(rows, type=self._message_type)
 
     def error_of(self, payload: bytes) -> str | None:
-        """Why `decode` refuses the payload, None if it does not. No column is made, and only fields that a
-        column may not hold are read.
+        """Why `decode` refuses the payload, None if it does not. Makes no columns, and reads only fields that
+        may not fit one.
         """
         try:
             _check_places(self._places, self._parsed(payload))
@@ -127,6 +131,7 @@ class ProtobufEngine:
 
     def _parsed(self, payload: bytes) -> Any:
         if self._verdict is not None:
+            # Only for its errors: a column must never hold an encoded message that cannot be read.
             self._verdict.FromString(payload)
         return self._class.FromString(payload)
 
@@ -152,6 +157,7 @@ class ProtobufEngine:
 
 def _parts(payloads: pa.BinaryArray) -> list[tuple[int, int]]:
     """(first, count) of groups of rows that become Python objects together: so few bytes, or one row."""
+    # Bytes bound the number of values, and so the memory of the Python objects.
     sums = np.concatenate(([0], np.cumsum(lengths_of(payloads))))
     found, start = [], 0
     while start < len(payloads):
@@ -161,6 +167,7 @@ def _parts(payloads: pa.BinaryArray) -> list[tuple[int, int]]:
         )
         found.append((start, end - start))
         start = end
+    # pyarrow.concat_arrays needs at least one array.
     return found or [(0, 0)]
 
 
@@ -180,6 +187,7 @@ def _places(tree: MessageTree) -> tuple[_Place, ...]:
     found: list[_Place] = []
     for one in tree.fields:
         inside = () if one.message is None else _places(one.message)
+        # Only timestamps and JSON can hold values that the parser accepts and a column does not.
         if inside or one.kind is Kind.TIMESTAMP or one.json is not None:
             found.append((one, f"f{one.number}", inside))
     return tuple(found)
@@ -195,7 +203,7 @@ def _check_places(places: tuple[_Place, ...], message: Any) -> None:
             for item in getattr(message, name):
                 _check_value(one, inside, item)
         else:
-            # The last value of a key counts, as in `_map`, but each value is checked.
+            # As in `_map`: the last value of a key wins, but each value is converted.
             for entry in getattr(message, name):
                 _check_value(one, inside, entry.f2)
 
@@ -208,14 +216,16 @@ def _check_value(one: FieldTree, inside: tuple[_Place, ...], value: Any) -> None
 
 
 def _why(tree: MessageTree, error: Exception) -> str:
-    """The text of `__err__`. The library names our wire form: only what follows is of use."""
+    """The text of `__err__`."""
+    # The library puts the name of our wire message first, which means nothing to a reader of the table.
     reason = str(error).rpartition("': ")[2]
     return f"cannot be decoded as {tree.full_name}: {reason}"
 
 
 def _column_tree(tree: MessageTree, struct: Any) -> MessageTree:
-    """The tree with the names of the struct's columns, which stand in the same order."""
+    """The tree with the names of the struct's columns, which are in the same order."""
     fields: list[FieldTree] = []
+    # The last column is `__unrecognized__`, which is no field.
     for one, column in zip(tree.fields, list(struct)[:-1], strict=True):
         kind = column.type
         if one.shape is not Shape.SINGLE:
@@ -238,7 +248,9 @@ def _has_encoded(tree: MessageTree) -> bool:
 
 
 def _columns(tree: MessageTree, message: Any) -> dict[str, Any]:
-    """One message as the values of its columns, by name. Takes the message apart if it has unknown fields."""
+    """One message as the values of its columns, by name. Clears fields of the message if it has unknown
+    ones.
+    """
     result: dict[str, Any] = {}
     for one in tree.fields:
         name = f"f{one.number}"
@@ -250,16 +262,16 @@ def _columns(tree: MessageTree, message: Any) -> dict[str, Any]:
             result[one.name] = _value(one, getattr(message, name)) if message.HasField(name) else None
         else:
             result[one.name] = _value(one, getattr(message, name))
+    # Last, because it clears the known fields of the message.
     result[UNRECOGNIZED] = _unrecognized(tree, message)
     return result
 
 
 def _unrecognized(tree: MessageTree, message: Any) -> bytes | None:
-    """The unknown fields of this level as they were on the wire: what is left when the known ones are
-    cleared.
-    """
+    """The unknown fields of this level as they were on the wire; None without any."""
     if len(UnknownFieldSet(message)) == 0:
         return None
+    # The library does not return the bytes of unknown fields, so what remains is encoded.
     for one in tree.fields:
         message.ClearField(f"f{one.number}")
     result: bytes = message.SerializeToString()
@@ -267,16 +279,17 @@ def _unrecognized(tree: MessageTree, message: Any) -> bytes | None:
 
 
 def _map(tree: FieldTree, entries: Any) -> list[tuple[Any, Any]]:
-    """A map's entries without double keys: the last value of a key stands, at the place of the first."""
+    """A map's entries without duplicate keys: the last value of a key wins, at the place of the first."""
     assert tree.key is not None
     result: dict[Any, Any] = {}
     for entry in entries:
+        # A dict keeps the place of the first insertion.
         result[_value(tree.key, entry.f1)] = _value(tree, entry.f2)
     return list(result.items())
 
 
 def _value(tree: FieldTree, value: Any) -> Any:
-    """One value as it stands in its column."""
+    """One value in its column form."""
     if tree.message is not None:
         return _columns(tree.message, value)
     if tree.json is not None:
@@ -287,10 +300,12 @@ def _value(tree: FieldTree, value: Any) -> Any:
         seconds, nanos = value.f1, value.f2
         if not (SECONDS_MIN <= seconds <= SECONDS_MAX and 0 <= nanos <= NANOS_MAX):
             raise _Unmappable(f"field {tree.name}: timestamp of {seconds} s and {nanos} ns {OUT_OF_YEARS}")
+        # Columns hold microseconds. The bytes then differ, so the record keeps `__raw__`.
         return seconds * 1_000_000 + nanos // 1000
     if tree.wrapped:
         value = value.f1
     if tree.enum is not None:
+        # A number that the enum does not have is kept as decimal text.
         return _names(tree.enum).get(value, str(value))
     return Decimal(value) if tree.kind in _UNSIGNED_64 else value
 
@@ -302,6 +317,7 @@ def _fill(tree: MessageTree, row: Mapping[str, Any], message: Any) -> None:
         if value is None:
             continue
         if one.shape is Shape.SINGLE:
+            # Without presence, Protobuf's libraries do not write a default.
             if one.presence or not _is_default(one, value):
                 _set(one, value, message, name)
             continue
@@ -317,6 +333,7 @@ def _fill(tree: MessageTree, row: Mapping[str, Any], message: Any) -> None:
             else:
                 repeated.append(_scalar(one, item))
     if row[UNRECOGNIZED] is not None:
+        # The library keeps unknown fields after the known ones, which is the canonical order.
         message.MergeFromString(row[UNRECOGNIZED])
 
 
@@ -334,6 +351,7 @@ def _set(tree: FieldTree, value: Any, message: Any, name: str) -> None:
     """Set a single field; present even when it holds its default. None: the default (only in map entries)."""
     if _is_message(tree):
         child = getattr(message, name)
+        # An empty message must be present too.
         child.SetInParent()
         _set_message(tree, value, child)
     else:
@@ -349,20 +367,23 @@ def _set_message(tree: FieldTree, value: Any, message: Any) -> None:
     elif tree.kind is Kind.ENCODED:
         message.MergeFromString(value)
     elif tree.kind is Kind.TIMESTAMP:
+        # Integer arithmetic: `timestamp()` is a float, which is not exact for distant years.
         us = (value - _EPOCH) // timedelta(microseconds=1)
         message.f1, message.f2 = us // 1_000_000, us % 1_000_000 * 1000
+    # A wrapper has no presence inside: its default is not written.
     elif not _is_default(tree, value):
         message.f1 = _scalar(tree, value)
 
 
 def _scalar(tree: FieldTree, value: Any) -> Any:
-    """A column's value as the wire form wants it. Raises pyarrow.ArrowInvalid for text that is no value of
-    the enum.
+    """A column's value in the wire form. Raises pyarrow.ArrowInvalid for text that is no value of the
+    enum.
     """
     if tree.enum is not None:
         numbers = _numbers(tree.enum)
         if value in numbers:
             return numbers[value]
+        # Decimal text is a number that the enum did not have.
         number = int(value) if value.lstrip("-").isdigit() else None
         if number is None or number not in _INT32_RANGE:
             raise pa.ArrowInvalid(f"field {tree.name}: {value!r} is no value of its enum")
@@ -382,6 +403,7 @@ def _numbers(enum: EnumTree) -> Mapping[str, int]:
 
 def _is_default(tree: FieldTree, value: Any) -> bool:
     if tree.kind in _FLOATS:
+        # -0.0 equals 0.0 but is written on the wire.
         return bool(value == 0.0 and math.copysign(1.0, value) > 0)
     if tree.enum is not None:
         return bool(_scalar(tree, value) == 0)

@@ -1,11 +1,10 @@
 """The wire form for the complete engine: like `wire`, but with all structure that Protobuf's own parser must
 understand.
 
-It translates a tree to a file of edition 2023. Oneofs are oneofs (the last one wins), and groups are groups.
-Struct, Value and ListValue have their fields, and a message that occurs twice is merged, even if its column
-holds it encoded. The parser accepts exactly the payloads that it would accept with the user's descriptor,
-except that text that is not UTF-8 is refused in every syntax. Names are those of `wire`: `f` and the number.
-They do not depend on names in the user's schema: two topics may use the same ones.
+It translates a tree to a file of edition 2023. A message that occurs twice is merged, even if its column
+holds it encoded. The parser accepts exactly the payloads that it would accept with the user's descriptor.
+There is one exception: text that is not UTF-8 is refused in every syntax. Names are those of `wire`: `f` and
+the number.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ _JSON: dict[JsonForm, str] = {"struct": "Struct", "value": "Value", "list": "Lis
 def judge_descriptor(tree: MessageTree, recursive: bool) -> Descriptor:
     """The linked descriptor of the tree's wire form, in a pool of its own.
 
-    What the tree keeps encoded is with `recursive` of the message's real type, so that the parser judges all
-    of it; without, it is a message that knows no field, which keeps and joins the bytes as they are.
+    With `recursive`, fields that the tree keeps encoded have the message's real type, so that the parser
+    checks all of it. Without, they are a message without fields, which keeps and joins the bytes unchanged.
     """
     file = _new_file()
     name = _message(file, tree, (), recursive)
@@ -46,9 +45,15 @@ def json_descriptor(form: JsonForm) -> Descriptor:
 def _new_file() -> FileDescriptorProto:
     """A file with the messages that every tree may need."""
     file = FileDescriptorProto(
-        name="judge.proto", package=_PACKAGE, syntax="editions", edition=descriptor_pb2.EDITION_2023
+        # Only an edition lets one file mix packed, expanded, delimited and implicit fields.
+        name="judge.proto",
+        package=_PACKAGE,
+        syntax="editions",
+        edition=descriptor_pb2.EDITION_2023,
     )
+    # Fields with presence say so one by one, in `_present`.
     file.options.features.field_presence = FeatureSet.IMPLICIT
+    # It has no fields: the parser keeps all bytes as unknown fields, and merges repetitions.
     file.message_type.add(name=_OPAQUE)
     stamp = file.message_type.add(name=_TIMESTAMP)
     _add(stamp, SECONDS, FieldDescriptor.TYPE_INT64)
@@ -61,10 +66,12 @@ def _new_file() -> FileDescriptorProto:
         _JSON["value"],
         repeated=True,
     )
+    # A list of entries instead of a map keeps order and duplicate keys.
     entry = file.message_type.add(name=_ENTRY)
     _present(_add(entry, 1, FieldDescriptor.TYPE_STRING))
     _add(entry, 2, FieldDescriptor.TYPE_MESSAGE, _JSON["value"])
     value = file.message_type.add(name=_JSON["value"])
+    # A real oneof: the parser keeps the last alternative, as the user's descriptor would.
     value.oneof_decl.add(name="kind")
     for number, kind in enumerate((Kind.ENUM, Kind.DOUBLE, Kind.STRING, Kind.BOOL), 1):
         _add(value, number, TYPES[kind]).oneof_index = 0
@@ -74,6 +81,7 @@ def _new_file() -> FileDescriptorProto:
 
 
 def _linked(file: FileDescriptorProto, name: str) -> Descriptor:
+    # A pool of its own, because the names are the same for every topic.
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")
@@ -83,11 +91,13 @@ def _message(file: FileDescriptorProto, tree: MessageTree, above: tuple[str, ...
     """Add the message of a tree and those inside it; `above`: the names of the messages around it. Returns
     its name.
     """
+    # Names do not depend on the user's schema: two topics may use the same ones.
     message = file.message_type.add(name=f"M{len(file.message_type)}")
     inside = (*above, message.name)
     oneofs: dict[int, int] = {}
     for one in (*tree.fields, *(tree.left_out if recursive else ())):
         if one.shape is Shape.MAP:
+            # No map entry of Protobuf: its parser would hide entries with unknown fields.
             entry = file.message_type.add(name=f"M{len(file.message_type)}")
             assert one.key is not None
             _present(_add(entry, 1, TYPES[one.key.kind]))
@@ -97,10 +107,12 @@ def _message(file: FileDescriptorProto, tree: MessageTree, above: tuple[str, ...
         field = _item(file, message, one.number, one, inside, recursive)
         if one.shape is Shape.REPEATED:
             field.label = FieldDescriptorProto.LABEL_REPEATED
+            # A wrapper has the kind of its scalar, but is a message and never packed.
             if one.kind not in LENGTH_DELIMITED and not one.wrapped:
                 field.options.features.repeated_field_encoding = (
                     FeatureSet.PACKED if one.packed else FeatureSet.EXPANDED
                 )
+        # A real oneof, so that the last member on the wire wins, as with the user's descriptor.
         elif one.oneof is not None:
             if one.oneof not in oneofs:
                 oneofs[one.oneof] = len(message.oneof_decl)
@@ -135,6 +147,7 @@ def _type_name(
         return _JSON[tree.json]
     if tree.wrapped:
         name = f"Wrapped_{tree.kind.value}"
+        # Made on first use; fields of one kind share it.
         if all(one.name != name for one in file.message_type):
             field = _add(file.message_type.add(name=name), 1, TYPES[tree.kind])
             if has_wire_presence(FieldTree(1, "", tree.kind)):
@@ -143,6 +156,7 @@ def _type_name(
     if tree.kind is Kind.TIMESTAMP:
         return _TIMESTAMP
     if tree.kind is Kind.ENCODED:
+        # The enclosing message that has this type: the parser follows the recursion to any depth.
         return inside[-tree.above] if recursive and tree.above is not None else _OPAQUE
     return None if tree.message is None else _message(file, tree.message, inside, recursive)
 
@@ -159,6 +173,7 @@ def _add(
 
 
 def _present(field: FieldDescriptorProto) -> None:
-    """Tell absent from default; a message does in any case."""
+    """Give a field presence, so that absent and default differ."""
+    # A message has presence in any case.
     if field.type != FieldDescriptorProto.TYPE_MESSAGE:
         field.options.features.field_presence = FeatureSet.EXPLICIT

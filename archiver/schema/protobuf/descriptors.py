@@ -1,9 +1,8 @@
-"""Descriptor sets: files made by `protoc --include_imports --descriptor_set_out`, read and checked.
+"""Reads and checks descriptor sets, and turns a message into the tree of its columns.
 
-A `Source` is the name of a message with its descriptor set, read from a file or from bytes. It parses, links,
-has its message and maps to columns. Its bytes hold only the files that the message needs, without comments,
-and are the same for the same content. Nothing is registered in the process-wide descriptor pool, where two
-topics could clash.
+A `Source` is the name of a message with its descriptor set. It parses, links, has its message and maps to
+columns. Its bytes hold only the files that the message needs, without comments. Equal content gives equal
+bytes. Nothing is registered in the process-wide descriptor pool, where two topics could clash.
 """
 
 from __future__ import annotations
@@ -52,19 +51,22 @@ Files: TypeAlias = Mapping[str, File]
 """The files of a set by name."""
 
 
+# --- The files of a set: parse, select, check, link
 def parse_files(data: bytes, where: str) -> Files:
-    """The files of a serialized set by name. Raises ConfigInvalid for what is no set, an empty one, and two
-    files of one name.
+    """The files of a serialized set by name. Raises ConfigInvalid if `data` is no set, is empty, or has two
+    different files of one name.
     """
     files = descriptor_pb2.FileDescriptorSet()
     try:
         files.ParseFromString(data)
     except DecodeError as error:
         raise ConfigInvalid(f"{where} is not a FileDescriptorSet: {error}; {BUILD}") from error
+    # Random bytes can parse as a set of unknown fields, which has no named files.
     if not files.file or not all(one.name for one in files.file):
         raise ConfigInvalid(f"{where} is not a FileDescriptorSet: it names no files; {BUILD}")
     result: dict[str, File] = {}
     for one in files.file:
+        # Equal copies of a file do no harm: sets that were concatenated have them.
         if result.setdefault(one.name, one) != one:
             raise ConfigInvalid(
                 f"{where} holds two different files {one.name}; build it again from one source tree"
@@ -82,7 +84,9 @@ def needed_files(files: Files, message: str, where: str) -> bytes:
     for name in order:
         one = result.file.add()
         one.CopyFrom(files[name])
+        # Comments and line numbers would make equal schemas differ.
         one.ClearField("source_code_info")
+    # The bytes are recorded in the ledger and compared, so equal content must give equal bytes.
     return result.SerializeToString(deterministic=True)
 
 
@@ -92,15 +96,15 @@ def linked(files: Files, message: str, where: str) -> Descriptor:
     """
     order = _ordered(files, message, where)
     _check_names(files, order, where)
+    # The default pool is shared by the process: two topics may define one name differently.
     pool = descriptor_pool.DescriptorPool()
     for name in order:
         try:
             pool.AddSerializedFile(files[name].SerializeToString())
         except (TypeError, KeyError, ValueError) as error:
             for full, one in _messages(files[name]):
-                if (
-                    len(one.field) > COLUMNS_MAX
-                ):  # the library has a limit near this one, and its error does not name the file
+                # The library has a limit near this one, and its error does not name the file.
+                if len(one.field) > COLUMNS_MAX:
                     here = f"{name}, message {full}, field {one.field[COLUMNS_MAX].name}"
                     raise ConfigInvalid(
                         f"{where}: {here}: has more than {COLUMNS_MAX} fields; choose a smaller message"
@@ -118,7 +122,9 @@ def _ordered(files: Files, message: str, where: str) -> list[str]:
     """
     order: dict[str, None] = {}
     _visit(files, _home(files, message, where), order, (), where)
+    # A file that declares an extension may be imported by none of the files that the message needs.
     extending = [one for one in files.values() if any(_extensions(one))]
+    # An added file may bring further messages that other files extend, so repeat until none is added.
     while True:
         inside = _contained([files[name] for name in order], message)
         more = [
@@ -128,6 +134,7 @@ def _ordered(files: Files, message: str, where: str) -> list[str]:
         ]
         if not more:
             return list(order)
+        # Sorted, so that the order of files in the set does not change the result.
         for name in sorted(more):
             _visit(files, name, order, (), where)
 
@@ -135,6 +142,7 @@ def _ordered(files: Files, message: str, where: str) -> list[str]:
 def _visit(files: Files, name: str, order: dict[str, None], above: tuple[str, ...], where: str) -> None:
     if name in order:
         return
+    # Checked before the depth limit, so that a cycle is reported as one.
     if name in above:
         raise ConfigInvalid(
             f"{where}: {name} imports itself through {' -> '.join((*above[above.index(name) :], name))}"
@@ -150,6 +158,7 @@ def _visit(files: Files, name: str, order: dict[str, None], above: tuple[str, ..
         )
     for dependency in files[name].dependency:
         _visit(files, dependency, order, (*above, name), where)
+    # Added after its imports: the pool links a file only when they are there.
     order[name] = None
 
 
@@ -158,6 +167,7 @@ def _home(files: Files, message: str, where: str) -> str:
     homes: dict[str, list[str]] = {}
     for one in files.values():
         for name, declared in _messages(one):
+            # The compiler generates entries of maps; a topic cannot name one as its message.
             if not declared.options.map_entry:
                 homes.setdefault(name, []).append(one.name)
     if message in homes:
@@ -202,8 +212,10 @@ def _contained(files: Sequence[File], message: str) -> set[str]:
         for name, declared in _messages(file):
             fields.setdefault(f".{name}", []).extend(declared.field)
         for extension in _extensions(file):
+            # An extension is a field of the extended message, in another file.
             fields.setdefault(extension.extendee, []).append(extension)
     inside: set[str] = set()
+    # A list instead of recursion: messages may contain one another.
     waiting = [f".{message}"]
     while waiting:
         name = waiting.pop()
@@ -267,10 +279,10 @@ def _check_type(
 ) -> None:
     """The type of a field is defined in a needed file."""
     name = field.type_name
-    if (
-        not name.startswith(".") or name[1:] in homes
-    ):  # without the dot it is relative, and the library looks for it
+    # A name without the leading dot is relative, and the library resolves it.
+    if not name.startswith(".") or name[1:] in homes:
         return
+    # The type may be in a file of the set that is not imported: that error names the file.
     for other in files.values():
         if name[1:] in _declared(other):
             raise ConfigInvalid(
@@ -283,6 +295,7 @@ def _check_type(
     )
 
 
+# --- Well-known types that become a single column
 _PACKAGE = "google.protobuf."
 
 _WRAPPED: Mapping[str, int] = {
@@ -311,6 +324,7 @@ _VALUE: Mapping[int, int] = {
 
 def is_timestamp(descriptor: Descriptor) -> bool:
     """Whether it is google.protobuf.Timestamp."""
+    # A set may declare another message of this name. Only the well-known fields make it a timestamp.
     return _short(descriptor) == "Timestamp" and _types(descriptor) == {
         1: FieldDescriptor.TYPE_INT64,
         2: FieldDescriptor.TYPE_INT32,
@@ -320,14 +334,15 @@ def is_timestamp(descriptor: Descriptor) -> bool:
 def wrapped_scalar(descriptor: Descriptor) -> int | None:
     """The scalar type inside google.protobuf.Int32Value and the like; None for another message."""
     scalar = _WRAPPED.get(_short(descriptor))
+    # With presence inside, an empty wrapper and a wrapped default would be two values of one column.
     if scalar is None or _types(descriptor) != {1: scalar} or descriptor.fields[0].has_presence:
         return None
     return scalar
 
 
 def json_form(descriptor: Descriptor) -> JsonForm | None:
-    """Which of Struct, Value and ListValue it is; None for another message. All three are looked at: they
-    hold one another.
+    """Which of Struct, Value and ListValue it is; None for another message. Checks all three, because they
+    contain one another.
     """
     form = _FORMS.get(_short(descriptor))
     if form is None:
@@ -335,11 +350,13 @@ def json_form(descriptor: Descriptor) -> JsonForm | None:
     value = descriptor if form == "value" else _inner(descriptor, "fields" if form == "struct" else "values")
     if value is None or _short(value) != "Value" or _types(value) != _VALUE:
         return None
+    # The six alternatives must exclude one another, because JSON holds one value.
     if len(value.oneofs) != 1 or len(value.oneofs[0].fields) != len(_VALUE):
         return None
     struct, listed = value.fields_by_number[5].message_type, value.fields_by_number[6].message_type
     if _short(struct) != "Struct" or _short(listed) != "ListValue":
         return None
+    # Both containers must hold Value again, because the conversion is recursive.
     return form if _short(_inner(struct, "fields")) == _short(_inner(listed, "values")) == "Value" else None
 
 
@@ -368,6 +385,7 @@ def _types(descriptor: Descriptor) -> Mapping[int, int]:
     return {one.number: 0 if one.is_repeated else one.type for one in descriptor.fields}
 
 
+# --- The tree of a message
 def build_tree(
     descriptor: Descriptor,
     recursion_depth: int = RECURSION_DEPTH,
@@ -377,9 +395,9 @@ def build_tree(
     """The tree of a message type, with Protobuf's names (of an extension the full name, dots as underscores).
 
     A message type stands inside itself at most `recursion_depth` times (0 to 10); where it would stand once
-    more, the field is ENCODED. Raises ConfigInvalid, naming file, message and field, for a message set and
-    for messages that are deeper than DEPTH_MAX or have more than `columns_max` fields at all levels together,
-    or more than `levels_max` levels as the libraries count them (None: not counted).
+    more, the field is ENCODED. Raises ConfigInvalid, naming file, message and field, for a message set, and
+    for a message over one of the limits. These are DEPTH_MAX, `columns_max` fields at all levels together,
+    and `levels_max` levels as the libraries count them (None: not counted).
     """
     return _Builder(descriptor, recursion_depth, columns_max, levels_max).message(descriptor, "", ())
 
@@ -403,11 +421,12 @@ _SCALARS: Mapping[int, Kind] = {
     FieldDescriptor.TYPE_ENUM: Kind.ENUM,
 }
 
+# Levels of Arrow types, as LIBRARY_LEVELS_MAX counts them.
 _LIST_LEVELS, _MAP_LEVELS = 2, 3
 
 
 class _Builder:
-    """Walks one message type; counts fields so that a wide one is refused before it fills memory."""
+    """Walks one message type, and counts fields, so that a wide one is refused before it fills memory."""
 
     def __init__(
         self, root: Descriptor, recursion_depth: int, columns_max: int, levels_max: int | None
@@ -424,12 +443,14 @@ class _Builder:
 
     def message(self, descriptor: Descriptor, path: str, above: tuple[str, ...]) -> MessageTree:
         """The tree of `descriptor`, met at `path` (dotted names) inside the messages `above`."""
+        # Also bounds the recursion of this walk.
         if len(above) >= DEPTH_MAX:
             raise self._refused(
                 path,
                 f"has more than {DEPTH_MAX} levels of messages; choose a flatter message or a smaller "
                 "recursion_depth",
             )
+        # A message set has its own wire format of groups, which the engines do not read.
         if descriptor.GetOptions().message_set_wire_format:
             raise self._refused(
                 path,
@@ -437,6 +458,7 @@ class _Builder:
                 "schema, or use a message without it",
             )
         fields = self._fields(descriptor, path, (*above, descriptor.full_name))
+        # A group has no length, so its bytes alone are no message: they get no column.
         left_out = tuple(one for one in fields if one.kind is Kind.ENCODED and one.delimited)
         return MessageTree(
             tuple(one for one in fields if one not in left_out), descriptor.full_name, left_out
@@ -446,10 +468,12 @@ class _Builder:
         """The fields and extensions of a message by number; `above` ends with the message itself."""
         named = [(one, one.name) for one in descriptor.fields]
         if descriptor.is_extendable:
+            # Extensions of two packages may have one short name, so a column gets the full name.
             named += [
                 (one, one.full_name.replace(".", "_"))
                 for one in descriptor.file.pool.FindAllExtensions(descriptor)
             ]
+        # The number decides the order of columns. Declaration order may change without a change of meaning.
         named.sort(key=lambda pair: pair[0].number)
         return [self._leveled(one, name, f"{path}.{name}".lstrip("."), above) for one, name in named]
 
@@ -462,8 +486,7 @@ class _Builder:
         levels = _MAP_LEVELS if is_map else _LIST_LEVELS if descriptor.is_repeated else 1
         self._level += levels
         found = self._field(descriptor, name, path, above)
-        # A Timestamp and a wrapper are messages on the wire, which is the form that passes between the
-        # libraries.
+        # A Timestamp and a wrapper are one column, but messages in the wire form that the libraries exchange.
         deepest = self._level + (1 if found.kind is Kind.TIMESTAMP or found.wrapped else 0)
         if self._levels_max is not None and deepest > self._levels_max:
             raise self._refused(
@@ -477,6 +500,7 @@ class _Builder:
 
     def _field(self, descriptor: FieldDescriptor, name: str, path: str, above: tuple[str, ...]) -> FieldTree:
         self._count += 1
+        # Checked while counting: recursive messages grow exponentially and would fill memory first.
         if self._count > self._columns_max:
             raise self._refused(
                 path,
@@ -485,6 +509,7 @@ class _Builder:
             )
         entry = descriptor.message_type
         if entry is not None and entry.GetOptions().map_entry:
+            # A map counts as two fields: its key is walked and counted here, its value below.
             key = self._field(entry.fields_by_number[1], "key", f"{path}.key", above)
             value = self._item(entry.fields_by_number[2], path, above)
             return replace(
@@ -496,10 +521,12 @@ class _Builder:
         return replace(item, presence=descriptor.has_presence, oneof=self._oneof(descriptor))
 
     def _oneof(self, descriptor: FieldDescriptor) -> int | None:
-        oneof = descriptor.containing_oneof  # proto3 `optional` has a hidden one with a single member
+        # The hidden oneof of a proto3 `optional` field has a single member, and counts as none.
+        oneof = descriptor.containing_oneof
         if oneof is None:
             return None
         if oneof.full_name not in self._oneofs:
+            # The smallest number stands for the oneof, because its name is not on the wire.
             numbers = [one.number for one in oneof.fields]
             self._oneofs[oneof.full_name] = min(numbers) if len(numbers) > 1 else None
         return self._oneofs[oneof.full_name]
@@ -514,6 +541,7 @@ class _Builder:
             raise self._refused(path, f"Protobuf type {descriptor.type} is not mapped")
         item = FieldTree(0, "", Kind.MESSAGE, delimited=descriptor.type == FieldDescriptor.TYPE_GROUP)
         form, wrapped = json_form(message), wrapped_scalar(message)
+        # Well-known types come before the recursion check: they never become struct columns.
         if is_timestamp(message):
             return replace(item, kind=Kind.TIMESTAMP)
         if form is not None:
@@ -521,6 +549,7 @@ class _Builder:
         if wrapped is not None:
             return replace(item, kind=_SCALARS[wrapped], wrapped=True)
         if above.count(message.full_name) > self._depth:
+            # The nearest occurrence has the same type, which the complete engine needs to check the bytes.
             nearest = above[::-1].index(message.full_name) + 1
             return replace(item, kind=Kind.ENCODED, above=nearest)
         return replace(item, message=self.message(message, path, above))
@@ -538,8 +567,12 @@ def _enum(descriptor: EnumDescriptor | None) -> EnumTree:
     assert descriptor is not None
     names: dict[int, str] = {}
     for value in descriptor.values:
+        # With allow_alias several names share a number: the first declared one counts.
         names.setdefault(value.number, value.name)
     return EnumTree(tuple(sorted(names.items())))
+
+
+# --- Sources: a message with its descriptor set
 
 
 @dataclass(frozen=True)
@@ -596,15 +629,20 @@ def make_source(
     """A Source of a message in a serialized descriptor set, which may hold more than is needed. `where` opens
     the messages of errors.
 
-    Raises ConfigInvalid, naming file, message and field: it is no descriptor set, or an empty one; an import
-    is missing or a file imports itself; two files define one name; a type, or the message itself, is not in
-    it (names near it are listed); extensions clash; the message is too wide or too deep (also as the
-    libraries count), or a message set; a renamed column does not exist or has no good name.
+    Raises ConfigInvalid, naming file, message and field:
+
+    - The data is no descriptor set, or an empty one.
+    - An import is missing, a file imports itself, or two files define one name.
+    - The message or a type is not in the set (similar names are listed), or extensions clash.
+    - The message is too wide or too deep (also as the libraries count), or a message set.
+    - A renamed column does not exist, or its new name is not valid.
     """
     data = needed_files(parse_files(descriptor_set, where), message, where)
+    # Sorted, because equal settings in another order must give an equal source.
     source = Source(message, data, recursion_depth, tuple(sorted(columns)), envelope)
     tree = _tree(source, where, COLUMNS_MAX, LIBRARY_LEVELS_MAX)
     try:
+        # Called for its errors only. The names are applied when columns are made.
         wanted_names(tree, source.columns)
     except ConfigInvalid as error:
         raise ConfigInvalid(f"{where}: {error}") from error
@@ -617,6 +655,7 @@ def source_tree(source: Source, where: str = "descriptor set") -> MessageTree:
     Raises ConfigInvalid as `make_source` does, but lets a message be as wide and as deep as recorded ones may
     be.
     """
+    # Earlier versions had other limits. What they recorded must stay readable.
     return _tree(source, where, RECORDED_COLUMNS_MAX, None)
 
 

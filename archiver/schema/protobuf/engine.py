@@ -24,14 +24,14 @@ from archiver.schema.protobuf.values import Bools
 
 @dataclass(frozen=True)
 class Decoded:
-    """What came of a batch of payloads."""
+    """The result of decoding a batch of payloads."""
 
     columns: pa.StructArray
     """One row per payload, of the engine's `message_type`; null where the payload could not be decoded."""
     errors: Mapping[int, str]
     """Row to reason, for exactly the null rows."""
     settled: Bools | None = None
-    """Rows that `revise` would give the same, whether or not they encode to the payload; None: all."""
+    """Rows for which `revise` would give the same, whether or not they encode to the payload; None: all."""
 
 
 class Engine(Protocol):
@@ -49,8 +49,7 @@ class Engine(Protocol):
         ...
 
     def revise(self, payloads: pa.BinaryArray) -> Decoded:
-        """Decode payloads (no nulls) whose columns from `decode` did not give them back: looks for fields the
-        schema does not know.
+        """Decode payloads (no nulls) that the columns of `decode` do not encode to, and find unknown fields.
 
         Slower than `decode`, and complete: `__unrecognized__` of every message level is filled. Never raises
         for what a payload holds.

@@ -21,17 +21,17 @@ names another message of that schema · too_many_values: its decoded form would 
 record may have (`archiver.schema.protobuf.decoded_size`)."""
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 OUT_OF_YEARS: Final = "is outside the years 1 to 9999"
-"""How the engines' reason for a timestamp that no column holds ends."""
+"""Ending of the engines' reason for a timestamp that does not fit a column."""
 NO_SUBJECT_ID: Final = "is not one of the topic's subject"
-"""How the reason for an unknown schema id ends."""
+"""Ending of the reason for an unknown schema id."""
 OTHER_MESSAGE: Final = "is not the topic's message"
-"""How the reason for message indexes of another message ends."""
+"""Ending of the reason for message indexes of another message."""
 TOO_MANY_VALUES: Final = "values in one record are not decoded"
-"""How the reason for a record that becomes too large when it is decoded ends."""
+"""Ending of the reason for a record that becomes too large when it is decoded."""
 TOO_MANY_FIELDS: Final = "fields and list elements in one record are not checked (intake.elements_max)"
-"""How the reason of the edge of the intake ends for a record that would take too long to check."""
+"""Ending of the reason for a record whose check at intake would take too long."""
 CUT_ENVELOPE: Final = "is cut off or damaged"
-"""In every reason for an envelope that is none. Such a record is malformed."""
+"""Part of every reason for a damaged envelope. Such a record is malformed."""
 
 _ENDINGS: Final[Mapping[str, Cause]] = {
     OUT_OF_YEARS: "time_range",
@@ -44,9 +44,11 @@ _ENDINGS: Final[Mapping[str, Cause]] = {
 
 def cause_of(why: str) -> Cause:
     """The cause behind a text of `__err__`."""
+    # Only the ending: the text before it may quote names and numbers of the record.
     for ending, cause in _ENDINGS.items():
         if why.endswith(ending):
             return cause
+    # The text comes from the Protobuf library or from Python, so only the encoding's name is common.
     return "not_utf8" if "utf-8" in why.lower() else "malformed"
 
 
@@ -56,6 +58,7 @@ def count_errors(batch: pa.RecordBatch, into: Counter[tuple[str, str]]) -> None:
     """
     for side in ("key", "value"):
         column: Any = batch.column(side)
+        # A topic without a schema has no `__err__`.
         if column.type.get_field_index(ERR) < 0:
             continue
         errors = column.field(ERR)
@@ -78,6 +81,7 @@ def unknown_from(batch: pa.RecordBatch, offset: int) -> tuple[int, str] | None:
         for row, why in enumerate(column.field(ERR).to_pylist()):
             if why is not None and cause_of(why) == "unknown_schema" and offsets[row].as_py() >= offset:
                 found.append((offsets[row].as_py(), why))
+                # Rows are in offset order, so the first one of this side is enough.
                 break
     return min(found, default=None)
 

@@ -1,7 +1,8 @@
-"""Encoding with ptars: from columns, or from ptars's own wire form.
+"""Calls ptars to decode and encode, and adds to its encoding what the schema needs.
 
-It adds what ptars does not write: unpacked repeated numbers, groups, and unknown fields after the known ones.
-The bytes are those of `complete_engine`. A message that ptars can write by itself is encoded in one call.
+`Handler` guards the calls into ptars. `Encoder` adds what ptars does not write: unpacked repeated numbers,
+groups, and unknown fields after the known ones. The bytes are those of `complete_engine`. A message that
+ptars can write by itself is encoded in one call.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ def _guarded(call: Any, argument: Any) -> Any:
         return call(argument)
     except Exception as error:
         raise Failed(str(error)) from error
+    # A Rust panic derives from BaseException, and its class cannot be imported: its name is compared.
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
@@ -91,11 +93,9 @@ class _Part:
 class Encoder:
     """Encodes one message type.
 
-    ptars packs every repeated number and writes no groups. Where the schema says otherwise, the elements are
-    encoded as messages and joined; a message that contains such a field, or whose level is in `levels`
-    because it has unknown fields, is encoded on its own and enters its parent as bytes, which are the same on
-    the wire. With `wire` the arrays are in ptars's wire form: no level has `__unrecognized__`, and a
-    delimited field is a placeholder.
+    ptars packs every repeated number and writes no groups. `levels` are the message levels with unknown
+    fields. With `wire` the arrays are in ptars's wire form: no level has `__unrecognized__`, and a delimited
+    field is a placeholder.
     """
 
     def __init__(self, tree: MessageTree, levels: frozenset[Level] = frozenset(), wire: bool = False) -> None:
@@ -105,15 +105,19 @@ class Encoder:
             if one.message is not None and not (one.delimited and wire):
                 below = frozenset(level[1:] for level in levels if level[:1] == (place,))
                 if below or one.delimited or not self._is_plain(one.message):
+                    # ptars cannot write this message as declared: it enters its parent as bytes, equal on the
+                    # wire.
                     self._inner[place] = Encoder(one.message, below, wire)
         self._parts: list[_Part] = []
         run: list[int] = []
         for place, one in enumerate(tree.fields):
+            # Fields are encoded in number order, so a field that ptars cannot write ends the run before it.
             if one.delimited and not wire:
                 self._close(run)
                 self._parts.append(_Part(_How.GROUP, tree, (place,), None))
             elif _is_unpacked(one):
                 self._close(run)
+                # Each element is encoded as a message of one field. Presence writes a zero too.
                 single = MessageTree((replace(one, shape=Shape.SINGLE, presence=True),), tree.full_name)
                 self._parts.append(_Part(_How.UNPACKED, single, (place,), Handler(single)))
             else:
@@ -128,14 +132,16 @@ class Encoder:
         """
         payloads = [self._encode_part(part, children) for part in self._parts]
         if self._joins:
+            # Protobuf's libraries write unknown fields after the known ones of their message.
             payloads.append(pc.fill_null(children[len(self._tree.fields)], b""))
+        # A message without fields has nothing to join.
         if not payloads:
             return pc.fill_null(arrow.nulls(length, pa.binary()), b"")
         return payloads[0] if len(payloads) == 1 else pc.binary_join_element_wise(*payloads, b"")
 
     def payloads(self, structs: Array) -> Array:
         """Payloads of messages; null where the struct is null."""
-        # In the wire form what stands under a null struct is a default, where a null would not be allowed.
+        # In the wire form a default stands under a null struct, because a null is not allowed there.
         children = (
             [structs.field(i) for i in range(structs.type.num_fields)]
             if self._wire
@@ -173,6 +179,7 @@ class Encoder:
         if part.handler is None:
             return self._groups(first, children[first])
         if part.how is _How.UNPACKED:
+            # All elements of the batch are encoded at once, and joined list by list.
             offsets, values = list_parts(children[first])
             return pc.binary_join(
                 arrow.ListArray.from_arrays(
@@ -198,12 +205,14 @@ class Encoder:
         one = self._tree.fields[place]
         if place not in self._inner:
             return _no_groups(one, array)
+        # A group stands between two tags of its number, without a length.
         start, end = (arrow.scalar(_varint(one.number << 3 | wire), pa.binary()) for wire in (_START, _END))
         if one.shape is Shape.SINGLE:
+            # A null message makes the whole join null, so an absent group writes no tags.
             joined = pc.binary_join_element_wise(start, self._inner[place].payloads(array), end, b"")
             return pc.fill_null(joined, b"")
         offsets, values = list_parts(array)
-        # A null element stands for an empty message, as everywhere in lists.
+        # A null element is an empty message, as everywhere in lists.
         items = pc.binary_join_element_wise(
             start, pc.fill_null(self._inner[place].payloads(values), b""), end, b""
         )
@@ -221,6 +230,7 @@ class Encoder:
             items = inner.payloads(values)
         elif self._wire:
             entry = target.value_type  # type: ignore[attr-defined]
+            # In the wire form a map is a list of entries.
             items = arrow.StructArray.from_arrays(
                 [values.field(0), inner.payloads(values.field(1))], fields=list(entry)
             )
@@ -238,6 +248,7 @@ def levels_with_unknown(tree: MessageTree, children: Sequence[Array], level: Lev
     then `__unrecognized__`.
     """
     rest = children[len(tree.fields)]
+    # Levels without unknown fields keep the fast encoding of the whole message.
     if rest.null_count < len(rest):
         yield level
     for place, one in enumerate(tree.fields):
@@ -253,8 +264,9 @@ def levels_with_unknown(tree: MessageTree, children: Sequence[Array], level: Lev
 
 
 def _no_groups(tree: FieldTree, array: Array) -> Array:
-    """Well-known types as groups, which only editions have: rare enough to leave their rows to the complete
-    engine. Raises Failed.
+    """The empty bytes of a well-known type as a group. Raises Failed if any value is set.
+
+    Only editions have such fields. They are rare, so the complete engine encodes their rows.
     """
     values = array if tree.shape is Shape.SINGLE else list_parts(array)[1]
     if values.null_count < len(values):
@@ -270,6 +282,7 @@ def _is_unpacked(tree: FieldTree) -> bool:
     return (
         tree.shape is Shape.REPEATED
         and not tree.packed
+        # Length-delimited elements are never packed, so ptars writes them as declared.
         and tree.kind not in LENGTH_DELIMITED
         and not tree.wrapped
     )

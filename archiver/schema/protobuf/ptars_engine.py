@@ -1,12 +1,12 @@
-"""The fast engine, on ptars (Rust): whole batches, with the complete engine for the few doubtful records.
+"""The fast engine, on ptars (Rust): whole batches, with the complete engine for doubtful records.
 
-It guards against ptars: one bad record fails its batch, some bad records panic, and a record with many
-thousand nested groups would overflow the stack and kill the process. It also finds unknown fields, which
-ptars drops. Columns, errors and bytes are those of `complete_engine`, about 25 times faster for ordinary
-records. Unusual records take the slow path, except for properties that many records share. Those are unknown
-fields of plain wire types (the engine learns their numbers and decodes with an extended tree) and values that
-columns do not hold completely, like nanoseconds. ptars never gets a record over `GUARDED_BYTES` that
-Protobuf's own parser has not accepted.
+Columns, errors and bytes are those of `complete_engine`, about 25 times faster for ordinary records. Unusual
+records take the slow path, except for properties that many records share. Those are unknown fields of plain
+wire types, and values that columns do not hold completely, like nanoseconds.
+
+ptars has weaknesses that this module works around. One bad record fails its batch, some bad records panic,
+and unknown fields are dropped. A record with many thousand nested groups would overflow the stack and kill
+the process. So ptars never gets a record over `GUARDED_BYTES` that Protobuf's own parser has not accepted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Piece:
     rows: Rows
     columns: pa.StructArray
     exact: Bools | None
-    """Which rows are proven to be read whole; None: not looked at."""
+    """Which rows are proven to be read whole; None: not checked."""
 
 
 class Reader:
@@ -70,10 +70,12 @@ class Reader:
         columns = message_to_columns(
             self._tree, wire, self._message_type, doubts, None, length, self._unrecognized
         )
+        # ptars keeps encoded messages and JSON as bytes. Protobuf's parser checks those rows here.
         doubts.rows.update(
             row for row in doubts.unparsed - doubts.rows if self._refusal(payloads[row].as_py()) is not None
         )
         exact = self._exact(wire, payloads) if check else None
+        # Doubtful rows are in no piece, so the complete engine decodes them.
         if doubts.rows:
             keep = np.ones(length, np.bool_)
             keep[sorted(doubts.rows)] = False
@@ -95,15 +97,18 @@ class Reader:
     def _exact(self, wire: list[Array], payloads: Array) -> Bools:
         if self._wire_encoder is None:
             self._wire_encoder = Encoder(self._tree, wire=True)
+        # The wire form holds more than the columns. Equal bytes prove a whole read, not exact columns.
         again = self._wire_encoder.encode(wire, len(payloads))
         equal: Bools = pc.equal(again, payloads).to_numpy(zero_copy_only=False)
         return equal
 
     def _unrecognized(self, tree: MessageTree, children: Sequence[Array]) -> Array:
         """The unknown fields of one level as they are on the wire in canonical order; null without any."""
+        # By identity: equal trees can stand at several levels with other encoders.
         places, encoder = self._unknown[id(tree)]
         length = len(children[0])
         payloads = encoder.encode([children[place] for place in places], length)
+        # A level without unknown fields is null in the column, never empty bytes.
         empty = pc.equal(pc.binary_length(payloads), 0)
         if pc.all(empty, min_count=0).as_py():
             return arrow.nulls(length, pa.binary())
@@ -111,8 +116,9 @@ class Reader:
 
 
 def _unknown_encoders(tree: MessageTree, into: dict[int, tuple[tuple[int, ...], Encoder]]) -> None:
-    """Encoders of the unknown fields of every level, by the level's tree (which lives as long as its reader),
-    and these fields' places.
+    """Encoders of the unknown fields of every level, and the places of these fields.
+
+    The key is the identity of the level's tree, which lives as long as its reader.
     """
     places = tuple(place for place, one in enumerate(tree.fields) if one.unknown)
     if places:
@@ -127,34 +133,35 @@ def _unknown_encoders(tree: MessageTree, into: dict[int, tuple[tuple[int, ...], 
 
 GUARDED_BYTES = 8192
 """Longer payloads pass Protobuf's parser first. A nested group takes at least a byte of payload and about 100
-bytes of ptars's stack, so shorter ones cannot overflow even a small one; ptars died between 80,000 and
+bytes of ptars's stack. So shorter ones cannot overflow even a small stack; ptars died between 80,000 and
 160,000 levels on 8 MiB."""
 
 _WHOLE_ROWS, _PIECE_ROWS, _PARSED_ROWS, _BISECT_ROWS = 65_536, 8192, 256, 16
-"""A batch is decoded in one, up to the first size; one that fails, and those behind it, in pieces of the
-second, so that a bad record costs no more than its piece. In a failing piece it is looked for with ptars down
-to the third size, which is quicker than the parser. Below the fourth a failing piece goes to the complete
-engine whole."""
+"""A batch is decoded in one, up to the first size. A batch that fails, and those after it, are decoded in
+pieces of the second. So a bad record costs no more than its piece. ptars narrows down the bad record of a
+piece to the third size, which is quicker than the parser. Below the fourth, a whole failing piece goes to the
+complete engine."""
 
 _SINGLE_FINDS = 2
-"""So many bad records of a piece are looked for one by one; if there are more, the whole piece passes the
-parser."""
+"""So many bad records of a piece are searched one by one; if there are more, the parser checks the whole
+piece."""
 
 _FEW_ROWS, _FEW_BYTES = 64, 256 * 1024
-"""Fewer rows, and bytes, are not searched for what they share: judging them costs a few milliseconds."""
+"""Fewer rows, and bytes, are not searched for shared properties: the complete engine decodes them in a few
+milliseconds."""
 
 _ROUNDS = 4
 """Extensions tried on one batch: a field that few rows have is seen when those with the frequent ones are
 done."""
 
 _SAMPLE_ROWS, _SAMPLE_BYTES = 64, 128 * 1024
-"""What the scanner looks at in one round: rows, and bytes of all of them."""
+"""What the scanner reads in one round: rows, and bytes of all of them."""
 
 _SHARE = 8
-"""What at least one row in that many needs is done from the start in the batches that follow."""
+"""What at least one row in that many needs is done from the start in the following batches."""
 
 _FORGET_BATCHES = 64
-"""Batches after which it is tried whether they still need it."""
+"""Batches after which a habit ends, to find out whether it is still needed."""
 
 _ENCODERS_MAX = 32
 """Encoders that are kept, one per set of message levels with unknown fields."""
@@ -167,6 +174,7 @@ class PtarsEngine:
         self._tree = tree
         self._message_type = message_type
         self._judge = ProtobufEngine(tree, message_type)
+        # Two readers: extra columns cost time for batches without unknown fields.
         self._plain = self._learned = Reader(tree, message_type, {}, self._judge.refusal)
         self._scanner = Scanner(tree)
         self._mergeable = not _has_opaque(tree)
@@ -186,9 +194,9 @@ class PtarsEngine:
         return self._completed(payloads, pieces)
 
     def errors(self, payloads: pa.BinaryArray) -> dict[int, str]:
-        """The errors that `decode` and `revise` come to, without their columns: row to reason.
+        """The errors that `decode` and `revise` report, without their columns: row to reason.
 
-        What is read whole is fine; the complete engine gives its verdict on every other row.
+        Rows that are read whole have none. The complete engine decides about every other row.
         """
         self._habit.next_batch(len(payloads))
         rest = np.ones(len(payloads), np.bool_)
@@ -204,6 +212,7 @@ class PtarsEngine:
     def revise(self, payloads: pa.BinaryArray) -> Decoded:
         """See `Engine`."""
         rows = np.arange(len(payloads), dtype=np.int64)
+        # Learning and decoding again would take longer than the complete engine.
         if _few(payloads):
             return self._completed(payloads, [])
         done: list[Piece] = []
@@ -213,11 +222,14 @@ class PtarsEngine:
             exact, rest = _divided(
                 [_placed(piece, rows) for piece in self._pieces(self._learned, batch, check=True)]
             )
+            # Exact rows are final. Only the others are decoded again, with a larger extension.
             done += exact
             rows = _others(rows, *(piece.rows for piece in exact))
             if _few(picked(payloads, rows)) or not self._learn(payloads, rows):
                 break
         self._habit.needed(sum(len(piece.rows) for piece in done), bool(self._learned.extension))
+        # Bytes of the other rows differ by order or repetition. Both libraries read those alike, except for
+        # opaque fields.
         if self._mergeable:
             done += [
                 known
@@ -234,27 +246,31 @@ class PtarsEngine:
             payloads: pa.BinaryArray = encoder.encode(children, len(columns))
             return payloads
         except Failed:
+            # For example a well-known type between group tags, which only the complete engine writes.
             return self._judge.encode(columns)
 
     def _encoder(self, levels: frozenset[Level]) -> Encoder:
         found = self._encoders.get(levels)
         if found is None:
+            # Records choose the combination of levels, so the cache needs a bound.
             if len(self._encoders) >= _ENCODERS_MAX:
                 self._encoders = {frozenset(): self._encoders[frozenset()]}
             found = self._encoders[levels] = Encoder(self._tree, levels)
         return found
 
     def _completed(self, payloads: pa.BinaryArray, pieces: list[Piece]) -> Decoded:
-        """The batch of these pieces; what is in none of them is judged."""
+        """The batch of these pieces; the complete engine decodes the rows that are in none of them."""
         settled = np.ones(len(payloads), np.bool_)
         for piece in pieces:
             settled[piece.rows] = False
+        # Rows of no piece stay settled: a second decode by the complete engine changes nothing.
         rest = np.flatnonzero(settled)
         for piece in pieces:
             if piece.exact is not None:
                 settled[piece.rows] = piece.exact
         parts = [(piece.rows, piece.columns) for piece in pieces]
         errors: dict[int, str] = {}
+        # An empty batch needs columns of the right type too.
         if len(rest) or not parts:
             judged = self._judge.decode(picked(payloads, rest))
             parts.append((rest, judged.columns))
@@ -265,6 +281,7 @@ class PtarsEngine:
         """The rows that ptars decodes without doubt, in pieces."""
         rows = np.arange(len(payloads), dtype=np.int64)
         lengths = pc.binary_length(payloads)
+        # Protobuf's parser stops at 100 levels, so ptars cannot overflow its stack on what it accepts.
         if (pc.max(lengths).as_py() or 0) > GUARDED_BYTES:
             refused = self._refused(
                 payloads, np.flatnonzero(lengths.to_numpy(zero_copy_only=False) > GUARDED_BYTES)
@@ -283,11 +300,8 @@ class PtarsEngine:
     def _decoded(
         self, reader: Reader, payloads: pa.BinaryArray, rows: Rows, check: bool, finds: int
     ) -> Iterator[Piece]:
-        """Pieces of these rows.
-
-        What fails is cut into pieces. A failing piece is freed of what the parser refuses: first where ptars
-        stumbles, `finds` times, then all of it. If that was not the reason (`finds` below 0) it is halved:
-        rows that ptars refuses although Protobuf takes them (they are rare) end in batches of a few.
+        """Pieces of these rows. `finds`: how many bad records are still searched one by one; below 0 the rows
+        are halved.
         """
         if len(rows) == 0:
             return
@@ -295,15 +309,21 @@ class PtarsEngine:
             yield reader.decode(picked(payloads, rows), rows, check)
             return
         except Failed:
+            # ptars does not say which row failed, so the rows are divided.
             pass
         if len(rows) > _PIECE_ROWS:
+            # The batches that follow are likely to have bad records too, and start in pieces.
             self._habit.cut = True
             yield from self._in_pieces(reader, payloads, rows, check, _PIECE_ROWS)
         elif finds >= 0:
+            # The parser is slow, so at first it gets only the few rows at which ptars stops.
             suspects = rows if finds == 0 else self._stumbling(reader, payloads, rows)
             refused = self._refused(payloads, suspects)
+            # If the parser accepts all suspects, the next attempt checks every row of the piece.
             finds = finds - 1 if len(refused) or finds == 0 else 0
             yield from self._decoded(reader, payloads, _others(rows, refused), check, finds)
+        # ptars refuses rows that Protobuf accepts (they are rare). Rows of the last failing half are in no
+        # piece.
         elif len(rows) > _BISECT_ROWS:
             for half in np.array_split(rows, 2):
                 yield from self._decoded(reader, payloads, half, check, finds)
@@ -311,6 +331,7 @@ class PtarsEngine:
     def _stumbling(self, reader: Reader, payloads: pa.BinaryArray, rows: Rows) -> Rows:
         """A few neighbours among the rows of a failing piece, one of which makes it fail."""
         while len(rows) > _PARSED_ROWS:
+            # If the first half passes, the row that fails is in the second.
             half = len(rows) // 2
             rows = rows[half:] if reader.takes(picked(payloads, rows[:half])) else rows[:half]
         return rows
@@ -324,8 +345,8 @@ class PtarsEngine:
         )
 
     def _without_unknown(self, payloads: pa.BinaryArray, piece: Piece) -> Piece:
-        """The rows of the piece that Protobuf's parser takes and finds no unknown fields in: only their
-        spelling is odd.
+        """The rows of the piece that Protobuf's parser accepts without unknown fields: only their encoding is
+        not canonical.
         """
         items = picked(payloads, piece.rows).to_pylist()
         return _kept(
@@ -341,13 +362,15 @@ class PtarsEngine:
             if size + len(payload) <= _SAMPLE_BYTES:
                 size += len(payload)
                 found.append(self._scanner.unknown_fields(payload) or {})
+        # `learned` returns the same object if there is nothing new, which ends the rounds.
         extension: Extension = learned(self._learned.extension, found)
         if extension is self._learned.extension:
             return False
         try:
             self._learned = Reader(self._tree, self._message_type, extension, self._judge.refusal)
         except pa.ArrowInvalid:
-            # a list in the deepest message is a level more than Arrow takes: these rows are for the judge
+            # A list in the deepest message is one level more than Arrow supports. The complete engine decodes
+            # these rows.
             return False
         return True
 
@@ -359,8 +382,8 @@ class _Habit:
         self.extended = False
         """Batches are decoded with the learned extension."""
         self.checked = False
-        """Batches are looked at for exact rows at once: most of their rows are read whole, but columns do not
-        hold them whole."""
+        """Batches are checked for exact rows at once: most of their rows are read whole, but columns do not
+        hold them completely."""
         self.cut = False
         """Batches are decoded in pieces: one had a record that fails."""
         self._rows = self._batches = 0
@@ -369,18 +392,21 @@ class _Habit:
         """A batch of so many rows is about to be decoded."""
         self._rows = rows
         self._batches += 1
+        # Producers change. Without an end, one unusual batch would slow down all later ones.
         if self._batches > _FORGET_BATCHES:
             self.extended = self.checked = self.cut = False
             self._batches = 0
 
     def needed(self, rows: int, extension: bool) -> None:
         """So many rows of the batch were found exact afterwards, with or without an extension."""
+        # Rare rows do not justify a slower path for all.
         if rows == 0 or rows * _SHARE < self._rows:
             return
         if extension and not self.extended:
             self.extended = True
         else:
             self.checked = True
+        # The habit was needed, so it lasts for another _FORGET_BATCHES batches.
         self._batches = 0
 
 
@@ -394,6 +420,7 @@ def _others(rows: Rows, *without: Rows) -> Rows:
         return rows
     keep = np.ones(len(rows), np.bool_)
     for one in without:
+        # Both are ascending, so a search finds the place of each row.
         keep[np.searchsorted(rows, one)] = False
     return rows[keep]
 
@@ -428,8 +455,8 @@ def _placed(piece: Piece, rows: Rows) -> Piece:
 
 
 def _has_opaque(tree: MessageTree) -> bool:
-    """Whether anything in the tree is not taken apart by both libraries alike: messages as bytes (which
-    Protobuf merges), groups.
+    """Whether the two libraries read anything in the tree differently: messages as bytes (which Protobuf
+    merges), and groups.
     """
     return any(
         one.delimited

@@ -1,10 +1,9 @@
 """The archiver's own tree of a Protobuf message: only the parts of a descriptor that become columns.
 
-`MessageTree`, `FieldTree`, `EnumTree`, and the names of the archiver's own columns; `tree_build` reads a tree
-from a descriptor. Two trees are equal exactly if they give the same columns and the same bytes. Comments,
-options, file names, the names of nested message types and default values are not in the tree. Fields are in
-number order, which is the column order. The tree does not depend on Protobuf's library, and determines the
-wire form (`wire`).
+`descriptors` builds a tree from a descriptor. Two trees are equal exactly if they give the same columns and
+the same bytes. Comments, options, file names, the names of nested message types and default values are not in
+the tree. Fields are in number order, which is the column order. The tree does not depend on Protobuf's
+library, and determines the wire form (`wire`).
 """
 
 from __future__ import annotations
@@ -22,30 +21,30 @@ RESERVED_NAMES = (RAW, PREFIX, ERR, UNRECOGNIZED)
 """Taken at every level: a field of such a name gets another column name."""
 
 COLUMNS_MAX = 4000
-"""Most fields of one message, all levels together: messages that contain one another widely grow
+"""Most fields of one message, all levels together: messages that contain one another grow
 exponentially. So many fields with names of 20 letters make a SCHEMA entry of 494 KB, and the log takes
 entries of 512 KiB."""
 
 RECORDED_COLUMNS_MAX = 5000
-"""The same for a schema that is recorded already: what earlier versions let through must stay readable."""
+"""The same for a schema that is recorded already: what earlier versions accepted must stay readable."""
 
 DEPTH_MAX = 50
 """Most levels of messages. Protobuf itself stops reading at 100."""
 
 LIBRARY_LEVELS_MAX = 63
-"""Most levels as Arrow counts them between libraries, which stops at 64: a message is one level, a list of
-them two, a map three, and the field inside is one more. Parquet stops at 100, and three of its levels are two
-or three of these."""
+"""Most levels as Arrow counts them between libraries, which stops at 64. A message is one level, a list of
+messages two, a map three, and the field inside is one more. Parquet stops at 100, and three of its levels are
+two or three of these."""
 
 RECURSION_DEPTH = 2
-"""How often a message type may stand inside itself as columns, where no setting says otherwise."""
+"""How often a message type may be inside itself as columns, unless a setting says otherwise."""
 
 RECURSION_DEPTH_MAX = 10
 """The most that a setting may ask for: the columns of a message that holds itself twice double with each
 level."""
 
 JsonForm = Literal["struct", "value", "list"]
-"""Which of google.protobuf.Struct, Value and ListValue stands in a column as JSON text."""
+"""Which of google.protobuf.Struct, Value and ListValue a column holds as JSON text."""
 
 
 class Kind(Enum):
@@ -70,7 +69,7 @@ class Kind(Enum):
     TIMESTAMP = "timestamp"
     MESSAGE = "message"
     ENCODED = "encoded"
-    """A message beyond the recursion depth: its encoded bytes, as they are on the wire. Not looked at."""
+    """A message beyond the recursion depth: its encoded bytes, as they are on the wire. Not parsed."""
 
 
 class Shape(Enum):
@@ -81,13 +80,14 @@ class Shape(Enum):
     MAP = "map"
 
 
+# A wrapper is no kind of its own: callers check `wrapped` in addition.
 LENGTH_DELIMITED = frozenset({Kind.STRING, Kind.BYTES, Kind.TIMESTAMP, Kind.MESSAGE, Kind.ENCODED})
 """Kinds that cannot be packed."""
 
 
 @dataclass(frozen=True)
 class EnumTree:
-    """The values of an enum: number to name. Of several names of one number the first declared stands."""
+    """The values of an enum: number to name. Of several names of one number the first declared counts."""
 
     names: tuple[tuple[int, str], ...]
     """In the order of the numbers."""
@@ -104,9 +104,10 @@ class FieldTree:
     kind: Kind
     shape: Shape = Shape.SINGLE
     presence: bool = False
-    """Absent and default are different things: proto3 `optional`, proto2, members of a oneof, messages."""
+    """Absent and default differ: proto3 `optional`, proto2, members of a oneof, messages."""
     packed: bool = False
     """Of a repeated number: the encoder writes one block."""
+    # By number and not by name, because renaming a oneof changes no bytes.
     oneof: int | None = None
     """Smallest field number of the oneof it shares with others; None without one."""
     enum: EnumTree | None = None
@@ -115,18 +116,17 @@ class FieldTree:
     """Of a map: the entry's key (number 1). `kind`, `enum` and `message` describe the entry's value (number
     2)."""
     delimited: bool = False
-    """Of a message: on the wire it stands between a start and an end tag (a proto2 group, an edition's
-    DELIMITED), not behind a length."""
+    """Of a message: on the wire it is between a start and an end tag (a proto2 group, an edition's
+    DELIMITED), not after a length."""
     wrapped: bool = False
     """A wrapper (google.protobuf.Int32Value …): on the wire a message with this scalar in field 1, without
     presence there."""
     json: JsonForm | None = None
     """A column of JSON text (kind STRING): on the wire an encoded message of that form."""
     above: int | None = None
-    """Of ENCODED: how many levels up the message stands whose type this is; 1 is the message that holds the
-    field."""
+    """Of ENCODED: how many levels up the message of this type is; 1 is the message that holds the field."""
     unknown: bool = False
-    """Not in the schema: a number met in records, added to find what belongs into `__unrecognized__`. It has
+    """Not in the schema: a number found in records, added to collect the bytes of `__unrecognized__`. It has
     no column."""
 
 
@@ -135,11 +135,12 @@ class MessageTree:
     """A message: its fields in the order of their numbers."""
 
     fields: tuple[FieldTree, ...]
+    # Not compared, because renaming a nested type changes no column.
     full_name: str = field(compare=False)
-    """For messages to people only; renaming a nested type changes no column."""
+    """For messages to people only."""
     left_out: tuple[FieldTree, ...] = ()
     """Groups beyond the recursion depth (ENCODED and delimited). They have no column, since their bytes have
-    no end of their own: they stand in `__unrecognized__` with their tags. Only the judge's verdict knows
+    no end of their own: they are in `__unrecognized__` with their tags. Only the complete engine checks
     them."""
 
     def by_number(self) -> Mapping[int, FieldTree]:

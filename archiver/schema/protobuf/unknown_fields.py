@@ -1,10 +1,9 @@
 """Fields that the schema does not know: finds them in payloads, and extends trees by them.
 
 It has the scanner of the wire form, and `Extension`, the found fields by message level. The fast engine
-decodes with an extended tree instead of inspecting rows one by one. Everything is bounded: the scanner does
-not recurse over input and stops at malformed bytes; an extension has at most `EXTRAS_MAX` fields. Only plain
-wire types are added; the complete engine handles groups, numbers that descriptors may not use, and known
-numbers with another wire type. The result is a guess that the engine proves for every single row.
+decodes with an extended tree instead of inspecting rows one by one. Only plain wire types are added. The
+complete engine handles groups, numbers that descriptors may not use, and known numbers with another wire
+type. The result is a guess that the engine proves for every single row.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ EXTRAS_MAX: Final = 64
 """Most unknown fields of an extension, all levels together. Each costs a column of every batch."""
 
 _VARINT, _FIXED64, _LENGTH, _START, _END, _FIXED32 = 0, 1, 2, 3, 4, 5
+# For each wire type a kind that keeps every value of it.
 _KINDS: Final[Mapping[int, Kind]] = {
     _VARINT: Kind.UINT64,
     _FIXED64: Kind.FIXED64,
@@ -35,7 +35,8 @@ _RESERVED = range(19_000, 20_000)
 """Numbers that no descriptor may use."""
 _VARINT_BYTES, _TAG_MAX = 10, 2**32
 _RARE = 16
-"""A field is learned if at least one in that many of the records looked at has it, and two."""
+"""A field is learned if two records of the sample have it, and at least one sixteenth as many as have the
+most frequent field."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class _Malformed(Exception):
 
 @dataclass
 class _Level:
-    """What the scanner needs of a message: its path, None inside a map's entry, and by number the messages
+    """What the scanner needs of a message: its path (None in a map's entry), and by number the messages
     inside.
     """
 
@@ -74,11 +75,9 @@ class Scanner:
     def unknown_fields(self, payload: bytes) -> dict[tuple[Path, int], Extra] | None:
         """The unknown fields of plain wire types in a payload, by level and number; None for a malformed
         payload.
-
-        Of a number that occurs with two wire types in one message the later stands: such a record is for the
-        judge.
         """
         found: dict[tuple[Path, int], Extra] = {}
+        # A list instead of recursion: the payload decides how deep messages are nested.
         todo = [(self._top, 0, len(payload))]
         try:
             while todo:
@@ -99,11 +98,14 @@ def learned(known: Extension, samples: Iterable[Mapping[tuple[Path, int], Extra]
             seen.setdefault(where, []).append(extra)
     most = max(map(len, seen.values()), default=0)
     result = dict(known)
+    # Most frequent first, so that the limit excludes the rarest fields.
     for where, extras in sorted(seen.items(), key=lambda one: -len(one[1])):
         if len(extras) < 2 or len(extras) * _RARE < most:
             break
+        # No break: a known field may still change from single to repeated.
         if where not in result and len(result) >= EXTRAS_MAX:
             continue
+        # The wire type of a learned field never changes. Records with another one go to the complete engine.
         wire = (
             result[where].wire
             if where in result
@@ -118,6 +120,7 @@ def extended(tree: MessageTree, extension: Extension, path: Path = ()) -> Messag
     """The tree with the fields of the extension among its own, marked `unknown`; in the order of their
     numbers at every level.
     """
+    # Levels without unknown fields keep the same tree object.
     if not any(at[: len(path)] == path for at, _ in extension):
         return tree
     own = [
@@ -140,10 +143,12 @@ def _field(number: int, extra: Extra) -> FieldTree:
 def _level(tree: MessageTree, path: Path) -> _Level:
     result = _Level(path, frozenset(one.number for one in tree.fields))
     for one in tree.fields:
+        # Groups are skipped as a whole, so the levels inside them are not needed.
         if one.message is None or one.delimited:
             continue
         inside = _level(one.message, (*path, one.number))
         result.inside[one.number] = (
+            # The messages of a map are in field 2 of its entries.
             _Level(None, frozenset((1, 2)), {2: inside}) if one.shape is Shape.MAP else inside
         )
     return result
@@ -152,8 +157,8 @@ def _level(tree: MessageTree, path: Path) -> _Level:
 def _scan(
     level: _Level, data: bytes, at: int, end: int, found: dict[tuple[Path, int], Extra]
 ) -> list[tuple[_Level, int, int]]:
-    """Go through one message; returns the messages inside. Groups are passed over: records with them are for
-    the judge.
+    """Scan one message and return the messages inside. Groups are skipped: the complete engine decodes
+    records with them.
     """
     inside: list[tuple[_Level, int, int]] = []
     counts: Counter[int] = Counter()
@@ -164,11 +169,14 @@ def _scan(
             inside.append((level.inside[number], start, at))
         elif (
             number not in level.known
+            # Entries of maps have no `__unrecognized__` column, so nothing is learned there.
             and level.path is not None
             and wire in _KINDS
             and number not in _RESERVED
         ):
             counts[number] += 1
+            # If a number occurs with two wire types in one message, the later one stays. Such rows are never
+            # exact.
             where = (level.path, number)
             found[where] = Extra(wire, counts[number] > 1 or (where in found and found[where].repeated))
     return inside
@@ -184,13 +192,15 @@ def _content(data: bytes, number: int, wire: int, at: int, end: int) -> tuple[in
         at = _group_end(data, number, at, end)
     else:
         at = _plain_end(data, wire, at, end)
+    # The length leads out of the message.
     if at > end:
         raise _Malformed
     return start, at
 
 
 def _group_end(data: bytes, number: int, at: int, end: int) -> int:
-    """The place behind the end tag of a group; the groups inside are counted, not entered."""
+    """The place after the end tag of a group."""
+    # A list instead of recursion: a payload may nest many thousand groups.
     open_groups = [number]
     while open_groups:
         number, wire, at = _tag(data, at, end)
@@ -220,6 +230,7 @@ def _plain_end(data: bytes, wire: int, at: int, end: int) -> int:
 def _tag(data: bytes, at: int, end: int) -> tuple[int, int, int]:
     tag, at = _varint(data, at, end)
     number = tag >> 3
+    # Protobuf allows no such tag.
     if tag >= _TAG_MAX or not 1 <= number <= _NUMBER_MAX:
         raise _Malformed
     return number, tag & 7, at

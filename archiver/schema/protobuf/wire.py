@@ -3,17 +3,13 @@ user's descriptor.
 
 It translates a tree to a proto3 file of messages `M0`, `M1`, … with fields `f1`, `f2`, … by number;
 `complete_wire` makes that of the complete engine. It reads and writes the same bytes as the user's message,
-and loses nothing on the way to the library. Enums are int32 (so unknown numbers stay, closed or open). A
-Timestamp is its seconds and nanoseconds, and a wrapper is a message of one scalar. A map is a list of entries
-(so order and duplicate keys are visible). JSON and encoded values are bytes, and floats without presence have
-it (so -0.0 does not count as absent). Names do not depend on the user's schema: two topics may use the same
-ones.
+and loses nothing on the way to the library. Names do not depend on the user's schema: two topics may use the
+same ones.
 
 Groups. ptars accepts a descriptor with groups but neither reads nor writes them: it skips them, and accepts a
 length-delimited message instead. So a delimited field is a placeholder of bytes here. A record with the group
 loses it in ptars, does not match its bytes and is revised by the complete engine. A record with the
-placeholder (to Protobuf an unknown field) is marked doubtful by `wire_columns`. The placeholder is never
-written.
+placeholder (to Protobuf an unknown field) is marked doubtful by `wire_columns`.
 """
 
 from __future__ import annotations
@@ -45,18 +41,19 @@ TYPES: Mapping[Kind, int] = {
     Kind.BOOL: FieldDescriptor.TYPE_BOOL,
     Kind.STRING: FieldDescriptor.TYPE_STRING,
     Kind.BYTES: FieldDescriptor.TYPE_BYTES,
+    # As a number, so that numbers that the enum does not have are kept, closed or open.
     Kind.ENUM: FieldDescriptor.TYPE_INT32,
     Kind.TIMESTAMP: FieldDescriptor.TYPE_MESSAGE,
     Kind.MESSAGE: FieldDescriptor.TYPE_MESSAGE,
     Kind.ENCODED: FieldDescriptor.TYPE_BYTES,
 }
-"""How a kind stands on the wire, where nothing else of the field says otherwise."""
+"""The wire type of a kind, unless another property of the field changes it."""
 
 
 def wire_descriptor(tree: MessageTree) -> Descriptor:
     """The linked descriptor of the tree's wire form, in a pool of its own.
 
-    Members of a oneof are separate fields with presence, so that a record that sets several is seen.
+    Members of a oneof are separate fields with presence, so that a record that sets several is detected.
     """
     file = descriptor_pb2.FileDescriptorProto(name="wire.proto", package=_PACKAGE, syntax="proto3")
     stamp = file.message_type.add(name="Timestamp")
@@ -69,7 +66,8 @@ def wire_descriptor(tree: MessageTree) -> Descriptor:
 
 
 def has_wire_presence(tree: FieldTree) -> bool:
-    """Whether a single field of the wire form tells absent from default."""
+    """Whether absent and default differ for a single field of the wire form."""
+    # Floats always have presence, so that -0.0 does not count as absent.
     return tree.presence or tree.kind in (Kind.DOUBLE, Kind.FLOAT, Kind.TIMESTAMP, Kind.MESSAGE)
 
 
@@ -82,6 +80,7 @@ def _message(file: descriptor_pb2.FileDescriptorProto, tree: MessageTree) -> str
     message = file.message_type.add(name=f"M{len(file.message_type)}")
     for one in tree.fields:
         if one.shape is Shape.MAP:
+            # A list of entries instead of a map, so that order and duplicate keys are visible.
             entry = file.message_type.add(name=f"M{len(file.message_type)}")
             assert one.key is not None
             _add(entry, 1, TYPES[one.key.kind], optional=True)
@@ -93,9 +92,8 @@ def _message(file: descriptor_pb2.FileDescriptorProto, tree: MessageTree) -> str
         field = _add(
             message, one.number, _type(one), repeated, optional=not repeated and has_wire_presence(one)
         )
-        if (
-            repeated and one.kind not in LENGTH_DELIMITED and not one.wrapped
-        ):  # a wrapper's kind is that of its scalar
+        # A wrapper has the kind of its scalar, but is a message and never packed.
+        if repeated and one.kind not in LENGTH_DELIMITED and not one.wrapped:
             field.options.packed = one.packed
         _typed(file, field, one)
     return message.name
@@ -103,6 +101,7 @@ def _message(file: descriptor_pb2.FileDescriptorProto, tree: MessageTree) -> str
 
 def _type(tree: FieldTree) -> int:
     if is_opaque(tree):
+        # JSON and encoded messages stay bytes; a group is a placeholder that is never written.
         return FieldDescriptor.TYPE_BYTES
     return FieldDescriptor.TYPE_MESSAGE if tree.wrapped else TYPES[tree.kind]
 
@@ -143,6 +142,7 @@ def _add(
         else descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL
     )
     if optional and kind != FieldDescriptor.TYPE_MESSAGE:
+        # proto3 stores presence as a oneof with a single member.
         field.proto3_optional = True
         field.oneof_index = len(message.oneof_decl)
         message.oneof_decl.add(name=f"_f{number}")

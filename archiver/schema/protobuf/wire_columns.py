@@ -1,10 +1,10 @@
 """Conversion of whole messages between wire form and column form: structs, lists and maps, arrays at a time.
 
 `values` converts single values; `wire` has the wire form. Lengths and order are kept; sliced arrays and
-arrays read from Parquet are supported. Rows for which the wire form allows more than the column form
-(duplicate map keys, two members of a oneof, a timestamp out of range, a malformed Struct), or with a
-signaling NaN, are reported as doubtful, never mapped silently. No Python code runs per row unless a row is
-doubtful or a column is JSON.
+arrays read from Parquet are supported. The wire form allows more than the column form: duplicate map keys,
+two members of a oneof, a timestamp out of range, a malformed Struct. Such rows, and those with a signaling
+NaN, are reported as doubtful, never mapped silently. No Python code runs per row unless a row is doubtful or
+a column is JSON.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class Doubts:
     def __init__(self, above: Doubts | None = None, offsets: Offsets | None = None) -> None:
         self._above, self._offsets = above, offsets
         self.rows: set[int] = set()
-        """Rows whose columns are not to be trusted."""
+        """Rows whose columns are not reliable."""
         self.unparsed: set[int] = set()
-        """Rows that hold encoded messages or JSON, which ptars did not look into. `ProtobufEngine.refusal` of
-        the payload finds bad ones."""
+        """Rows that hold encoded messages or JSON, which ptars did not parse. `ProtobufEngine.refusal` of the
+        payload finds bad ones."""
 
     def inside(self, offsets: Offsets) -> Doubts:
         """The same for the elements of a list column with these offsets."""
@@ -74,11 +74,12 @@ class Doubts:
         if self._above is None or self._offsets is None:
             rows: list[int] = elements.tolist()
             return rows
+        # The list that holds an element is the last one that begins at or before it.
         return self._above.rows_of(np.searchsorted(self._offsets, elements, side="right") - 1)
 
 
 _FEW_ENTRIES = 8
-"""Maps that have no more are compared entry by entry, which is quicker than to sort all."""
+"""Maps with at most this many entries are compared entry by entry, which is quicker than sorting."""
 
 Unrecognized: TypeAlias = "Callable[[MessageTree, Sequence[Array]], Array]"
 """Makes the `__unrecognized__` column of one message level from the level's tree and all its children (wire
@@ -98,8 +99,9 @@ def message_to_columns(
     `like` is null.
 
     `length`: rows, also of a message without fields. Fields that are `unknown` are no columns: `unrecognized`
-    is asked for the `__unrecognized__` column of every level that has some.
+    makes the `__unrecognized__` column of every level that has some.
     """
+    # Known fields keep the order of the struct type; unknown ones are among them by number.
     known = [(one, child) for one, child in zip(tree.fields, children, strict=True) if not one.unknown]
     columns = [
         _to_columns(one, child, target.field(i).type, doubts, unrecognized)
@@ -133,6 +135,7 @@ def list_parts(array: Array) -> tuple[Offsets, Array]:
         array.null_count
         and np.diff(array.offsets.to_numpy())[array.is_null().to_numpy(zero_copy_only=False)].any()
     ):
+        # Arrow allows values under a null list. They must not become elements.
         lengths = filled(
             pc.list_value_length(array) if pa.types.is_list(array.type) else _map_lengths(array), Kind.INT32
         )
@@ -142,6 +145,7 @@ def list_parts(array: Array) -> tuple[Offsets, Array]:
         kept = array.filter(array.is_valid())
         return offsets, list_parts(kept)[1]
     offsets = array.offsets.to_numpy()
+    # A slice keeps the offsets and values of its parent array.
     first, last = int(offsets[0]), int(offsets[-1])
     values = (
         arrow.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
@@ -162,6 +166,7 @@ def _to_columns(
 ) -> Array:
     if tree.shape is Shape.SINGLE:
         column = _item_to_column(tree, array, target, doubts, unrecognized)
+        # Floats have presence in the wire form even where the schema gives them none (-0.0).
         return filled(column, tree.kind) if tree.kind in FLOATS and not tree.presence else column
     offsets, values = list_parts(array)
     inside = doubts.inside(offsets)
@@ -170,6 +175,7 @@ def _to_columns(
         return arrow.ListArray.from_arrays(arrow.array(offsets), items, type=target)
     assert tree.key is not None
     keys = to_column(tree.key, filled(values.field(0), tree.key.kind), target.key_type)
+    # ptars keeps both entries; in a column the last one must win, which the complete engine does.
     inside.mark(_double_keys(offsets, keys))
     items = _item_to_column(tree, _present(values.field(1), tree), target.item_type, inside, unrecognized)
     return arrow.MapArray.from_arrays(arrow.array(offsets), keys, items, type=target)
@@ -180,9 +186,11 @@ def _to_wire(tree: FieldTree, array: Array, target: Any) -> Array:
         if tree.presence or tree.kind in (Kind.TIMESTAMP, Kind.MESSAGE):
             return _item_to_wire(tree, array, target)
         values = filled(_item_to_wire(tree, array, target), tree.kind)
+        # Presence in the wire form would write +0.0, which a field without presence omits.
         return without_zero(values) if tree.kind in FLOATS else values
     offsets, values = list_parts(array)
     if tree.shape is Shape.REPEATED:
+        # A Parquet file may have null elements, and the wire form has none.
         items = _present(_item_to_wire(tree, values, target.value_type), tree)
     else:
         assert tree.key is not None
@@ -196,7 +204,8 @@ def _to_wire(tree: FieldTree, array: Array, target: Any) -> Array:
 def _item_to_column(
     tree: FieldTree, array: Array, target: Any, doubts: Doubts, unrecognized: Unrecognized | None
 ) -> Array:
-    if tree.delimited:  # a placeholder: see `wire`
+    if tree.delimited:
+        # A placeholder (see `wire`): a value in it is an unknown field to Protobuf, so the row is doubtful.
         doubts.mark(
             array.is_valid().to_numpy(zero_copy_only=False) if array.null_count < len(array) else None
         )
@@ -210,11 +219,13 @@ def _item_to_column(
         doubts.mark(bad)
         return column
     if tree.kind is Kind.FLOAT:
+        # The complete engine cannot hold a signaling NaN. Both engines must agree, so it decodes the row.
         doubts.mark(signaling(array.field(0) if tree.wrapped else array))
     if tree.wrapped:
         return under(to_column(tree, filled(array.field(0), tree.kind), target), array)
     if tree.json is not None:
-        doubts.mark_unparsed(array)  # how deep the message around it stands counts too
+        # The parser's level limit counts the messages around the JSON too, so the whole payload is checked.
+        doubts.mark_unparsed(array)
         column, bad = texts_of(tree.json, array)
         doubts.mark(bad)
         return column
@@ -225,9 +236,11 @@ def _item_to_column(
 
 def _item_to_wire(tree: FieldTree, array: Array, target: Any) -> Array:
     if tree.delimited:
+        # The placeholder is never written; `ptars_encoder` writes groups.
         return arrow.nulls(len(array), target)
     if tree.message is not None:
         return struct_of(
+            # Without `__unrecognized__`, which the encoder appends.
             message_to_wire(tree.message, written_children(array)[:-1], list(target)),
             target,
             array,
@@ -237,6 +250,7 @@ def _item_to_wire(tree: FieldTree, array: Array, target: Any) -> Array:
         return stamps_to_wire(array, target)
     if tree.wrapped:
         values = filled(to_wire(tree, array, target.field(0).type), tree.kind)
+        # A wrapper has no presence inside, so +0.0 is omitted there.
         return struct_of([without_zero(values) if tree.kind in FLOATS else values], target, array, len(array))
     if tree.json is not None:
         return messages_of(tree.json, array)
@@ -244,21 +258,20 @@ def _item_to_wire(tree: FieldTree, array: Array, target: Any) -> Array:
 
 
 def _children(struct: Array) -> list[Array]:
-    """The children without the struct's own nulls: what stands under a null struct is not looked at."""
+    """The children without the struct's own nulls: values under a null struct are not read."""
     return [struct.field(i) for i in range(struct.type.num_fields)]
 
 
 def written_children(struct: Array) -> list[Array]:
-    """The children with the struct's own nulls: in a column anything may stand under a null struct, even text
-    that is no enum value.
-    """
+    """The children with the struct's own nulls."""
+    # In a column any value may be under a null struct, even text that is no enum value.
     children: list[Array] = struct.flatten()
     return children
 
 
 def _present(array: Array, tree: FieldTree) -> Array:
-    """Elements of lists and maps are never absent (wire form): the default in place of null, the empty
-    message of a message.
+    """The elements with defaults in place of nulls, because elements of lists and maps are never absent in
+    the wire form. The default of a message is the empty one.
     """
     if array.null_count == 0:
         return array
@@ -268,14 +281,13 @@ def _present(array: Array, tree: FieldTree) -> Array:
 
 
 def _mark_oneofs(tree: MessageTree, children: Sequence[Array], doubts: Doubts, length: int) -> None:
-    """At most one member of a oneof is set; more means that a later one replaces an earlier one on the
-    wire.
-    """
+    """Mark rows with several members of a oneof: on the wire a later one replaces an earlier one."""
     groups: dict[int, list[Array]] = {}
     for one, child in zip(tree.fields, children, strict=True):
         if one.oneof is not None:
             groups.setdefault(one.oneof, []).append(child)
     for members in groups.values():
+        # Quick check: if at most one member is ever set, no row can have two.
         if sum(len(child) - child.null_count for child in members) <= 1:
             continue
         count = np.zeros(length, np.int32)
@@ -290,13 +302,16 @@ def _double_keys(offsets: Offsets, keys: Array) -> Bools | None:
     lengths = np.diff(offsets)
     if len(lengths) == 0 or lengths.max() < 2:
         return None
+    # Codes make keys of any type comparable as integers.
     codes = keys.dictionary_encode().indices.to_numpy()
     rows = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
     if lengths.max() <= _FEW_ENTRIES:
         double = np.zeros(len(codes), np.bool_)
+        # Compares each entry with the one `apart` places before it, if both are in one map.
         for apart in range(1, int(lengths.max())):
             double[apart:] |= (codes[apart:] == codes[:-apart]) & (rows[apart:] == rows[:-apart])
         return double if double.any() else None
+    # Map and key as one number; `return_index` gives the first entry of each.
     _, first = np.unique(rows * (int(codes.max()) + 1) + codes, return_index=True)
     if len(first) == len(codes):
         return None
