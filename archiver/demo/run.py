@@ -23,7 +23,7 @@ from archiver.runtime.text import counted
 from intake.write.acknowledgements import PendingBatch
 
 ACKNOWLEDGED_WITHIN_S = 60.0
-"""A closed writer has acknowledged everything; this bounds the wait if it has not."""
+"""Seconds. A closed writer has acknowledged everything; this limits the wait if it has not."""
 
 Progress = Callable[[str], None]
 """Takes one line about work in progress."""
@@ -57,6 +57,7 @@ def run_demo(
     Raises `InvalidInput` for a folder that no demo made or for missing data, and `Halt`, `RetryLater` or
     `OutcomeUnknown` of the pipeline.
     """
+    # Before the folder is emptied, so that missing data destroys nothing.
     folder = find_data()
     run = _Run(clock, progress, [])
     configuration = prepare(directory)
@@ -68,6 +69,7 @@ def run_demo(
         with run.step("archiving on Spark and committing to the tables"):
             _archive(application, progress)
         with run.step("querying the tables"):
+            # The rows are read from the tables, not from counters of the demo.
             reports = tuple(_table_report(application, topic.name, sent[topic.name]) for topic in TOPICS)
             answers = tuple(ask({report.topic: report.uris for report in reports}))
         with run.step("auditing"):
@@ -84,6 +86,7 @@ def _produce(application: Application, tables: dict[str, pa.Table], run: _Run) -
     next_line = total // 4
     try:
         for piece in pieces(tables):
+            # Not awaited here: the writer batches records of many calls into one intake file.
             pending.append(writer.send_batch(piece.topic, piece.records))
             sent[piece.topic] += piece.records.num_rows
             done = sum(sent.values())
@@ -91,6 +94,7 @@ def _produce(application: Application, tables: dict[str, pa.Table], run: _Run) -
                 run.progress(f"      {done:,} of {counted(total, 'record')} sent")
                 next_line += total // 4
     finally:
+        # `close` flushes and waits, so every acknowledgement is there or failed.
         writer.close()
     _check_acknowledged(pending)
     return sent
@@ -102,6 +106,7 @@ def _check_acknowledged(pending: Sequence[PendingBatch]) -> None:
         found = batch.result(ACKNOWLEDGED_WITHIN_S)
         if found.outcome == "ok":
             continue
+        # A batch has one verdict per record; the first of that outcome has the reason.
         why = next(verdict.error for verdict in found.verdicts if verdict.outcome == found.outcome)
         if found.outcome == "unknown":
             raise OutcomeUnknown(
@@ -114,6 +119,7 @@ def _check_acknowledged(pending: Sequence[PendingBatch]) -> None:
 
 def _archive(application: Application, progress: Progress) -> None:
     report = application.archiving.round(lambda text: progress(f"      {text}")).run(None, everything=True)
+    # A round does not raise for a topic: it reports it and continues with the others.
     stuck = [*report.halted, *report.deferred]
     if stuck:
         raise Halt(

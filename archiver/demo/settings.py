@@ -1,7 +1,6 @@
-"""The demo's folder: configuration, descriptor set, and removal of an earlier demo.
+"""Makes the demo's folder: configuration, descriptor set, and removal of an earlier demo.
 
-A file that no demo made must never be removed. A folder belongs to a demo only if it has the marker file and
-nothing but the names listed here.
+A file that no demo made must never be removed.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from archiver.runtime.errors import InvalidInput
 MARKER = "this-is-a-demo.txt"
 CONFIGURATION = "archiver.yaml"
 DESCRIPTORS = "flights.binpb"
+# A folder belongs to a demo only if it has the marker and nothing but these names.
 _OURS = frozenset({MARKER, CONFIGURATION, DESCRIPTORS, "data", "metadata", "catalog"})
 _MARKER_TEXT = (
     "Made by `archiver demo`. Running it again with this folder removes everything in it and starts over.\n"
@@ -34,10 +34,12 @@ def prepare(directory: Path) -> Path:
 
     Raises `InvalidInput` if it holds anything the demo did not make.
     """
+    # The configuration has absolute paths, so that its commands run from any folder.
     directory = directory.resolve()
     _clear(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        # The marker is the first file: without it an interrupted demo could not be removed by the next run.
         (directory / MARKER).write_text(_MARKER_TEXT, encoding="utf-8")
         for folder in ("data", "metadata", "catalog"):
             (directory / folder).mkdir()
@@ -63,6 +65,7 @@ def catalog_path(directory: Path) -> Path:
 def descriptor_set() -> bytes:
     """`flights.proto` and what it imports, as a serialised FileDescriptorSet."""
     found = FileDescriptorSet()
+    # Imports come before the files that need them.
     for descriptor in (timestamp_pb2.DESCRIPTOR, flights_pb2.DESCRIPTOR):
         file = FileDescriptorProto()
         descriptor.CopyToProto(file)
@@ -77,6 +80,7 @@ def configuration(directory: Path) -> str:
         "data": {"uri": (directory / "data").as_uri()},
         "metadata": {"sqlite": {"path": str(directory / "metadata" / "metadata.db")}},
         "catalogs": [
+            # SQLite waits 60 s for a lock: the demo's commits and an operator's queries share the file.
             {"name": CATALOG, "type": "sql", "uri": f"sqlite:///{catalog_path(directory)}?timeout=60"}
         ],
         "topics": [

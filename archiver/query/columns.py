@@ -53,13 +53,12 @@ def literal(text: str) -> str:
 
 
 def _children(fields: Iterable[tuple[int, str, dict[str, Any]]]) -> str:
-    """A MAP from field id to definition. DuckDB calls the element of a list and the entries of a map by fixed
-    names.
-    """
+    """A MAP from field id to definition."""
     return "MAP {" + ", ".join(f"{number}: {_definition(name, item)}" for number, name, item in fields) + "}"
 
 
 def _definition(name: str, item: dict[str, Any]) -> str:
+    # DuckDB cannot fill in a default, so older rows would show null.
     if item.get("initial-default") is not None:
         raise Halt(
             f"column {name} has a default value for rows from before it, which cannot be queried here; "
@@ -70,6 +69,7 @@ def _definition(name: str, item: dict[str, Any]) -> str:
         if kind["type"] == "struct":
             parts = [(one["id"], one["name"], one) for one in kind["fields"]]
         else:
+            # DuckDB has fixed names for the element of a list and the entries of a map.
             names = ("element",) if kind["type"] == "list" else ("key", "value")
             parts = [(kind[f"{part}-id"], part, {"type": kind[part]}) for part in names]
         inside = f", children: {_children(parts)}"
@@ -92,6 +92,7 @@ def _type(found: Any) -> str:
     decimal = _DECIMAL.fullmatch(text)
     if decimal is not None:
         return f"DECIMAL({decimal[1]}, {decimal[2]})"
+    # DuckDB has no binary type of a fixed length.
     if _FIXED.fullmatch(text):
         return "BLOB"
     if text not in _PLAIN:

@@ -1,10 +1,9 @@
-"""Runs one read-only query with DuckDB over the files of the tables.
+"""Runs one read-only query with DuckDB over the files of the configured tables.
 
-A query can read only the given files: no other file, network, extension, temporary file or Python variable.
-It writes nothing, memory and threads are bounded, and Ctrl-C ends it. A view has the table's current columns.
-By Iceberg's rules a column is found in a file by its field id, not by its name or former number type. A
-column that an older file does not have is null. Files without field ids, for example from an external
-rewrite, are read by name.
+A query can read only the files of its tables: no other file, network, extension, temporary file or Python
+variable. It writes nothing, memory and threads are bounded, and Ctrl-C ends it. A view has the table's
+current columns. A column is found in a file by its field id, as Iceberg demands; files without field ids, for
+example from an external rewrite, are read by name.
 """
 
 from __future__ import annotations
@@ -36,6 +35,8 @@ from archiver.registry.subjects import Fetch
 from archiver.runtime.errors import ArchiverError, NotFound
 from archiver.runtime.text import counted
 
+# --- The tables of a query
+
 _LOCAL = ("file://", "file:")
 Copies = Callable[[Sequence[LiveFile]], list[str]]
 """Returns the paths of local copies, in the order of the files."""
@@ -47,7 +48,7 @@ class Trouble:
 
     why: str
     gone: bool = False
-    """The table existed and is gone, so it must not be taken for an empty one."""
+    """Whether the table existed. It must not be treated as an empty one."""
 
 
 def is_gone(ledger: TopicLedger | None) -> bool:
@@ -79,12 +80,14 @@ def query_tables(
     without a bucket.
     """
     configured = {
+        # SQL names are case-insensitive in DuckDB.
         topic.archive.table.lower(): topic
         for topic in topics
         if topic.archive.kind == "iceberg" and topic.archive.table is not None
     }
     counts = [topic.archive.table for topic in topics if topic.archive.kind == "iceberg"]
     requested = {name.lower() for name in names}
+    # SHOW TABLES names no table, and an unknown name may be a typo: DuckDB then needs all views.
     if not requested or not requested <= configured.keys():
         requested = set(configured)
     found: list[QueryTable] = []
@@ -92,6 +95,7 @@ def query_tables(
     for topic in (configured[name] for name in sorted(requested)):
         table = topic.archive.table or ""
         try:
+            # A query names tables without their catalog.
             if counts.count(table) > 1:
                 raise Halt("several catalogs have a table of that name")
             known = ledger(topic.name)
@@ -100,6 +104,7 @@ def query_tables(
                 troubles[table] = Trouble(gone_text(table, topic.name, known), gone=True)
             elif asked is not None:
                 found.append(asked)
+        # A table that the query does not need must not prevent it.
         except ArchiverError as error:
             troubles[table] = Trouble(f"table {table} cannot be queried: {error}")
     return found, troubles
@@ -112,6 +117,7 @@ def _table(
     identifier = parse_identifier(topic.archive.table or "")
     namespace, name = ".".join(identifier[:-1]), identifier[-1]
     view = tables.load(identifier)
+    # An empty result would hide the loss.
     if view is None and is_gone(ledger):
         return None
     if view is None:
@@ -129,6 +135,7 @@ def _future_schema(topic: TopicSettings, ledger: TopicLedger | None, fetch: Fetc
 
 def _paths(tables: Tables, view: TableView, copies: Copies | None) -> list[str]:
     """Paths of the live files; raises `Halt` for files with deleted rows and for files that are not local."""
+    # Sorted, so that equal tables give rows in the same order.
     files = sorted(tables.live_files(view), key=lambda file: file.path)
     if any(file.has_deletes for file in files):
         raise Halt(
@@ -148,8 +155,9 @@ def _paths(tables: Tables, view: TableView, copies: Copies | None) -> list[str]:
     return [path.removeprefix(prefix or "") for path, prefix in prefixes.items()]
 
 
+# --- Local copies of files in a bucket
 FETCHED_MAX: Final = 1024**3
-"""Bytes of the files of one query."""
+"""Most bytes of the files of one query. They need as much space in the spool folder."""
 _CHUNK_BYTES: Final = 8 * 1024 * 1024
 
 
@@ -167,6 +175,7 @@ class FetchedFiles:
         what the store raises.
         """
         new = [file for file in files if file.path not in self._paths]
+        # Checked before the first request: a query must not fill the disk.
         self._left -= sum(file.file_size for file in new)
         if self._left < 0:
             most = format_size(self._bytes_max)
@@ -179,6 +188,8 @@ class FetchedFiles:
         key = key_of(self._objects, file.path)
         if key is None:
             raise Halt(f"{file.path} is outside of data.uri; use Spark or Trino")
+        # The process removes its spool folder; after a crash the next process does
+        # (`archiver/objects/spool.py`).
         target = self._objects.spool_dir() / f"query-{len(self._paths)}"
         try:
             with self._objects.open_input(key) as source, target.open("wb") as copy:
@@ -189,9 +200,11 @@ class FetchedFiles:
         return str(target)
 
 
+# --- DuckDB
 BATCH_ROWS = 1024
 _INTERRUPT_EVERY_S = 0.1
 VERSION_MIN = 2
+"""Older versions find fields inside structs only by name."""
 NOT_INSTALLED = (
     "`archiver query` needs DuckDB, which is not installed; install it with: pip install "
     "'stream-archiver[query]'"
@@ -200,11 +213,9 @@ TOO_OLD = (
     "`archiver query` needs DuckDB 2.0 or newer, this is {}; install it with: pip install --upgrade "
     "'stream-archiver[query]'"
 )
-"""Older versions find fields inside structs only by name."""
 READ_OPTIONS = "hive_partitioning = false, can_have_nan = true"
 """Options of `read_parquet`. Bounds in older archives and in external files ignore NaN. DuckDB orders NaN
-above every number, so without the option it would skip row groups that have one.
-"""
+above every number, so without the option it would skip row groups that have one."""
 _Answer = TypeVar("_Answer")
 
 
@@ -244,6 +255,7 @@ def table_names(sql: str) -> set[str]:
     with _Interruptible(duckdb) as database:
         try:
             found = database.run(lambda connection: connection.get_table_names(sql, qualified=True))
+        # The error has a better place and text when the query runs.
         except duckdb.Error:
             return set()
     return {re.sub(r'"', "", name) for name in found}
@@ -253,11 +265,12 @@ def table_names(sql: str) -> set[str]:
 def asked(sql: str, tables: Sequence[QueryTable], limits: Limits) -> Iterator[Result]:
     """Run one SELECT over views of these tables; the result is valid inside the block.
 
-    Raises `ConfigInvalid` if DuckDB is not installed, `InvalidInput` for an invalid query, and `Halt` if a
-    file cannot be read or the memory is too small.
+    Raises `ConfigInvalid` if DuckDB is not installed, and `InvalidInput` for an invalid query. Raises `Halt`
+    if a file cannot be read or the memory is too small.
     """
     duckdb = _duckdb()
     with _Interruptible(duckdb) as database:
+        # Before any view exists, so that only one SELECT can reach the files.
         _check_statement(duckdb, database, sql)
         _bound(database, limits)
         try:
@@ -265,6 +278,7 @@ def asked(sql: str, tables: Sequence[QueryTable], limits: Limits) -> Iterator[Re
                 _view(database, table)
         except duckdb.Error as error:
             raise Halt(f"a table cannot be opened: {_words(error)}") from error
+        # After the views, which need access to the files. No later statement can lift the restriction.
         _lock(database, tables)
         yield _run(duckdb, database, sql)
 
@@ -278,6 +292,7 @@ class _Interruptible:
 
     def __init__(self, module: Any) -> None:
         self._connection: duckdb.DuckDBPyConnection = module.connect(":memory:")
+        # One thread: a DuckDB connection must not run two statements at a time.
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="duckdb")
 
     def __enter__(self) -> Self:
@@ -286,9 +301,10 @@ class _Interruptible:
     def __exit__(self, *_: object) -> None:
         """Interrupt a running call, wait for its end, and close the connection."""
         try:
-            behind = self._pool.submit(int)  # done when the calls before it are
+            # A call at the end of the queue: it is done when the calls before it are.
+            behind = self._pool.submit(int)
             while wait([behind], _INTERRUPT_EVERY_S).not_done:
-                # repeated, because a statement that starts now has missed the previous interrupt
+                # Repeated, because a statement that starts now has missed the previous interrupt.
                 self._connection.interrupt()
             self._pool.shutdown()
         finally:
@@ -318,6 +334,7 @@ def _check_statement(duckdb: Any, database: _Interruptible, sql: str) -> None:
         statements = database.run(lambda connection: connection.extract_statements(sql))
     except duckdb.Error as error:
         raise InvalidInput(f"the query cannot be parsed: {_words(error)}") from error
+    # DESCRIBE, SHOW and SUMMARIZE have the type SELECT in DuckDB.
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise InvalidInput(
             "only one SELECT is accepted (or DESCRIBE, SHOW, SUMMARIZE of a table): a query changes nothing"
@@ -331,9 +348,12 @@ def _bound(database: _Interruptible, limits: Limits) -> None:
         # In DuckDB 2.0 this optimizer applies a filter on a struct field to the whole struct, which is an
         # internal error.
         "disabled_optimizers": "'late_materialization'",
-        "temp_directory": "''",  # beyond the memory limit: an error instead of a temporary file
+        # Beyond the memory limit: an error instead of a temporary file.
+        "temp_directory": "''",
         "TimeZone": "'UTC'",
+        # Otherwise a name in the query could read a variable of this process.
         "python_enable_replacements": "false",
+        # Extensions are code from the network.
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",
         "allow_community_extensions": "false",
@@ -345,10 +365,12 @@ def _bound(database: _Interruptible, limits: Limits) -> None:
 def _view(database: _Interruptible, table: QueryTable) -> None:
     """Create a view with the table's current columns over its files."""
     columns = columns_of(table.schema_json)
+    # `read_parquet` with a schema finds columns only by field id.
     nameless = _without_ids(database, table.files)
     named = [path for path in table.files if path not in nameless]
     chosen = ", ".join(quoted(name) for name, _ in columns)
     parts = [f"SELECT {chosen} FROM {_by_id(named, table.schema_json)}"] if named else []  # noqa: S608 - every name is quoted
+    # Without files, the part by name is the empty view.
     parts += [_by_name(database, sorted(nameless), columns)] if nameless or not named else []
     database.rows(f"CREATE SCHEMA IF NOT EXISTS {quoted(table.namespace)}")
     database.rows(
@@ -374,6 +396,7 @@ def _by_name(database: _Interruptible, files: Sequence[str], columns: Sequence[t
         if files
         else " WHERE false"
     )
+    # A column that no file has is null.
     there = {row[0] for row in database.rows(f"DESCRIBE SELECT *{source}")} if files else set()
     chosen = ", ".join(
         f"CAST({quoted(name) if name in there else 'NULL'} AS {duck_type}) AS {quoted(name)}"
@@ -388,9 +411,11 @@ def _listed(files: Sequence[str]) -> str:
 
 def _lock(database: _Interruptible, tables: Sequence[QueryTable]) -> None:
     """Restrict the connection to these files, and lock that setting."""
+    # Both spellings: DuckDB compares the text of the path, escaped or not.
     paths = sorted({name for table in tables for path in table.files for name in (path, _unglobbed(path))})
     database.rows(f"SET allowed_paths = [{', '.join(literal(path) for path in paths)}]")
     database.rows("SET enable_external_access = false")
+    # Last, because it forbids every later SET.
     database.rows("SET lock_configuration = true")
 
 
@@ -403,6 +428,7 @@ def _run(duckdb: Any, database: _Interruptible, sql: str) -> Result:
         raise _query_error(duckdb, error) from error
     names: list[str] = []
     for name, _ in columns:
+        # Two columns of a query may have the same name; JSON output needs unique ones.
         free = (name if not number else f"{name}_{number}" for number in range(len(columns)))
         names.append(next(candidate for candidate in free if candidate not in names))
     return Result(
@@ -417,7 +443,9 @@ def _rows(duckdb: Any, reader: Any, database: _Interruptible) -> Iterator[tuple[
     try:
         while (batch := database.run(lambda _: next(reader, None))) is not None:
             yield from zip(
-                *(column.to_pylist(maps_as_pydicts="strict") for column in batch.columns), strict=True
+                # Strict: a map with a repeated key is an error, because a dictionary would drop an entry.
+                *(column.to_pylist(maps_as_pydicts="strict") for column in batch.columns),
+                strict=True,
             )
     except (duckdb.Error, pa.ArrowException, OSError) as error:
         raise _query_error(duckdb, error) from error
@@ -427,6 +455,7 @@ def _rows(duckdb: Any, reader: Any, database: _Interruptible) -> Iterator[tuple[
 
 def _query_error(duckdb: Any, error: Exception) -> InvalidInput | Halt:
     """`InvalidInput` if the query is wrong, `Halt` if files, memory or DuckDB itself are the cause."""
+    # Some errors arrive as Arrow errors, with DuckDB's class only in the text.
     if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory" in str(error):
         return Halt(
             "the query needs more memory than it may use; give it more with --memory "
@@ -453,9 +482,11 @@ def _words(error: Exception) -> str:
 
 def _unglobbed(path: str) -> str:
     """A path with its wildcard characters escaped."""
+    # DuckDB expands wildcards in a path; a class of one character stands for itself.
     return re.sub(r"([*?\[])", r"[\1]", path)
 
 
 def default_threads() -> int:
     """Number of cores that this process may use."""
+    # Not `os.cpu_count`: a cpuset may allow fewer.
     return len(os.sched_getaffinity(0))

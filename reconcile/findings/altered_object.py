@@ -34,6 +34,7 @@ def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterato
                 _REPAIR,
             )
     for item in snapshot.pending:
+        # Reported as a dangling reference.
         if item.object_size is None:
             continue
         if item.object_size != item.size:
@@ -45,9 +46,11 @@ def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterato
 
 def _fault(file: FileView) -> str | None:
     if file.object_size is None:
-        return None  # a dangling reference
+        # Reported as a dangling reference.
+        return None
     if file.file_size is not None and file.object_size != file.file_size:
         return f"has {file.object_size} bytes, but {file.file_size} in the table"
+    # Only archives: a file of another writer may have any content.
     if file.key is not None and file.unread is not None:
         return f"has the name of an archive but cannot be read as one: {file.unread}"
     return None

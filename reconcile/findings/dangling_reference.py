@@ -26,6 +26,7 @@ def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterato
                 "then queries that read it fail. Find out who deleted it: the archiver never deletes an "
                 "object that a retained snapshot references",
             )
+    # Pending archives too: the next commit would add a file that does not exist.
     for item in snapshot.pending:
         if item.object_size is None:
             yield Finding(

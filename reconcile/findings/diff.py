@@ -1,10 +1,8 @@
 """Compares the views of all topics and returns the findings: pure.
 
-Each kind of finding is one module of this folder. Consistent views of log, ledger, objects and table give no
-finding, and equal views give equal findings in the same order. A consequence of a finding, such as the
-missing rows of a rolled back table, is not reported again. What could not be read gives no finding; the
-report lists it. If the views are of different moments (`TopicSnapshot.moving`), only findings that need one
-view are reported.
+Each kind of finding is one module of this folder. Consistent views give no finding, and equal views give
+equal findings in the same order. A consequence of a finding, such as the missing rows of a rolled back table,
+is not reported again. What could not be read gives no finding; the report lists it.
 """
 
 from __future__ import annotations
@@ -86,8 +84,10 @@ def differences(topics: Sequence[TopicSnapshot], folder: FolderSnapshot) -> list
 
 def _of_topics(topics: Sequence[TopicSnapshot]) -> Iterator[Finding]:
     for snapshot in topics:
+        # The rules of the audit, so that both report the same offsets.
         judged = judge_topic(snapshot.view)
         for issue in _OF_TOPIC:
+            # If the views are of different moments, a comparison of two of them proves nothing.
             if issue in _OF_ONE_VIEW or not snapshot.moving:
                 yield from issue.find(snapshot, judged)
 

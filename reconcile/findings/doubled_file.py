@@ -19,15 +19,17 @@ def same_range(snapshot: TopicSnapshot) -> dict[tuple[int, Range], list[FileView
     found: defaultdict[tuple[int, Range], list[FileView]] = defaultdict(list)
     for file in () if snapshot.view.table is None else snapshot.view.table.files:
         if file.key is not None:
+            # By the range in the name: such files hold the same offsets.
             found[file.key.partition, (file.key.base, file.key.end)].append(file)
     return {place: files for place, files in found.items() if len(files) > 1}
 
 
 def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """One per range. Reported only: removing a file from a table is the owner's decision."""
+    """One per range."""
     del judged
     for (partition, held), files in sorted(same_range(snapshot).items(), key=lambda item: item[0]):
         names = " and ".join(sorted(file.path.rpartition("/")[2] for file in files))
+        # Never repaired: other snapshots, branches or engines may refer to either of the files.
         yield Finding(
             ID,
             "error",

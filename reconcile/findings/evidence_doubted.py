@@ -26,16 +26,15 @@ _TAKE_OVER = (
 def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
     """At most one: the property is damaged, live files contradict it, or the ledger is an older copy than the
     table.
-
-    A topic with doubtful evidence is halted. If the ledger was written a moment ago, the table may merely be
-    newer. The comparison then waits for a later run, because its remedy (restoring a store from a copy) would
-    do harm.
     """
     del judged
     table = snapshot.table
+    # Busy: the table may merely be newer than the ledger, and the remedy (a restore from a copy) would do
+    # harm.
     if table is None or table.mismatch is not None or table.rolled_back or snapshot.busy:
         return
     why = table.doubt or table.contradiction
     if why is not None:
+        # Without the snapshots a rollback cannot be excluded, so an operator may accept it as one.
         repair = _TAKE_OVER.format(topic=snapshot.topic) if table.unconfirmed else _COPIES
         yield Finding(ID, "error", snapshot.topic, None, f"table {table.name}: {why}", repair)

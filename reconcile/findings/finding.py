@@ -71,6 +71,7 @@ def order(finding: Finding) -> tuple[str, int, int, str]:
     """The sort key: topic, kind, partition."""
     return (
         finding.topic or "",
+        # The order of `IDS`: the most severe kinds come first.
         list(IDS).index(finding.id),
         -1 if finding.partition is None else finding.partition,
         finding.what,

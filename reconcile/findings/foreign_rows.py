@@ -24,14 +24,11 @@ _REWRITTEN = (
 
 
 def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """One per snapshot that added or rewrote rows; none for a table that is not the topic's.
-
-    `rows-removed` reports rows that a snapshot rewrote while it removed others. Rows added by expired
-    snapshots are reported while the table has unexpected rows: they may have been removed since.
-    """
+    """One per snapshot that added or rewrote rows; none for a table that is not the topic's."""
     state = snapshot.view.table
     if snapshot.table is None or state is None:
         return
+    # Rows of expired snapshots may have been removed since; unexpected rows show that some are left.
     has_unexpected_rows = any(found.outside or found.doubled for found in judged)
     expired = [
         (f"snapshot {number}, which has expired,", "no longer known", added)
@@ -50,6 +47,7 @@ def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterato
         )
         yield Finding(ID, "warning", snapshot.topic, None, what, _ADDED)
     for one in snapshot.table.external:
+        # `rows-removed` reports rows that a snapshot rewrote while it removed others.
         if one.rewritten and not one.added and not one.removes:
             what = (
                 f"snapshot {one.snapshot_id} of table {snapshot.table_name} ({one.operation}) rewrote "

@@ -14,11 +14,10 @@ ID = "format-changed"
 
 
 def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """At most one. A format upgrade is permanent, so the topic waits for a version that writes the new
-    format.
-    """
+    """At most one."""
     del judged
     table = snapshot.table
+    # An upgrade is permanent, so the topic waits for a version of the archiver that writes the format.
     if table is not None and table.format_version != FORMAT_VERSION and not is_another(snapshot, table):
         yield Finding(
             ID,

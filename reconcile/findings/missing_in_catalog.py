@@ -24,8 +24,10 @@ def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterato
     landed = set(() if snapshot.table is None else snapshot.table.landed)
     waiting: dict[int, list[tuple[int, int]]] = {}
     for item in snapshot.pending:
+        # Altered or missing objects must not be committed; they have findings of their own.
         if item.key not in landed and item.object_size == item.size and item.altered is None:
             waiting.setdefault(item.partition, []).append((item.base, item.end))
+    # The leader may be about to commit them.
     for partition, ranges in sorted(waiting.items()) if not snapshot.busy else ():
         yield Finding(
             ID,
@@ -42,6 +44,7 @@ def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterato
         held = subtract(
             intersect(found.missing, merge(snapshot.archives.get(partition, ()))), snapshot.faulty(partition)
         )
+        # Not safe: another program may have removed the rows on purpose.
         if held:
             yield Finding(
                 ID,

@@ -25,6 +25,7 @@ def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterato
         yield Finding(
             ID, "info", snapshot.topic, None, f"{item.key} ({item.size:,} bytes): {item.why}", _REPAIR
         )
+    # There may be thousands, and one line each would hide other findings.
     rest = snapshot.unreferenced[SHOWN_MAX:]
     if rest:
         size = sum(item.size for item in rest)
@@ -36,6 +37,7 @@ def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterato
 def of_folder(folder: FolderSnapshot) -> Iterator[Finding]:
     """One per topic id below `archive/` that the intake log does not know."""
     for item in folder.unknown:
+        # A warning, because such a folder may show that the metadata store is an older copy.
         yield Finding(
             ID,
             "warning",

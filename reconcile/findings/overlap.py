@@ -18,6 +18,7 @@ def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterato
     reported = same_range(snapshot)
     for found in judged:
         copies = merge(held for (partition, held) in reported if partition == found.view.partition)
+        # `doubled-file` reports files of exactly the same range.
         left = subtract(found.doubled, copies)
         if left:
             yield Finding(

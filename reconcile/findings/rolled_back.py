@@ -14,11 +14,12 @@ ID = "rolled-back"
 
 
 def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """At most one. Repaired only on request: the rollback may be intentional (rule T4)."""
+    """At most one."""
     del judged
     table = snapshot.table
     if table is None or table.mismatch is not None or not table.rolled_back:
         return
+    # Not safe: the rollback may be intentional, so only an operator accepts it (rule T4).
     yield Finding(
         ID,
         "error",

@@ -13,9 +13,7 @@ ID = "rows-removed"
 
 
 def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """One per snapshot, or one for several expired snapshots. Erasure on request works this way, so it is not
-    an error.
-    """
+    """One per snapshot, or one for several expired snapshots."""
     del judged
     rewritten = {
         one.snapshot_id: one.rewritten for one in (() if snapshot.table is None else snapshot.table.external)
@@ -25,6 +23,7 @@ def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterato
         others = (
             f" (and before it {', '.join(map(str, removal.expired[:-1]))})" if removal.expired[:-1] else ""
         )
+        # Rows behind delete files are removed for queries too.
         rows = counted(removal.rows + removal.hidden, "row")
         if again := rewritten.get(removal.snapshot_id):
             rows += (
@@ -33,6 +32,7 @@ def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterato
             )
         yield Finding(
             ID,
+            # Erasure on request works this way, so it is no error.
             "info",
             snapshot.topic,
             None,

@@ -12,11 +12,12 @@ ID = "schema-drift"
 
 
 def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """At most one. Additional columns of other writers are allowed and not reported."""
+    """At most one."""
     del judged
     table = snapshot.table
     if table is None or table.mismatch is not None:
         return
+    # Additional columns of other writers are allowed and are no fault.
     if table.schema_fault is not None:
         yield Finding(
             ID,
@@ -27,6 +28,7 @@ def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterato
             "undo the change in the table, or rename one of the two columns "
             "(docs/protocols/schema-evolution.md); the topic waits until then",
         )
+    # A round records the schema before it adds the columns.
     elif table.schema_lacking and not snapshot.busy:
         yield Finding(
             ID,

@@ -20,12 +20,14 @@ def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterato
     del judged
     table = snapshot.table
     if (
+        # A table of another topic or a replaced table has its own finding.
         table is None
         or table.mismatch is None
         or table.topic_id not in (None, snapshot.topic_id)
         or is_another(snapshot, table)
     ):
         return
+    # `format-changed` reports another format.
     if table.format_version == FORMAT_VERSION:
         yield Finding(
             ID,

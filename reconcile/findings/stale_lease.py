@@ -12,8 +12,9 @@ ID = "stale-lease"
 
 
 def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """At most one. The kernel frees the lease of a dead process, so this process hangs."""
+    """At most one."""
     del judged
+    # The kernel frees the lease of a dead process, so a silent holder hangs.
     if snapshot.idle_s is None:
         return
     yield Finding(

@@ -22,6 +22,7 @@ def of_folder(folder: FolderSnapshot) -> Iterator[Finding]:
             f"{item.key} ({item.size:,} bytes): {item.why}",
             "nothing: cleaning, or the next process, removes it",
         )
+    # A store without cleaning may have thousands.
     if len(folder.uploads) > SHOWN_MAX:
         yield Finding(
             ID,

@@ -12,10 +12,11 @@ ID = "table-missing"
 
 
 def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """At most one. A topic that was never archived has no table yet."""
+    """At most one."""
     del judged
     if snapshot.table_name is None or snapshot.table is not None or snapshot.view.unreadable is not None:
         return
+    # A topic that was never archived has no table yet.
     if snapshot.known_uuid is None and not snapshot.archived:
         return
     yield Finding(

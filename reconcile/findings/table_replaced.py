@@ -12,9 +12,8 @@ ID = "table-replaced"
 
 
 def is_another(snapshot: TopicSnapshot, table: TableSnapshot) -> bool:
-    """Whether the table is neither the one in the ledger nor that of an older topic of this cluster, which
-    has its own finding id.
-    """
+    """Whether the table is neither the one in the ledger nor that of an older topic of this cluster."""
+    # A table with the id of an older topic is `topic-recreated-on-old-table`.
     if table.mismatch is None or table.topic_id not in (None, snapshot.topic_id):
         return False
     return (

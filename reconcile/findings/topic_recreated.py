@@ -14,11 +14,10 @@ ID = "topic-recreated-on-old-table"
 
 
 def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """At most one. Old and new rows have the same offsets, so in one table they would be
-    indistinguishable.
-    """
+    """At most one."""
     del judged
     table = snapshot.table
+    # Old and new rows have the same offsets, so in one table they would be indistinguishable.
     if table is not None and table.mismatch is not None and table.topic_id not in (None, snapshot.topic_id):
         yield Finding(
             ID,

@@ -13,12 +13,13 @@ ID = "unknown-commit"
 
 
 def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """At most one. The reply was lost, or the process died between the swap and the ledger entry (rule
+    """At most one. The response was lost, or the process died between the swap and the ledger entry (rule
     C6).
     """
     del judged
     table = snapshot.table
     if (
+        # Doubtful evidence proves no commit. A busy leader may be about to append the entry.
         table is None
         or table.mismatch is not None
         or table.doubt is not None
@@ -39,5 +40,6 @@ def find(snapshot: TopicSnapshot, judged: Sequence[PartitionFinding]) -> Iterato
         )
     if table.landed:
         what += f"; {counted(len(table.landed), 'archive')} of them recorded in the ledger"
+    # Safe: the next round does the same under the rules of the publish protocol (decision 0028).
     repair = "nothing: the next round or this repair records the table's state in the ledger"
     yield Finding(ID, "warning", snapshot.topic, None, what, repair, safe=True)

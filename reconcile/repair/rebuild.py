@@ -1,9 +1,9 @@
-"""Rebuilds tables that the catalog has lost from their archives: the common parts of both ways.
+"""Rebuilds tables that the catalog has lost from their archives.
 
-`rebuild_ledger.py` uses the ledger, if only the catalog is lost. `rebuild_bucket.py` uses the bucket alone,
-if the metadata store is lost too. A rebuilt table consists of archives without overlap, each complete and
-consistent with its key; nothing is deleted. It needs an operator: external changes of the lost table (deleted
-rows, compacted files) are not repeated.
+`LedgerRebuild` uses the ledger, if only the catalog is lost. `BucketRebuild` uses the bucket alone, if the
+metadata store is lost too. A rebuilt table consists of archives without overlap, each complete and consistent
+with its key; nothing is deleted. It needs an operator: external changes of the lost table (deleted rows,
+compacted files) are not repeated.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ from archiver.stream.archives import Describe, DescribedArchive, FoundArchive, l
 from intake.log.backlog import Backlog
 from intake.log.fold import TopicState
 
+# --- From the ledger
 _ABANDONED = "the table was rebuilt from the archives, with the old one"
 _KILLED = "the table was rebuilt from the archives, and it does not continue their offsets"
 
@@ -65,8 +66,8 @@ class LedgerRebuild:
         self._leader = parts.leadership.leader
 
     def run(self, topic: str | None = None) -> RebuildReport:
-        """Every configured table that is lost, or that of one topic. Raises `ConfigInvalid`, `Deposed`, and
-        the errors of a lease.
+        """Rebuild every configured table that is lost, or that of one topic. Raises `ConfigInvalid`,
+        `Deposed`, and the errors of a lease.
         """
         found: list[Rebuilt] = []
         topics = topics_with_table(self._parts, topic)
@@ -99,6 +100,7 @@ class LedgerRebuild:
             return Rebuilt(state.name, state.topic_id, name, "unchanged", "it never had a table")
         tables = parts.tables(settings.archive.catalog or "")
         view = tables.load(target.identifier)
+        # The table was never lost, or an earlier run recorded the rebuilt one.
         if view is not None and view.uuid == ledger.table_uuid:
             return Rebuilt(
                 state.name,
@@ -107,12 +109,14 @@ class LedgerRebuild:
                 "unchanged",
                 "the table exists, with the uuid in the ledger",
             )
+        # A table of a rebuild that crashed is continued. Any other table of that name is not changed.
         if view is not None and view.properties.get(REBUILT) != str(ledger.table_uuid):
             raise TopicHalted(
                 state.name,
                 f"the catalog has a table {name} (uuid {view.uuid}) that no rebuild made; "
                 f"{way_out(view, target)}, or name another table in the configuration, then rebuild again",
             )
+        # Rewrites in progress would replace files of the lost table.
         self._abandon_rewrites(ledger)
         chains = self._chains(state, ledger)
         archives = described(parts, chains)
@@ -123,12 +127,15 @@ class LedgerRebuild:
             last_column_id=highest_id(schemas),
             in_place_of=str(ledger.table_uuid),
             files=restored_files(archives),
+            # Retention has deleted archives below the starts.
             starts=dict(ledger.starts),
+            # Up to what is planned, not what is committed: pending archives go into the table as well.
             reached={partition: ledger.planned_to(partition) for partition in range(state.partitions)},
         )
         restore = TableRestore(
             tables, self._leader.check, self._leader.epoch, parts.limits, parts.ids, parts.clock
         )
+        # Table before ledger: after a crash, the next run finds the table by its property.
         self._append_committed(target, ledger, restore.run(target, plan), [item.found for item in archives])
         rows = sum(item.data_file.record_count for item in archives)
         return Rebuilt(state.name, state.topic_id, name, "rebuilt", files=len(archives), rows=rows)
@@ -141,6 +148,7 @@ class LedgerRebuild:
         def message(part: Sequence[str], last: bool) -> pb.RewriteSettled:
             del last
             return pb.RewriteSettled(
+                # No commit of a rewrite belongs to this entry.
                 commit_id=bytes(16),
                 topic_id=bytes.fromhex(ledger.topic_id),
                 sequence_number=ledger.sequence_number,
@@ -151,6 +159,7 @@ class LedgerRebuild:
 
     def _chains(self, state: TopicState, ledger: TopicLedger) -> dict[int, Chain]:
         """The chain of each partition; raises `TopicHalted` if archives are missing."""
+        # A pending range may have several attempts; only the one in the ledger may be used.
         waiting = {
             (item.archive.partition, item.archive.base, item.archive.end): item.archive.key
             for item in ledger.pending
@@ -162,6 +171,7 @@ class LedgerRebuild:
                 candidates.setdefault(found.partition, []).append(found)
         chains: dict[int, Chain] = {}
         for partition in range(state.partitions):
+            # Ranges that hold only gaps count as archived without an archive.
             empty = [*ledger.passed.ranges(partition)]
             empty += [
                 (item.archive.base, item.archive.end)
@@ -170,6 +180,7 @@ class LedgerRebuild:
             ]
             start = ledger.starts.get(partition, 0)
             given_up = ArchiveVisibility.of(ledger, partition, self._leader.fold.condemned)
+            # The archives that readers use, so that table and streams have the same records.
             kept = given_up.kept(candidates.get(partition, []))
             chain = chain_to(kept, start, max(start, ledger.planned_to(partition)), empty)
             if chain.why is not None:
@@ -186,6 +197,7 @@ class LedgerRebuild:
         """COMMIT_TO_TABLE without an event: from here on the ledger's table is the new one (rule T4)."""
         inside = {item.key for item in archives}
         keys = [item.archive.key for item in ledger.pending if item.archive.key]
+        # A killed archive that is the only copy is in the new table, so it is committed now.
         revived = [key for key in ledger.killed if key in inside]
         evidence = read_evidence(view.properties)
         outcome = CommitOutcome(
@@ -195,6 +207,7 @@ class LedgerRebuild:
             watermarks=dict(enumerate(evidence.offsets)) if evidence is not None else {},
             committed=(*(key for key in keys if key in inside), *revived),
             killed=tuple((key, _KILLED) for key in keys if key not in inside),
+            # The rebuild adds no new record.
             valid_through_us=ledger.valid_through_us,
         )
         failpoints.reach("committed.append.before")
@@ -202,6 +215,7 @@ class LedgerRebuild:
         failpoints.reach("committed.append.after")
 
 
+# --- From the bucket alone
 IN_PLACE_OF = "bucket"
 """The uuid of the lost table is unknown."""
 
@@ -241,10 +255,11 @@ class BucketRebuild:
         return RebuildReport("bucket", tuple(found))
 
     def _of(self, settings: TopicSettings, folders: Sequence[_Folder]) -> Rebuilt:
-        """The newest topic of the name; an earlier one was deleted, and its table had another name."""
+        """The table of the newest topic of the name."""
         table = settings.archive.table or ""
         if not folders:
             return Rebuilt(settings.name, "", table, "unchanged", "the data folder has no archives of it")
+        # An earlier topic of the name was deleted, and its table had another name.
         newest = max(folders, key=lambda one: one.created_us)
         return isolated(settings.name, newest.topic_id, table, lambda: self._topic(settings, newest))
 
@@ -255,6 +270,7 @@ class BucketRebuild:
         for info in self._parts.objects.list(ARCHIVE_PREFIX):
             topic_id = topic_id_of(info.key)
             parsed = parse_archive_key(info.key)
+            # Only `topic.json` has the topic's name; keys have its id.
             if topic_id is not None and info.key == paths.topic_key(topic_id):
                 named.append(topic_id)
             elif parsed is not None:
@@ -275,6 +291,7 @@ class BucketRebuild:
             if (
                 document["topic_id"] != topic_id
                 or not isinstance(name, str)
+                # Not `isinstance`: True would pass as a number.
                 or type(partitions) is not int
                 or type(created_us) is not int
             ):
@@ -306,16 +323,21 @@ class BucketRebuild:
         parts.progress(f"{folder.name}: {len(archives)} archives go into table {name}")
         plan = Plan(
             schema_json=found_schema(_newest_of_each_version(archives)),
+            # The highest id that was ever used is unknown without the ledger.
             last_column_id=0,
             in_place_of=IN_PLACE_OF,
             files=restored_files(archives),
+            # Retention's starts are lost with the ledger.
             starts={},
             reached={partition: chain.end for partition, chain in chains.items()},
+            # A hole may be a gap, retired, or lost. Then the table gets no watermarks.
             proven=not missing,
         )
+        # The newest epoch that the bucket shows; no new one can be appended without a log.
         epoch = max(one.epoch for one in folder.archives)
         restore = TableRestore(
             parts.tables(settings.archive.catalog or ""),
+            # No log, so there is no leadership to check.
             lambda: None,
             epoch,
             parts.limits,
@@ -332,6 +354,7 @@ class BucketRebuild:
         return Rebuilt(folder.name, folder.topic_id, name, "rebuilt", why, len(archives), rows, missing)
 
     def _target(self, settings: TopicSettings, folder: _Folder) -> TableTarget:
+        # `topic.json` may have fewer partitions than the archives show.
         partitions = max(folder.partitions, *(one.partition + 1 for one in folder.archives), 1)
         return target_of(settings, folder.topic_id, partitions, self._parts.cluster_id, self._parts.objects)
 
@@ -357,6 +380,8 @@ def _newest_of_each_version(archives: Sequence[DescribedArchive]) -> list[pa.Sch
 
 
 _INCOMPLETE = "rebuilt from the archives alone: without the log, other records are unknown"
+
+# --- Chains of archives
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,6 +417,7 @@ def chain_to(
     """
     choices, twins = _by_range(archives)
     came: dict[int, tuple[int, FoundArchive | None]] = {start: (start, None)}
+    # Retention may have moved the start into an archive. Of several with the same end, the shortest is used.
     for found in sorted(choices, key=lambda one: -one.base):
         if found.base < start < found.end:
             came.setdefault(found.end, (start, found))
@@ -414,6 +440,7 @@ def chain_of_all(archives: Iterable[FoundArchive]) -> Chain:
     while at < len(choices):
         first = at
         low, high = choices[at].base, choices[at].end
+        # A group of archives without a hole between them.
         while at < len(choices) and choices[at].base <= high:
             high = max(high, choices[at].end)
             at += 1
@@ -443,6 +470,7 @@ def _by_range(
     chosen: list[FoundArchive] = []
     twins: dict[str, tuple[FoundArchive, ...]] = {}
     for key in sorted(ranges):
+        # The newest epoch first; equal records are checked later (`described`).
         newest, *others = sorted(ranges[key], key=lambda one: (-one.epoch, one.key))
         chosen.append(newest)
         if others:
@@ -462,11 +490,13 @@ def _walk(
     by_base: dict[int, list[FoundArchive]] = {}
     for found in choices:
         by_base.setdefault(found.base, []).append(found)
+    # A search over all reachable offsets: a greedy choice could miss a chain among overlapping archives.
     waiting = set(came)
     while waiting:
         at = min(waiting)
         waiting.remove(at)
         steps: list[tuple[int, FoundArchive | None]] = [(found.end, found) for found in by_base.get(at, ())]
+        # A range without records may be entered anywhere, because no archive needs to begin with it.
         steps += [(high, None) for low, high in without if low <= at < high]
         for to, by in steps:
             if to <= end and to not in came:
@@ -491,6 +521,7 @@ def _chain(
     return Chain(tuple(found), {one.key: twins[one.key] for one in found if one.key in twins})
 
 
+# --- Common parts and reports
 State = Literal["rebuilt", "unchanged", "halted", "unfinished"]
 
 
@@ -551,6 +582,7 @@ class RebuildReport:
     def exit_code(self) -> int:
         """0: every table is there; 1: some need an operator; 2: some are not finished, run again."""
         states = {item.state for item in self.tables}
+        # Unfinished first: another run may finish it without an operator.
         return UNKNOWN if "unfinished" in states else WRONG if "halted" in states else FINE
 
     def to_json(self) -> dict[str, object]:
@@ -559,11 +591,10 @@ class RebuildReport:
 
 
 def isolated(topic: str, topic_id: str, table: str, work: Callable[[], Rebuilt]) -> Rebuilt:
-    """The outcome of one topic's `work`. Every error except `Deposed` becomes an outcome, so that one topic
-    does not stop the others.
-    """
+    """The outcome of one topic's `work`. Every error except `Deposed` becomes an outcome."""
     try:
         return work()
+    # A newer leader ends the run; other errors concern one topic.
     except Deposed:
         raise
     except (RetryLater, OutcomeUnknown) as error:

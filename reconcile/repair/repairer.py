@@ -1,5 +1,4 @@
-"""Carries out the repairs of findings: an archiving round without a plan, or a reset of the table's
-watermarks.
+"""Carries out the repairs of findings: a round without a plan, or a reset of the table's watermarks.
 
 Every repair is idempotent: it first checks whether it is still needed. It may be killed at any step; the next
 run continues. A repair never drops data to make views agree: it removes no row and no object.
@@ -14,12 +13,7 @@ It runs in this order:
    `archiver.catalog.reset_watermark`).
 3. COMMIT_TO_TABLE without an event. It sets the lower watermark and kills the waiting archives explicitly
    (T4).
-4. Resolving, as above.
-
-After a crash between table and ledger the topic stays halted and the finding remains, so the next run
-continues. Before the first write it checks that no record is lost: intake must still hold every record that
-the ledger counts as archived and the table lacks (P1; rule D3 keeps it while a retained snapshot is older).
-The next round then archives them again, in order, and each record is in the table once.
+4. Resolving, as above. The next round then archives the missing records again, in order.
 """
 
 from __future__ import annotations
@@ -70,8 +64,7 @@ def lowered(
     """Per partition the offset up to which the table is complete, or a text that says why it is unknown.
 
     `held`: the offsets of the rows in the table's files, per partition; a duplicate offset is in two ranges.
-    `removed`: rows that others removed on purpose, as far as the table shows. As many may be missing between
-    existing rows.
+    `removed`: rows that others removed on purpose, as far as the table shows.
     """
     since = _remembered_since(view)
     found: list[int] = []
@@ -79,26 +72,32 @@ def lowered(
     for partition in range(partitions):
         start = ledger.starts.get(partition, 0)
         recorded = max(ledger.watermark(partition), start)
+        # The ledger's earlier watermark at the last commit that the table still has. It is never too high.
         remembered = start if since is None else max(start, ledger.past.lowest(partition, recorded, since))
         spans = held.get(partition, ())
+        # No row is at or beyond the last one, so nothing is archived twice.
         last = max((high for _, high in spans), default=start)
         # Rows above the ledger's committed watermark may be of an archive that the ledger has as written. Its
         # commit is below the rollback, and the committing process died before it updated the ledger.
         known = max(recorded, ledger.planned_to(partition))
         if last > known and not same_place(gaps, partition, known, last):
             return f"partition {partition} holds offsets up to {last - 1}, but the ledger ends at {known}"
+        # Both bounds are never too high, so the greater one is used.
         at = max(remembered, last)
         coverage = cover(start, at, gaps(partition, start, at), spans)
         if coverage.doubled:
             return f"partition {partition} holds offsets {shown_ranges(coverage.doubled)} more than once"
+        # Below the remembered watermark, missing rows were removed on purpose before that commit.
         holes = [item for item in coverage.missing if item[1] > remembered]
         missing += total(holes)
+        # As many rows as others removed may be missing between existing rows; more would be lost records.
         if missing > removed:
             external = f", and others removed {removed} rows" if removed else ""
             return (
                 f"partition {partition} was complete up to offset {remembered}; it holds rows beyond, "
                 f"and offsets {shown_ranges(holes)} between them are missing{external}"
             )
+        # Watermarks at both ends of a gap stand for the same records; the recorded one changes nothing.
         found.append(recorded if same_place(gaps, partition, at, recorded) else at)
     unknown = sorted(partition for partition in held if not 0 <= partition < partitions)
     return (
@@ -182,14 +181,18 @@ class Repairer:
         """
         parts = self._parts
         with parts.leadership.turn("reconciling"):
+            # Always a new epoch: no path of the abandoned history may be planned again (P2).
             parts.leadership.leader.take_over()
             intake = parts.intake()
             at = self._topic(topic, intake)
+            # An earlier run, or the operator, may have repaired it since the finding.
             if not _is_behind(at):
                 return
             offsets, properties = self._lowered(at)
+            # Before the first write: a table with lower watermarks and lost records could not be repaired.
             self._check_intake(at, intake, offsets)
             self._write(at, offsets, properties)
+        # Outside of the turn, because the round takes one of its own.
         self.settle(topic)
 
     def _topic(self, topic: str, intake: Backlog) -> _TopicState:
@@ -213,12 +216,14 @@ class Repairer:
         """
         parts, state = self._parts, at.state
         found = _judged(at)
+        # Its own evidence is exact, for example after a crash between table and ledger.
         if isinstance(found, Known) and found.evidence is not None:
             return found.watermarks, {}
         observer = Observer(parts.objects, parts.cluster_id, parts.tables)
         seen = observer.table(state, self._settings[state.name], at.ledger, at.gaps)
         if seen.table is None:
             raise TopicHalted(state.name, seen.unreadable or seen.absent or "its table cannot be read")
+        # Two loads; rows of one snapshot must not be judged with the history of another.
         if seen.table.snapshot_id != at.view.snapshot_id:
             raise RetryLater(f"table {seen.table.name} changed while it was read; run again")
         rows = held(seen.table, state.partitions)
@@ -245,11 +250,13 @@ class Repairer:
         """
         for partition, offset in enumerate(offsets):
             recorded = at.ledger.watermark(partition)
+            # Nothing of this partition was rolled back.
             if offset >= recorded:
                 continue
             tp = (at.state.topic_id, partition)
             spans: list[Range] = []
             for window in windows(intake, tp, offset, recorded):
+                # Each window is limited; a rollback may concern millions of segments.
                 harmed = harmed_intake(self._parts.objects, (segment.file for segment in window.segments))
                 spans += [
                     (segment.base, segment.end)
@@ -271,6 +278,7 @@ class Repairer:
         """Write the table first and then the ledger, as a commit does."""
         leader = self._parts.leadership.leader
         outcome = outcome_of(at.view, at.view.snapshot_id, offsets)
+        # Table before ledger: a conflict in the other order would leave a ledger that agrees with no table.
         if _needs_evidence(at, offsets):
             outcome = WatermarkReset(at.tables, leader).restate(
                 at.target, at.view, offsets, new_uuid(self._parts.ids), properties
@@ -278,7 +286,9 @@ class Repairer:
         inside = _inside(at)
         waiting = [item.archive.key for item in at.ledger.pending if item.archive.key]
         killed = tuple((key, KILLED) for key in waiting if key not in inside)
+        # Commit id 0: no control event belongs to this entry.
         body = outcome.to_proto(uuid.UUID(int=0), at.state.topic_id)
+        # One entry, so that the lower watermark and the fate of all waiting archives are recorded together.
         body.committed.extend(inside)
         for key, why in killed:
             body.killed.add(key=key, why=why)
@@ -316,26 +326,21 @@ def _judged(at: _TopicState) -> Known | Doubted:
 
 
 def _needs_evidence(at: _TopicState, offsets: Sequence[int]) -> bool:
-    """Whether the table's watermarks must be written. Not if an earlier run wrote them and only the ledger
-    entry is missing.
-    """
+    """Whether the table's watermarks must be written."""
     if is_set_back(at.view):
         return True
     found = _judged(at)
+    # An earlier run may have written them and died before the ledger entry.
     return isinstance(found, Doubted) or tuple(found.watermarks) != tuple(offsets)
 
 
 def _inside(at: _TopicState) -> tuple[str, ...]:
-    """Keys that the ledger counts as waiting or refused, although the table has them below the rollback. They
-    stay there.
-
-    If they stayed refused, the table would contain them but no stream would read them. The whole lineage is
-    checked: after a second rollback, a refused archive may belong to a snapshot older than the ledger's last
-    check.
-    """
+    """Keys that the ledger counts as waiting or refused, although the table has them below the rollback."""
     ledger = at.ledger
+    # From sequence number 0: after a second rollback, a refused archive may be in an older snapshot.
     paths = at.tables.data_paths(at.view, 0) if ledger.pending or ledger.killed else frozenset()
     return (
         *(item.archive.key for item in ledger.pending if item.path in paths),
+        # If they stayed refused, the table would have rows that no stream reads.
         *revived_keys(ledger, paths),
     )

@@ -32,8 +32,7 @@ Fix = Literal["nothing", "safe", "everything"]
 
 ATTEMPTS_MAX = 5
 ATTEMPT_PAUSE_S = 1.0
-"""Attempts, and the pause between them, to collect views during which the ledger does not change. The next
-run compares a topic whose ledger changed during every attempt; views of different moments prove nothing."""
+"""Attempts, and the pause between them, to collect views during which the ledger does not change."""
 
 _RESOLVED_BY_A_ROUND = frozenset({"unknown-commit", "missing-in-catalog"})
 _ACCEPTED_BY_AN_OPERATOR = frozenset({"rolled-back", "evidence-doubted"})
@@ -118,19 +117,22 @@ class ReconcileRun:
     def run(self, fix: Fix = "nothing", topic: str | None = None) -> ReconcileReport:
         """Compare everything, or one topic, and repair as far as `fix` allows.
 
-        Raises `NotFound` for a topic that is not in the intake log, `LeaseHeld` if repairs need the lease and
-        another process has it, `Deposed` if a newer leader appears. The report contains all other errors.
+        Raises `NotFound` for a topic that is not in the intake log, and `Deposed` if a newer leader appears.
+        Raises `LeaseHeld` if repairs need the lease and another process has it. The report contains all other
+        errors.
         """
         report = ReconcileReport(fix, self._parts.clock.now_us())
         try:
             before = self._compare(report, topic)
-            report.findings = [
-                (item, False) for item in before
-            ]  # so that the report has them even if a repair raises
+            # Set before the repairs, so that the report has the findings even if a repair raises.
+            report.findings = [(item, False) for item in before]
             failed = self._repair([item for item in before if _may_repair(item, fix)])
             if any(_may_repair(item, fix) for item in before):
+                # A second comparison decides what is fixed: a repair without an error may have changed
+                # nothing.
                 after = self._compare(report, topic)
                 report.findings = _with_outcomes(before, after, failed, report.unread)
+        # These concern the whole run, and the caller has exit codes for them.
         except (LeaseHeld, Deposed, InvalidInput):
             raise
         except ArchiverError as error:
@@ -143,8 +145,10 @@ class ReconcileRun:
         for attempt in range(ATTEMPTS_MAX):
             seen = parts.looker.collect(parts.ledger, parts.intake, topic)
             found = differences(seen.topics, seen.folder)
+            # No difference needs no steady ledger. Otherwise it may be work in progress.
             if not found or (after := parts.ledger()).next_index == seen.control_index:
                 break
+            # A finding that appears in every attempt is not of one moment only.
             steady = frozenset(found) if steady is None else steady & frozenset(found)
             if attempt == ATTEMPTS_MAX - 1:
                 found = _reportable(seen, after, found, steady)
@@ -158,6 +162,7 @@ class ReconcileRun:
         repairer, failed = self._parts.repairer, dict[tuple[str, str | None], str]()
         done: set[tuple[str, str]] = set()
         for finding in findings:
+            # Findings about the folder have no repair.
             if finding.topic is None:
                 continue
             kind, repair = (
@@ -165,11 +170,13 @@ class ReconcileRun:
                 if finding.id in _RESOLVED_BY_A_ROUND
                 else ("accept", repairer.accept_rollback)
             )
+            # One repair resolves all findings of its kind on a topic.
             if (kind, finding.topic) in done:
                 continue
             done.add((kind, finding.topic))
             try:
                 repair(finding.topic)
+            # Another process leads, so every later repair would fail too.
             except (LeaseHeld, Deposed):
                 raise
             except ArchiverError as error:
@@ -183,12 +190,13 @@ def _reportable(
     """The findings that may be reported although the ledger changed during every attempt.
 
     All findings of a topic whose own ledger did not change in the last attempt. Of other topics only findings
-    that one view shows, and that every attempt showed. The next run compares the rest; the report lists it.
+    that one view shows, and that every attempt showed.
     """
     topics = [
         replace(snapshot, moving=ledger_mark(after.topic(snapshot.topic_id)) != snapshot.ledger_mark)
         for snapshot in seen.topics
     ]
+    # Views of different moments prove nothing; the next run compares again.
     moving = {snapshot.topic for snapshot in topics if snapshot.moving}
     kept = [one for one in differences(topics, seen.folder) if one.topic not in moving or one in steady]
     for name in sorted({one.topic for one in found if one.topic is not None} & moving):
@@ -213,12 +221,11 @@ def _with_outcomes(
     failed: Mapping[tuple[str, str | None], str],
     unread: Container[str | None],
 ) -> list[tuple[Finding, bool]]:
-    """The first findings with their outcome, then those of the second comparison only. A finding of a topic
-    that could not be compared again does not count as fixed.
-    """
+    """The first findings with their outcome, then those of the second comparison only."""
     left = {(item.id, item.topic, item.partition) for item in after}
     known = {(item.id, item.topic, item.partition) for item in before}
     found = [
+        # Not by text, which may change. A topic that could not be compared again does not count as fixed.
         (item, (item.id, item.topic, item.partition) not in left and item.topic not in unread)
         for item in before
     ]
