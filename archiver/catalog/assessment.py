@@ -1,9 +1,9 @@
 """One assessment of a topic's table: identity, evidence and agreement with the ledger, all from one load.
 
-Commits, the retention floor and the reconciler use it, so they give one answer to one question: may this
-table be trusted as the continuation of what the ledger records? It reads and never writes. Where the ledger
-may lack what a newer leader wrote, the caller must read the control log's tail before it believes an
-objection.
+Covers which pending archives may be offered (rule C3), whether table and ledger contradict each other, and
+the assessment that joins both. It reads and never writes. Commits, the retention floor and the reconciler use
+it, so they accept the same tables. The ledger may lack entries of a newer leader. So the caller must read the
+control log's tail before it acts on an objection.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from archiver.catalog.tables import Tables, TableView, shown
 from archiver.ledger.views import PendingFile, TopicLedger
 from archiver.runtime.errors import TopicHalted
 from archiver.runtime.text import counted
+
+# --- Which pending archives may be offered (rule C3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ def unbroken_since(view: TableView) -> int:
     """The lowest sequence number from which on every commit is a retained ancestor of the current
     snapshot.
     """
+    # A lineage may have holes: snapshots that were rolled back from took numbers too.
     have = {item.sequence_number for item in view.lineage()}
     at = view.sequence_number
     while at in have:
@@ -51,10 +54,12 @@ def complete_since(view: TableView) -> Callable[[PendingFile], bool]:
 
     Only then a path that none of them added proves that the file was never in the table.
     """
+    # All retained ones, not the lineage: a snapshot of a branch takes a number and may have held the file.
     retained = {item.sequence_number for item in view.snapshots}
     lost = next((number for number in range(view.sequence_number, 0, -1) if number not in retained), 0)
 
     def judge(item: PendingFile) -> bool:
+        # A token of another table says nothing: sequence numbers start again after a drop and create.
         return item.table_uuid == view.uuid and item.last_sequence_number >= lost
 
     return judge
@@ -81,13 +86,16 @@ def choose(
     killed: list[tuple[PendingFile, str]] = []
     for item in pending:
         archive = item.archive
+        # The path decides before the offsets: a late request may have added a file below the watermark.
         if item.path is not None and item.path in paths:
             committed.append(item)
             continue
+        # Each file is judged at the end of the file before it, so a refusal also refuses all that follow.
         why = _objection(item, at, starts, complete, gaps, aside)
         if why is None:
             offered.append(item)
             at[archive.partition] = max(at[archive.partition], archive.end)
+        # A range of gaps has no object and no key. The ledger forgets it without an entry.
         elif not archive.gap_only:
             killed.append((item, why))
     return Choice(tuple(committed), tuple(offered), tuple(killed), tuple(at))
@@ -105,13 +113,17 @@ def _objection(
     partition = archive.partition
     if partition >= len(at):
         return f"the topic has {counted(len(at), 'partition')}, not {partition + 1}"
+    # Adding it would bring back rows that retention removed.
     if archive.end <= starts.get(partition, 0):
         return f"retention removed everything below {starts[partition]}"
     if archive.gap_only and archive.end <= at[partition]:
         return "the table is past it"
+    # Modulo gaps (rule C2): bounds of files do not include a marker after the last record.
     if not same_place(gaps, partition, archive.base, at[partition]):
         return f"starts at {archive.base}, but the table is complete up to {at[partition]}"
-    if not archive.gap_only and not complete(item):  # there is no row that could be doubled
+    # A lost snapshot may have held the file. If it is added again, it doubles rows or an expirer deletes it.
+    # A range of gaps has no row that could be doubled.
+    if not archive.gap_only and not complete(item):
         return (
             f"the table's history since sequence number {item.last_sequence_number} is not complete; it "
             "may have been in the table before"
@@ -121,13 +133,16 @@ def _objection(
     return None
 
 
+# --- Agreement of table and ledger
+
+
 def seen_up_to(view: TableView, ledger: TopicLedger) -> int:
     """The sequence number up to which the ledger recorded what is in the lineage; 0 if it may be another
     lineage.
 
-    It is the same lineage while our newest commit of that time is an ancestor. After a rollback and a roll
-    forward, refused archives may return with snapshots that are older than the last inspection.
     """
+    # It is the same lineage while our newest commit of that time is an ancestor. After a rollback and a roll
+    # forward, refused archives may return with snapshots older than the last inspection.
     return ledger.sequence_number if ledger.snapshot_id in view.ancestors() else 0
 
 
@@ -135,12 +150,14 @@ def revived_keys(ledger: TopicLedger, paths: Collection[str]) -> tuple[str, ...]
     """Killed keys that `paths` name: a late request of an earlier leader was applied."""
     if not ledger.killed:
         return ()
+    # Grouped by file name, because comparing every path with every key is quadratic.
     by_name: dict[str, list[str]] = {}
     for path in paths:
         by_name.setdefault(path.rpartition("/")[2], []).append(path)
     return tuple(
         key
         for key in ledger.killed
+        # The table names a full URI, the ledger a key below the data folder.
         if any(path.endswith(f"/{key}") for path in by_name.get(key.rpartition("/")[2], ()))
     )
 
@@ -153,6 +170,7 @@ def contradiction(
     `revived` are killed keys found in the lineage. Offsets are compared modulo `gaps` (rule C2). The caller
     must check that no newer leader wrote what this ledger lacks.
     """
+    # A table's last sequence number never decreases, a rollback included.
     if view.sequence_number < ledger.sequence_number:
         return (
             f"is at sequence number {view.sequence_number}, and the ledger has seen it at "
@@ -161,6 +179,7 @@ def contradiction(
         )
     for partition, offset in enumerate(known.watermarks):
         recorded = ledger.watermark(partition)
+        # Rule C2: a watermark from bounds ends at the last record, the recorded one after the gaps.
         if offset < recorded and not same_place(gaps, partition, offset, recorded):
             return (
                 f"is complete up to offset {offset} of partition {partition}, and the ledger has seen "
@@ -169,6 +188,8 @@ def contradiction(
             )
         if offset > recorded and not _accounted_for(view, ledger, partition, offset, revived):
             planned = ledger.planned_to(partition)
+            # Without a commit of ours in the table, an older copy of the metadata store is not the only
+            # explanation.
             if known.evidence is None:
                 return (
                     f"holds offsets of partition {partition} up to {offset}, the ledger has "
@@ -187,21 +208,23 @@ def contradiction(
 def _accounted_for(
     view: TableView, ledger: TopicLedger, partition: int, offset: int, revived: Collection[str]
 ) -> bool:
-    """Whether archives that the ledger recorded as written explain a table that is complete up to `offset`.
-
-    A killed archive explains it if it ends exactly there and either is found in the table, or the history
-    since the last inspection is incomplete. Then another writer may have compacted the file away and expired
-    the snapshot that added it.
+    """Whether archives that the ledger recorded as written explain a table that is complete up to
+    `offset`.
     """
     if offset <= ledger.planned_to(partition):
         return True
     if any(item.archive.partition == partition and item.archive.end == offset for item in ledger.pending):
         return True
+    # With a hole in the history since the last inspection, an archive may have come and gone unseen. Another
+    # writer may have compacted its file and expired the snapshot that added it.
     lost_sight = ledger.sequence_number < unbroken_since(view)
     return any(
         item.archive.partition == partition and item.archive.end == offset and (lost_sight or key in revived)
         for key, item in ledger.killed.items()
     )
+
+
+# --- The assessment of one load
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,15 +277,18 @@ def assess_view(
     """Assess a view that is already loaded. Reads only files of this view, so the answer is of one
     snapshot.
     """
+    # First, because the properties of a table of another topic mean nothing here.
     why = mismatch(view, target, ledger.table_uuid)
     if why is not None:
         return TableAssessment(view, mismatch=why)
+    # A lambda: manifests are read only if the lineage does not decide.
     evidence = judge(view, target.partitions, lambda: tables.live_files(view), ledger.starts, gaps)
     if isinstance(evidence, Doubted):
         return TableAssessment(view, evidence=evidence)
     since = pending_tokens(view, ledger)
     # Killed archives have no token in the ledger. They can appear only after its last record of the lineage.
     since += [seen_up_to(view, ledger)] if ledger.killed else []
+    # No commit since the oldest token means no new paths, and saves the manifests.
     has_newer = bool(since) and min(since) < view.sequence_number
     paths = tables.data_paths(view, min(since)) if has_newer else frozenset[str]()
     revived = revived_keys(ledger, paths)
@@ -272,4 +298,5 @@ def assess_view(
 
 def pending_tokens(view: TableView, ledger: TopicLedger) -> list[int]:
     """Sequence numbers of this table as the writers of the pending archives saw it (rule T3)."""
+    # A token of a dropped table with the same name must not widen or narrow the search.
     return [item.last_sequence_number for item in ledger.pending if item.table_uuid == view.uuid]

@@ -1,9 +1,7 @@
 """Commits pending archives to a table, by protocol rules C1 to C6. The only writer of new rows.
 
-Assess the table (C1), choose what may be offered (C3), prepare, read the log's tail (C4), swap (C5). Applied:
-verify and report. Conflict or unknown: start again, because only the table shows the outcome (C6). Promises
-that a row is never in the table twice, also with other writers. An unknown outcome deletes and kills nothing.
-The caller writes the result into the ledger before it calls again.
+Promises that a row is never in the table twice, also with other writers. An unknown outcome deletes and kills
+nothing. The caller must write the result into the ledger before it calls again.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ RANGES_CHARACTERS_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class CommitOutcome:
-    """What a leader learned about a table, to be written into the ledger as COMMIT_TO_TABLE."""
+    """The state of a table after a commit or an inspection, recorded in the ledger as COMMIT_TO_TABLE."""
 
     table_uuid: uuid.UUID
     snapshot_id: int | None
@@ -69,13 +67,14 @@ class CommitOutcome:
     def to_proto(
         self, commit_id: uuid.UUID, topic_id: TopicId, event: pb.Event | None = None
     ) -> pb.TableCommitted:
-        """The body of the ledger entry, to be split where it is too large. Without an event it records what a
-        leader observed.
+        """The body of the ledger entry, to be split where it is too large. Without an event it records an
+        inspection.
         """
         body = pb.TableCommitted(
             commit_id=commit_id.bytes,
             topic_id=bytes.fromhex(topic_id),
             table_uuid=self.table_uuid.bytes,
+            # Proto3 has no null: 0 means that the table has no snapshot.
             snapshot_id=self.snapshot_id or 0,
             sequence_number=self.sequence_number,
             watermarks=[
@@ -125,6 +124,7 @@ class Committer:
         if assessed is None:
             return None
         outcome = self._outcome(assessed, ledger, 0)
+        # Otherwise each inspection of an idle table would grow the ledger.
         return outcome if outcome.news else None
 
     def sound(self, target: TableTarget, gaps: Gaps = no_gaps) -> TableView | None:
@@ -152,6 +152,7 @@ class Committer:
         """
 
         def prepare(assessed: _Assessed, ledger: TopicLedger) -> Prepared | None:
+            # Nothing to add: an empty snapshot would only cost metadata, unless a fence needs it (rule D2).
             if not assessed.choice.offered and not fence:
                 return None
             return self._prepare(target, assessed, ledger, commit_id, valid_through_us)
@@ -168,20 +169,26 @@ class Committer:
 
         def prepare(assessed: _Assessed, ledger: TopicLedger) -> Prepared | None:
             view = assessed.view
+            # Null counts of the coordinates show whether files of other writers hold rows without an offset.
             fields = stream_fields(view.schema_json)
             live = (
                 self._tables.live_files(view, nulls_of=(fields.partition, fields.offset))
                 if view.snapshot_id is not None
                 else ()
             )
+            # Without a start, retention never removed anything of this topic.
             paths = list(below_start(live, ledger.starts, fields)) if ledger.starts else []
             if not paths:
                 return None
             stamp = {COMMIT_ID: str(commit_id)}
+            # The same commit expires snapshots that still name the files. Otherwise their objects stay on
+            # disk.
             old = self._unread(view, ledger)
             changes = recorded(view, old, ledger, assessed.known.watermarks)
 
             def properties(snapshot_id: int, sequence_number: int) -> Mapping[str, str]:
+                # The watermarks do not move: rows below a start were in the table once, and count as
+                # complete.
                 evidence = Evidence(
                     snapshot_id, sequence_number, self._leader.epoch, commit_id, assessed.known.watermarks
                 )
@@ -204,6 +211,8 @@ class Committer:
         """
 
         def prepare(assessed: _Assessed, ledger: TopicLedger) -> Prepared:
+            # With `offering=False` the choice has no files, so this snapshot is empty. It only moves the
+            # base.
             return self._prepare(target, assessed, ledger, commit_id, 0)
 
         return self._repeat(target, gaps, prepare, 0, offering=False)
@@ -215,6 +224,7 @@ class Committer:
 
         def prepare(assessed: _Assessed, ledger: TopicLedger) -> Prepared | None:
             old = self._unread(assessed.view, ledger)
+            # A commit that expires nothing would add a snapshot to a table in which nothing changed.
             return self._prepare(target, assessed, ledger, commit_id, 0, old) if old else None
 
         return self._repeat(target, gaps, prepare, 0, offering=False)
@@ -223,6 +233,7 @@ class Committer:
         """Snapshots that only `snapshots_max` keeps. With retention they must expire: the files that they
         name cannot be deleted before.
         """
+        # A count of 1 makes age the only limit, so every snapshot older than that goes.
         return expired(view, ledger.pending, 1, self._limits.snapshots_age_s, self._clock.now_us())
 
     def _repeat(
@@ -241,14 +252,20 @@ class Committer:
 
         def step(attempt: Attempt) -> Done[CommitOutcome | None] | Request[CommitOutcome | None] | RetryLater:
             self.attempts += 1
+            # Read again in every attempt: the log check before a request may have folded new entries.
             ledger = self._leader.fold.topic(target.topic_id)
             try:
                 assessed = self._assess(target, ledger, gaps, offering=offering)
                 if assessed is None:
+                    # A table that is gone must not pass for an idle topic while archives wait for it.
                     _must_be_idle(target, ledger)
                     return Done(None)
+                # Before `prepare`: this load may show that the open request can no longer be applied (rule
+                # C6).
                 attempt.loaded(assessed.view)
                 prepared = prepare(assessed, ledger)
+            # Returned, not raised: another attempt may pass, and the loop decides whether the bounds allow
+            # it.
             except RetryLater as error:
                 return error
             if prepared is None:
@@ -258,6 +275,8 @@ class Committer:
                 return self._tables.swap(prepared)
 
             def confirm() -> CommitOutcome | None:
+                # A reply of 200 alone is not recorded. The ledger must never name a commit that no load
+                # shows.
                 view = self._verify(target, ledger, prepared)
                 return None if view is None else _applied(assessed, view, prepared, valid_through_us)
 
@@ -270,11 +289,14 @@ class Committer:
         message = f"table {shown(target.identifier)}: not committed after {limits}"
         why = result.why or "the reply could not be verified"
         if result.is_open:
+            # The last request may still be applied, so the caller must not plan or delete as if it failed
+            # (rule C6).
             unknown = OutcomeUnknown(
                 f"{message}; the last request may still land ({why}); the next run checks the table"
             )
             unknown.catalog_away = result.catalog_away
             raise unknown
+        # `CatalogAway` lets archiving continue with the ledger's state (decision 0024).
         raise (CatalogAway if result.catalog_away else RetryLater)(f"{message} ({why}); the next run goes on")
 
     def _assess(
@@ -290,21 +312,27 @@ class Committer:
             # leader is deposed, and the table is right.
             self._leader.check()
             raise
+        # Only commits after the oldest token can have added a pending path on a branch (rule C3).
         view, tokens = found.view, pending_tokens(found.view, ledger)
         aside = self._tables.aside_paths(view, min(tokens)) if tokens else frozenset[str]()
         choice = choose(
             ledger.pending, known.watermarks, found.paths, complete_since(view), ledger.starts, gaps, aside
         )
+        # The verdicts committed and refused still count. Only the addition of files is left out.
         if not offering:
+            # The evidence must not claim offsets of files that this snapshot does not add.
             choice = replace(choice, offered=(), reached=known.watermarks)
         return _Assessed(view, known, choice, found.revived)
 
     def _outcome(self, assessed: _Assessed, ledger: TopicLedger, valid_through_us: int) -> CommitOutcome:
         """The outcome of an inspection without a commit."""
         choice, known = assessed.choice, assessed.known
+        # Revived keys were killed. The ledger must list them as committed, or streams skip their records.
         committed = (*(item.archive.key for item in choice.committed), *assessed.revived)
         watermarks = dict(enumerate(known.watermarks))
+        # An archive that is killed or still due leaves records out, so the table cannot claim the time.
         complete = not choice.killed and not choice.offered
+        # A snapshot of another writer moves the number too. The ledger needs it for the next T3 token.
         moved = ledger.sequence_number != assessed.view.sequence_number
         differs = any(ledger.watermark(partition) != offset for partition, offset in watermarks.items())
         return CommitOutcome(
@@ -338,7 +366,9 @@ class Committer:
             old = expired(
                 view, ledger.pending, limits.snapshots_max, limits.snapshots_age_s, self._clock.now_us()
             )
+        # Row changes of external snapshots must survive their expiry, or the audit counts those rows as lost.
         changes = recorded(view, old, ledger, assessed.known.watermarks)
+        # Records of a killed archive are missing until they are planned again.
         valid_through = 0 if choice.killed else valid_through_us
         stamp = {COMMIT_ID: str(commit_id)} | (
             {VALID_THROUGH: iso_time(valid_through)} if valid_through else {}
@@ -352,6 +382,8 @@ class Committer:
         )
 
         def properties(snapshot_id: int, sequence_number: int) -> Mapping[str, str]:
+            # One commit sets evidence and files. Set afterwards, a crash would leave evidence of an older
+            # snapshot.
             evidence = Evidence(snapshot_id, sequence_number, self._leader.epoch, commit_id, choice.reached)
             return {
                 **stamp,
@@ -364,9 +396,11 @@ class Committer:
         try:
             return self._tables.prepare(
                 view,
+                # A range of gaps has no file. It only moves the watermark.
                 [data_file for item in choice.offered if (data_file := item.data_file) is not None],
                 properties,
                 {**stamp, RANGES: ranges_text(choice.offered)},
+                # Counted by the table, not by the process, so that a restart does not postpone the merge.
                 merge=(view.sequence_number + 1) % limits.merge_every == 0,
                 expire=old,
             )
@@ -374,13 +408,12 @@ class Committer:
             raise TopicHalted(target.topic, str(error)) from error
 
     def _verify(self, target: TableTarget, ledger: TopicLedger, prepared: Prepared) -> TableView | None:
-        """The table after an applied swap if our snapshot is in its lineage; else None, and the loop starts
-        again.
-        """
+        """The table after an applied swap if our snapshot is in its lineage; else None."""
         try:
             view = load_table(self._tables, target, ledger.table_uuid)
         except RetryLater:
             return None
+        # Another writer may have rolled the table back at once. Then the commit is not part of the table.
         if view is None or all(item.snapshot_id != prepared.snapshot_id for item in view.lineage()):
             return None
         return view
@@ -388,6 +421,7 @@ class Committer:
 
 def iso_time(us: int) -> str:
     """Microseconds since 1970 as ISO 8601 in UTC."""
+    # `fromtimestamp` takes a float, which may be off by a microsecond.
     moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us)
     return moment.isoformat(timespec="microseconds")
 
@@ -396,6 +430,7 @@ def ranges_text(offered: tuple[PendingFile, ...]) -> str:
     """What a commit adds, `partition:base-end` with neighbours joined; only a count if that would be long."""
     joined: dict[int, tuple[int, int]] = {}
     for item in offered:
+        # Offered files of one partition follow each other without a hole, so base and end are enough.
         base, _ = joined.get(item.archive.partition, (item.archive.base, 0))
         joined[item.archive.partition] = (base, item.archive.end)
     text = ",".join(f"{partition}:{base}-{end}" for partition, (base, end) in sorted(joined.items()))
@@ -418,10 +453,13 @@ def _applied(
     assessed: _Assessed, view: TableView, prepared: Prepared, valid_through_us: int
 ) -> CommitOutcome:
     choice = assessed.choice
+    # Ranges of gaps have no key: the watermark alone resolves them in the ledger.
     keys = [item.archive.key for item in (*choice.committed, *choice.offered) if item.archive.key]
     return CommitOutcome(
         table_uuid=view.uuid,
         snapshot_id=prepared.snapshot_id,
+        # Not that of the load: another writer may have committed in between, and this entry is about our
+        # snapshot.
         sequence_number=prepared.base_sequence_number + 1,
         watermarks=dict(enumerate(choice.reached)),
         committed=(*keys, *assessed.revived),
@@ -432,6 +470,7 @@ def _applied(
 
 
 def _findings(known: Known) -> tuple[str, ...]:
+    # A `replace` is a compaction, which keeps the rows, so it is no finding.
     return tuple(_finding(snapshot) for snapshot in known.external if snapshot.operation != "replace")
 
 
@@ -451,6 +490,7 @@ def below_start(files: Iterable[LiveFile], starts: Mapping[int, int], fields: St
     """
     for file in files:
         low, high, last = file.partition_min, file.partition_max, file.offset_max
+        # The last condition bounds the loop below: bounds of other writers may span any number of partitions.
         if low is None or high is None or last is None or not low <= high <= low + len(starts):
             continue
         if all(last < starts.get(partition, 0) for partition in range(low, high + 1)) and _all_placed(
@@ -463,8 +503,10 @@ def _all_placed(file: LiveFile, fields: StreamFields) -> bool:
     """Whether each row has a partition and an offset. Our archives do; for other files the metadata must show
     it.
     """
+    # The last match: the location of the table may contain the same word.
     place = file.path.rfind("archive/")
     if place >= 0 and parse_archive_key(file.path[place:]) is not None:
         return True
+    # A missing count proves nothing, so only an explicit 0 counts.
     nulls = dict(file.null_counts)
     return nulls.get(fields.partition) == 0 and nulls.get(fields.offset) == 0

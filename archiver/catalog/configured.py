@@ -1,8 +1,7 @@
-"""The catalogs of the configuration, each opened when it is first asked for.
+"""The catalogs of the configuration, each opened at its first use.
 
 Promises one adapter per catalog and process, for any number of threads. A daemon never creates the database
-of a SQLite catalog that held tables before. A missing database may be an unmounted folder, and an empty
-catalog looks as if every table had been dropped.
+of a SQLite catalog that held tables before.
 """
 
 from __future__ import annotations
@@ -43,6 +42,7 @@ class ConfiguredCatalogs:
         """The catalog of that name; raises `ConfigInvalid` if there is none, `RetryLater` while its place is
         absent.
         """
+        # Held while the adapter is made, so that two threads cannot make two. Making one connects to nothing.
         with self._lock:
             if name not in self._opened:
                 settings = self._settings().catalog(name)
@@ -52,6 +52,7 @@ class ConfiguredCatalogs:
                 properties = stated | io_properties(StorePlace.of(self._settings().data), stated)
                 if self._tables_known is not None:
                     check_catalog_place(name, properties.get("uri", ""), self._tables_known(name))
+                # Imported here, because pyiceberg is slow to import and many commands use no catalog.
                 from archiver.catalog.iceberg.adapter import IcebergTables
 
                 places = settings.location == "catalog"
@@ -60,7 +61,7 @@ class ConfiguredCatalogs:
             return self._opened[name]
 
     def shown(self, name: str) -> dict[str, str]:
-        """What may be shown of a catalog's configuration: its type, address and warehouse."""
+        """The part of a catalog's configuration that holds no secret: its type, address and warehouse."""
         settings = self._settings().catalog(name)
         shown = {} if settings is None else settings.model_dump(mode="json")
         return {key: str(shown[key]) for key in ("type", "uri", "warehouse") if key in shown}
@@ -75,12 +76,13 @@ def remote_limits(settings: CatalogSettings, data_uri: str) -> RemoteLimits:
     """Bounds on what the catalog can make us request, read and write. Table metadata lies in the data folder
     and in `locations`.
 
-    A catalog that chooses the places of its tables (`location: catalog`) may use any bucket that its
-    credentials open, and its `warehouse`, but no local folder that the configuration does not name.
+    A catalog that chooses the places of its tables (`location: catalog`) may also use its `warehouse`, and
+    any bucket that its credentials open. It may use no local folder that the configuration does not name.
     """
     chooses = settings.location == "catalog"
     warehouse = settings.properties().get("warehouse", "")
     prefixes = [_as_in_metadata(data_uri), *settings.locations]
+    # A warehouse may also be a plain name, which is no place.
     if chooses and (warehouse.startswith("/") or ":/" in warehouse):
         prefixes.append(warehouse)
     places = TablePlaces(prefixes, any_bucket=chooses)
@@ -88,9 +90,7 @@ def remote_limits(settings: CatalogSettings, data_uri: str) -> RemoteLimits:
 
 
 def _as_in_metadata(data_uri: str) -> str:
-    """The data folder as table metadata spells it: paths of objects are not percent-encoded there, `data.uri`
-    is.
-    """
+    """The data folder in the spelling of table metadata, which is not percent-encoded as `data.uri` is."""
     parts = urlsplit(data_uri)
     return f"file://{unquote(parts.path)}" if parts.scheme == "file" else data_uri
 
@@ -109,6 +109,7 @@ def check_catalog_place(name: str, uri: str, tables_known: bool) -> None:
     path = sqlite_file(uri)
     if path is None or path.exists():
         return
+    # A missing database may be an unmounted folder. In an empty catalog every table would count as dropped.
     if not path.parent.is_dir():
         raise RetryLater(f"catalog {name}: the folder {path.parent} does not exist: mount it, or create it")
     if tables_known:

@@ -66,6 +66,7 @@ class _Check:
         from archiver.catalog.iceberg.probe import check_catalog
 
         file = sqlite_file(self._group.properties().get("uri", "")) if self._group.type == "sql" else None
+        # Opening a SQLite catalog creates the file, and without a probe this check only reads.
         if file is not None and not file.exists() and not probe:
             yield CheckResult(
                 "reachable",
@@ -93,11 +94,13 @@ class _Check:
         from archiver.catalog.iceberg.probe import Probe
 
         assert isinstance(tables, IcebergTables), "every configured catalog is one"
+        # Random, so that no other table has it, and in mixed case to see whether the catalog keeps that.
         name = f"Archiver_Probe_{self._ids.random_bytes(8).hex()}"
         objects = open_store(StorePlace.of(self._settings.data))
         prefix = catalog_probe_prefix(name)
 
         def sweep() -> None:
+            # Listed before the first delete: a listing need not be stable while objects disappear.
             for info in list(objects.list(f"{prefix}/")):
                 objects.delete(info.key)
 

@@ -1,4 +1,4 @@
-"""Commands and settings for reading a table in Spark, Trino and DuckDB. Text to paste; nothing here is run.
+"""Commands and settings, as text, for reading a table in Spark, Trino and DuckDB.
 
 Must never print a secret: a property that holds one is shown as a placeholder.
 """
@@ -14,19 +14,20 @@ from archiver.objects.location import StorePlace
 
 SQLITE_PACKAGE = "org.xerial:sqlite-jdbc:3.50.3.0"
 SPARK_PACKAGES = ("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0", SQLITE_PACKAGE)
-"""What Spark fetches at its first start to read the tables of an embedded SQL catalog, the last for such a
-catalog only; tried with Spark 4.1."""
+"""Packages that Spark fetches at its first start. The last is for an embedded SQL catalog only. Tried with
+Spark 4.1."""
 AWS_PACKAGE = "org.apache.iceberg:iceberg-aws-bundle:1.12.0"
-"""What Spark fetches in addition if the files lie in a bucket."""
+"""Package that Spark fetches in addition if the files lie in a bucket."""
 KEY_VARIABLES = ("S3_ACCESS_KEY_ID", "S3_SECRET_ACCESS_KEY")
-"""From where Trino takes the keys of a bucket, when the configuration states keys; those of deploy/stack."""
+"""Environment variables with Trino's keys of a bucket, if the configuration states keys. deploy/stack sets
+them."""
 REGION_OF_ENDPOINTS = "us-east-1"
 """Region of servers other than AWS, unless the configuration names another."""
 
 
 BY_ID = "-- the table's columns have changed: this finds them by field id, and needs DuckDB 2.0 or newer"
 _READ_OPTIONS = "hive_partitioning = false, can_have_nan = true"
-"""The second because minima and maxima of older archives leave NaN out."""
+"""No columns from folder names. NaN is possible, because minima and maxima of older archives leave it out."""
 BY_NAME = (
     "-- the table's columns have changed, and this finds them by the names that each file has; Spark and "
     "Trino find them by field id"
@@ -38,13 +39,14 @@ def spark_sql(
 ) -> list[str]:
     """A command, over several lines, that runs `query` in Spark with this catalog under its own name.
 
-    Keys of a bucket are not part of it: Spark takes them from where AWS's SDK looks, the environment first.
+    Keys of a bucket are not part of it: AWS's SDK finds them, first in the environment.
     """
     prefix = f"spark.sql.catalog.{catalog}"
     settings = {prefix: "org.apache.iceberg.spark.SparkCatalog"}
     uri = properties.get("uri", "")
     packages = list(SPARK_PACKAGES)
     if properties.get("type") == "sql" and uri.startswith("sqlite:///"):
+        # Parameters of the uri are for our driver. The JDBC driver does not know them.
         path = uri.removeprefix("sqlite:///").partition("?")[0]
         settings |= {
             f"{prefix}.type": "jdbc",
@@ -65,7 +67,7 @@ def spark_sql(
             "client.region": _region(place),
         }
         settings |= {f"{prefix}.{name}": value for name, value in reached.items() if value is not None}
-    # Or Spark makes a Hive metastore, `metastore_db/` and `derby.log`, in the folder in which this is run.
+    # Otherwise Spark creates a Hive metastore, `metastore_db/` and `derby.log`, in the working directory.
     settings["spark.sql.catalogImplementation"] = "in-memory"
     lines = [f"{command} --packages {','.join(packages)}"]
     lines += [f"  --conf {shlex.quote(f'{name}={value}')}" for name, value in settings.items()]
@@ -76,8 +78,8 @@ def spark_sql(
 def trino_catalog(properties: Mapping[str, str], place: StorePlace) -> str | None:
     """The file `etc/catalog/CATALOG.properties` for Trino; None for what is not a REST catalog over a bucket.
 
-    Keys that our configuration states are read from two variables of Trino's environment; without them Trino
-    looks where AWS's SDK does.
+    If our configuration states keys, Trino reads them from two variables of its environment. Otherwise AWS's
+    SDK finds them.
     """
     if properties.get("type") != "rest" or not place.is_s3:
         return None
@@ -105,14 +107,16 @@ def trino(catalog: str, table: str) -> str:
 
 
 def duckdb(uris: Iterable[str], columns_by_id: str | None = None) -> str:
-    """A query for DuckDB over the table's current data files: columns that only some have are null in the
-    others, and none are made of the names of folders.
+    """A query for DuckDB over the table's current data files. Columns that only some files have are null in
+    the others.
 
-    By the names in the files, which is right as long as the table's columns never changed; else by field id,
-    with `columns_by_id` as `archiver.query.columns` writes it.
+    It reads columns by the names in the files, which is correct if the table's columns never changed.
+    Otherwise it reads them by field id, with `columns_by_id` as `archiver.query.columns` writes it.
     """
     paths = ", ".join(
-        "'" + _unglobbed(uri.removeprefix("file://")).replace("'", "''") + "'" for uri in sorted(uris)
+        # DuckDB expands globs in paths, and SQL doubles quotes.
+        "'" + _unglobbed(uri.removeprefix("file://")).replace("'", "''") + "'"
+        for uri in sorted(uris)
     )
     if columns_by_id is None:
         return f"SELECT * FROM read_parquet([{paths}], union_by_name = true, {_READ_OPTIONS})"  # noqa: S608 - printed, not run
@@ -152,12 +156,13 @@ def _text(value: str) -> str:
 
 
 def _unglobbed(path: str) -> str:
-    """A path in which no character stands for others."""
+    """A path without wildcards: each such character is escaped."""
     return re.sub(r"([*?\[])", r"[\1]", path)
 
 
 def _address(properties: Mapping[str, str]) -> str:
-    """Where the catalog is, unless its address may hold a secret."""
+    """The catalog's address, or a placeholder if the address may hold a secret."""
+    # A user part or a query may hold one, so only plain addresses are shown.
     uri = properties.get("uri", "")
     return uri if re.fullmatch(r"https?://[^@?#\s]+", uri) else "<the catalog's address>"
 
@@ -167,6 +172,7 @@ def _path_style(place: StorePlace) -> str | None:
 
 
 def _region(place: StorePlace) -> str | None:
+    # S3 clients need a region to sign, also for servers that have none.
     return place.s3.region or (REGION_OF_ENDPOINTS if place.s3.endpoint else None)
 
 

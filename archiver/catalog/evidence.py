@@ -1,12 +1,7 @@
 """How far a table is complete, judged from the table alone (protocol rule C1).
 
 Pure. Evidence is one table property, `archiver.watermarks`, set in the same atomic commit as the snapshot it
-names. It counts if that snapshot is in the lineage (the current snapshot and its retained parents), or is
-named there as a parent that has expired. If the lineage reaches below it and does not contain it, the table
-was rolled back. If expiry cut the lineage above it, the bounds of the live files must agree. The newest own
-snapshot in the metadata's list is never trusted: after a rollback it is no ancestor any more.
-
-The property is JSON: `{"v":1,"snapshot":id,"sequence":n,"epoch":e,"commit":"uuid","offsets":[one per
+names. The property is JSON: `{"v":1,"snapshot":id,"sequence":n,"epoch":e,"commit":"uuid","offsets":[one per
 partition]}`.
 """
 
@@ -49,7 +44,7 @@ def records_between(gaps: Gaps, partition: int, start: int, end: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What our newest commit said of itself."""
+    """The statement of our newest commit about itself."""
 
     snapshot_id: int
     sequence_number: int
@@ -82,9 +77,11 @@ class Evidence:
                 )
             offsets = tuple(document["offsets"])
             numbers = (document["snapshot"], document["sequence"], document["epoch"], *offsets)
+            # Not `isinstance`: JSON `true` becomes a bool, which is an int in Python.
             if any(type(number) is not int or number < 0 for number in numbers):
                 raise ValueError("not a whole number")
             return cls(numbers[0], numbers[1], numbers[2], uuid.UUID(document["commit"]), offsets)
+        # The property is remote text. Any program that may alter the table can write it.
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise Corrupted(
                 f"table property {WATERMARKS} cannot be understood ({error}): {excerpt(text)!r}"
@@ -134,9 +131,9 @@ def judge(
 ) -> Known | Doubted:
     """The table's watermark, or why there is none.
 
-    `live_files` is called only where bounds are needed. `starts` are retention's starts per partition: rows
-    below were removed on purpose. Bounds do not include gaps after the last record, so they are compared
-    modulo `gaps` (rule C2). A watermark that rests on bounds alone ends at the last record.
+    `live_files` is called only where bounds are needed, because it reads manifests. `starts` are retention's
+    starts per partition: rows below were removed on purpose. Bounds are compared modulo `gaps` (rule C2). A
+    watermark that rests on bounds alone ends at the last record.
     """
     starts = starts or {}
     lineage = view.lineage()
@@ -149,16 +146,20 @@ def judge(
     vector = tuple(
         max(evidence.offset(partition), starts.get(partition, 0)) for partition in range(partitions)
     )
+    # Searched in the lineage only. After a rollback our newest snapshot is still in the metadata's list.
     position = next((at for at, item in enumerate(lineage) if item.snapshot_id == evidence.snapshot_id), None)
     if position is not None:
         return Known(vector, evidence, lineage[:position])
-    if evidence.snapshot_id in view.ancestors():  # expired, and the parent of the oldest one all the same
+    # Expired, but still named as the parent of the oldest retained snapshot. So it is an ancestor.
+    if evidence.snapshot_id in view.ancestors():
         return Known(vector, evidence, lineage)
+    # Expiry never removes the current snapshot, so an empty lineage is not the result of expiry.
     if not lineage:
         return Doubted(
             f"it has no current snapshot, but snapshot {evidence.snapshot_id} of ours was committed: "
             "it was rolled back or emptied"
         )
+    # The lineage reaches below our snapshot and does not contain it. Expiry cannot explain that.
     if lineage[-1].sequence_number <= evidence.sequence_number:
         return Doubted(
             f"its history up to snapshot {lineage[0].snapshot_id} (sequence number "
@@ -166,6 +167,8 @@ def judge(
             f"snapshot {evidence.snapshot_id} (sequence number {evidence.sequence_number}): it was "
             "rolled back; roll it forward again"
         )
+    # Expiry cut the lineage above our snapshot. A rollback that was then compacted and expired leaves the
+    # same history, so the files must confirm the evidence.
     why = _disagreement(list(live_files()), evidence, partitions, starts, gaps)
     if why is not None:
         return Doubted(
@@ -174,6 +177,7 @@ def judge(
             f"commit: {why}; audit the table",
             unconfirmed=True,
         )
+    # No retained snapshot is ours, so the whole lineage counts as external.
     return Known(vector, evidence, lineage, by_bounds=True)
 
 
@@ -184,6 +188,7 @@ def _without_evidence(
     starts: Mapping[int, int],
 ) -> Known | Doubted:
     upper = [starts.get(partition, 0) for partition in range(partitions)]
+    # A table without a snapshot has no files, and the manifests need not be read.
     for item in live_files() if lineage else ():
         partition = item.partition_min
         if (
@@ -196,6 +201,7 @@ def _without_evidence(
                 f"it has no {WATERMARKS} property, and file {item.path} does not show which offsets it "
                 "holds; name another table"
             )
+        # The upper bound is inclusive, the watermark is not.
         upper[partition] = max(upper[partition], item.offset_max + 1)
     return Known(tuple(upper), None, lineage, by_bounds=bool(lineage))
 
@@ -203,23 +209,22 @@ def _without_evidence(
 def _disagreement(
     files: list[LiveFile], evidence: Evidence, partitions: int, starts: Mapping[int, int], gaps: Gaps
 ) -> str | None:
-    """What in the live files contradicts the evidence; None if nothing does.
-
-    A file of one partition gives that partition's upper bound exactly. A compacted file that mixes partitions
-    shows only that none of them reaches further. Then the number of rows must be right as well.
-    """
+    """What in the live files contradicts the evidence; None if nothing does."""
     upper: dict[int, int] = {}
     mixed = False
     for item in files:
         low, high = item.partition_min, item.partition_max
         if low is None or high is None or item.offset_max is None:
             return f"file {item.path} carries no bounds of kafka.partition and kafka.offset"
+        # The evidence may cover more partitions than this process sees, if another one added them.
         if high >= max(partitions, len(evidence.offsets)):
             return f"file {item.path} holds partition {high}, which the topic does not have"
         if low == high:
+            # A file of one partition gives that partition's upper bound exactly.
             upper[low] = max(upper.get(low, 0), item.offset_max + 1)
             continue
         mixed = True
+        # Bounds of a mixed file are joint. They show only that none of its partitions reaches further.
         if item.offset_max >= max(evidence.offset(partition) for partition in range(low, high + 1)):
             return (
                 f"file {item.path} reaches offset {item.offset_max}, beyond our watermarks of partitions "
@@ -227,12 +232,15 @@ def _disagreement(
             )
     for partition in range(partitions):
         expected, start = evidence.offset(partition), starts.get(partition, 0)
+        # Retention may have removed every file of the partition. Then its start stands in for the bound.
         have = max(upper.get(partition, 0), start)
+        # Mixed files hide where a partition ends, so only an excess can be seen here.
         if have > max(expected, start) or (
             not mixed and not same_place(gaps, partition, have, max(expected, start))
         ):
             return f"partition {partition} ends at {have}, our watermark is {expected}"
     if mixed:
+        # The joint bounds do not show each partition's end. So the number of rows must be right as well.
         due = sum(
             records_between(gaps, partition, starts.get(partition, 0), evidence.offset(partition))
             for partition in range(partitions)
@@ -243,6 +251,7 @@ def _disagreement(
             records_between(gaps, partition, 0, min(start, evidence.offset(partition)))
             for partition, start in starts.items()
         )
+        # Deletes make a row count meaningless: how many rows they hide is not in the bounds.
         rows = sum(item.record_count for item in files)
         if not due <= rows <= most or any(item.has_deletes for item in files):
             return f"its files hold {counted(rows, 'row')} and perhaps deletes, our watermarks mean {due}" + (

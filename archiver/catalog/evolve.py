@@ -1,14 +1,9 @@
 """Gives a table the columns that the ledger records and the partition spec of the configuration.
 
 Order (docs/protocols/schema-evolution.md): a version is in the ledger before its columns are requested, and
-the table is loaded again before anything is archived with it. Each attempt starts with a load, because only
-the table shows the outcome of the last one. Promises that only missing columns are requested, and that the
-returned schema is recorded and is the table's: same ids, same types. Must never change columns of other
-writers, or treat an unknown outcome as a failure.
-
-The ledger records no partition spec: every archive names its own in its key and in DATA_WRITTEN, and the
-table keeps all of its specs. So nothing that is written before, during or after a change depends on its
-outcome (decision 0031).
+the table is loaded again before anything is archived with it. Promises that only missing columns are
+requested, and that the returned schema is recorded and is the table's: same ids, same types. Must never
+change columns of other writers, or treat an unknown outcome as a failure.
 """
 
 from __future__ import annotations
@@ -55,16 +50,17 @@ class TableEvolution:
         """The schema that is recorded and that the table has: `schema`, or a later version where the catalog
         assigned other ids.
 
-        `view` is the table as it was just loaded; `history` the recorded versions; `written` the newest of
-        them that archives were written with (0: none). Raises `TopicHalted` if an operator must correct the
-        table, `Deposed`, `RetryLater` if the table did not get the schema within the bounds, `OutcomeUnknown`
-        if the last request may still be applied. A later call continues.
+        `view` is the table as it was just loaded. `history` are the recorded versions, and `written` is the
+        newest one that archives were written with (0: none). Raises `Deposed`, and `TopicHalted` if an
+        operator must correct the table. Raises `RetryLater` if the table did not get the schema within the
+        bounds, and `OutcomeUnknown` if the last request may still be applied. A later call continues.
         """
         recorded = list(history)
 
         def step(found: TableView) -> Done[TopicSchema] | Callable[[], Evolved]:
             nonlocal schema
             fit = _fit(target, found, schema, recorded, written)
+            # The ledger comes first: archives must never have field ids that no recorded version explains.
             schema = self._recorded(fit, schema, recorded, record)
             return Done(schema) if fit.lacking is None else partial(self._tables.evolve, found, fit.lacking)
 
@@ -81,6 +77,8 @@ class TableEvolution:
         """
 
         def step(found: TableView) -> Done[TableView] | Callable[[], Evolved]:
+            # The ledger records no spec: every archive names its own, and the table keeps all. So no write
+            # depends on the outcome of this change (decision 0031).
             if found.granularity == target.granularity:
                 return Done(found)
             return partial(self._tables.repartition, found, target.granularity)
@@ -102,6 +100,7 @@ class TableEvolution:
 
         def prepare(attempt: Attempt) -> Done[T] | Request[T] | RetryLater | None:
             found: TableView | None = view
+            # The first attempt uses the view that the caller just loaded.
             if attempt.number:
                 try:
                     found = load_table(self._tables, target, view.uuid)
@@ -111,7 +110,7 @@ class TableEvolution:
             decided = step(found)
             if isinstance(decided, Done):
                 return decided
-            # Applied is no proof that the table has it: wait, load the table again, and compare.
+            # A reply "applied" does not prove that the table has it. The loop waits, loads and compares.
             return None if attempt.is_last else Request(decided, "table.evolve", confirm=lambda: None)
 
         return retry_swap(prepare, self._leader.check, self._limits, self._clock, load_after_last=True)
@@ -131,6 +130,7 @@ class TableEvolution:
         in_ledger = bool(recorded) and recorded[-1].version == schema.version
         if in_ledger and fit.schema is schema:
             return schema
+        # A recorded version never changes, so other ids of the catalog become a new version.
         following = replace(fit.schema, version=schema.version + 1) if in_ledger else fit.schema
         record(following)
         recorded.append(following)

@@ -19,12 +19,12 @@ def expired(
     """Ids of ancestors to expire when one more snapshot is added: those that are both beyond the newest
     `snapshots_max` and older than the age.
 
-    Always kept: the current snapshot, what a branch or tag points to, every ancestor newer than a pending
-    file's token (rule T3; without them the file could not be offered any more, rule C3), and another writer's
-    change that may still be undone. Snapshots outside the lineage are left to other writers, except for
-    changes that were kept when the lineage was cut above them. The same commit must set the properties that
-    `recorded` returns for the ids.
+    Always kept: the current snapshot, the targets of branches and tags, and every ancestor newer than a
+    pending file's token. So is another writer's change that may still be undone. Snapshots outside the
+    lineage are left to other writers, except for changes that were kept when the lineage was cut above them.
+    The same commit must set the properties that `recorded` returns for the ids.
     """
+    # Rule T3. Without the ancestors above its token, a pending file could not be offered any more (rule C3).
     needed_above = min(
         (item.last_sequence_number for item in pending if item.table_uuid == view.uuid),
         default=view.sequence_number,
@@ -34,6 +34,7 @@ def expired(
         snapshot
         for position, snapshot in enumerate(ancestry(view))
         if position > 0
+        # One less, because the commit itself adds a snapshot.
         and position >= snapshots_max - 1
         and snapshot.timestamp_ms < oldest_ms
         and snapshot.snapshot_id not in view.pinned
@@ -45,6 +46,7 @@ def expired(
         # more which of them are ancestors.
         oldest = min(snapshot.sequence_number for snapshot in old if snapshot.snapshot_id in changes)
         return tuple(snapshot.snapshot_id for snapshot in old if snapshot.sequence_number < oldest)
+    # Only a change below every remaining snapshot cannot be undone by a rollback.
     kept = changes - _for_good(view, {snapshot.snapshot_id for snapshot in old}) if changes else changes
     return tuple(snapshot.snapshot_id for snapshot in old if snapshot.snapshot_id not in kept)
 
@@ -63,7 +65,8 @@ def recorded(
     try:
         before = read_expired(view.properties)
     except Corrupted:
-        return {}  # `expired` expires no change then
+        # `expired` then expires no change, so there is nothing to record.
+        return {}
     # A catalog may set the property and keep the snapshot. The change still counts once.
     fresh = [(snapshot, change) for snapshot, change in found if snapshot.snapshot_id not in before.ids]
     more = [placed(change, view, ledger, watermarks, snapshot.sequence_number) for snapshot, change in fresh]
@@ -72,11 +75,7 @@ def recorded(
 
 
 def ancestry(view: TableView) -> tuple[SnapshotView, ...]:
-    """The lineage, then other writers' changes that were kept when it was cut above them; newest first.
-
-    A change that is newer than the oldest snapshot of the lineage is no ancestor any more: the table was
-    rolled back to before it.
-    """
+    """The lineage, then other writers' changes that were kept when it was cut above them; newest first."""
     lineage = view.lineage()
     try:
         kept = read_expired(view.properties).kept
@@ -84,6 +83,8 @@ def ancestry(view: TableView) -> tuple[SnapshotView, ...]:
         return lineage
     known = {item.snapshot_id for item in lineage}
     behind = [item for item in view.snapshots if item.snapshot_id in kept and item.snapshot_id not in known]
+    # A change newer than the oldest snapshot of the lineage is no ancestor: the table was rolled back to
+    # before it.
     older = (item for item in behind if lineage and item.sequence_number < lineage[-1].sequence_number)
     return (*lineage, *sorted(older, key=lambda item: -item.sequence_number))
 
@@ -113,12 +114,14 @@ def _is_readable(view: TableView) -> bool:
 def _for_good(view: TableView, old: Collection[int]) -> frozenset[int]:
     """Common ancestors of all snapshots that stay. After any rollback the table has their changes."""
     parents = {snapshot.snapshot_id: snapshot.parent_id for snapshot in view.snapshots}
+    # Expiry took the links above the kept changes. The order of ancestry stands in for them.
     for newer, older in pairwise(ancestry(view)):
         parents[newer.snapshot_id] = older.snapshot_id
     common = set(parents)
     for snapshot_id in parents.keys() - set(old):
         above: set[int] = set()
         at: int | None = snapshot_id
+        # The last condition ends the walk in damaged metadata with a cycle of parents.
         while at is not None and at in parents and at not in above:
             above.add(at)
             at = parents[at]

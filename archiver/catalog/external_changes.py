@@ -2,15 +2,11 @@
 
 Owns the arithmetic on their summaries, which the committer and the audit share, and the table property
 `archiver.expired-changes`. A commit of ours that expires such a snapshot sets the property. So each change
-counts once: by its snapshot while that is retained, by the property afterwards. The property is JSON, bounded
-in size::
+counts once: by its snapshot while that is retained, by the property afterwards. The property is JSON, oldest
+change first, bounded in size::
 
     {"v":1,"changes":[{"rows":2,"hidden":0,"added":0,"below":[821,847],"snapshots":[5478415281050496407]},
     …],"kept":[…]}
-
-Oldest first. Beyond `CHANGES_MAX` changes, or `OFFSETS_MAX` numbers in `below`, the two neighbours that lie
-closest together are merged. Merging the oldest each time would build a sum that retention never passes.
-Changes that retention has passed wholly are dropped, so the record does not grow for years.
 """
 
 from __future__ import annotations
@@ -53,8 +49,8 @@ class Change:
     added: int = 0
     """Rows added beyond those removed."""
     below: tuple[int, ...] | None = ()
-    """Per partition, where the table ended then. The change removed and added no row of the stream from there
-    on. None if unknown."""
+    """Per partition, where the table ended then. From there on the change removed and added no row of the
+    stream. None if unknown."""
     snapshots: tuple[int, ...] = ()
     """Ids, oldest first; of merged changes only the newest."""
 
@@ -65,8 +61,10 @@ class Change:
 
     def plus(self, later: Change) -> Change:
         """Both merged into one."""
+        # One unknown end makes the end of both unknown.
         below = None
         if self.below is not None and later.below is not None:
+            # The later change may cover more partitions: a topic can grow.
             below = tuple(map(max, zip_longest(self.below, later.below, fillvalue=0)))
         snapshots = (*self.snapshots, *later.snapshots)[-SNAPSHOTS_MAX:]
         return Change(
@@ -91,10 +89,12 @@ class ExpiredChanges:
 
     def with_more(self, more: Iterable[Change], starts: Mapping[int, int]) -> ExpiredChanges:
         """With newer ones appended, without those that retention has passed, within the bounds."""
+        # Changes that retention has passed are dropped, so the record does not grow for years.
         changes = list(unretired((*self.changes, *more), starts))
         while len(changes) > 1 and (
             len(changes) > CHANGES_MAX or sum(len(one.below or ()) for one in changes) > OFFSETS_MAX
         ):
+            # Merging the two oldest each time would build a sum that retention never passes.
             at = _closest(changes)
             changes[at : at + 2] = [changes[at].plus(changes[at + 1])]
         return replace(self, changes=tuple(changes))
@@ -126,9 +126,11 @@ class ExpiredChanges:
                     f"archiver knows {VERSION}"
                 )
             kept = tuple(document.get("kept", ()))
+            # Not `isinstance`: JSON `true` is a bool, which Python counts as an int.
             if any(type(number) is not int for number in kept):
                 raise ValueError("not a whole number")
             return cls(tuple(_change(one) for one in document["changes"]), kept)
+        # Remote text: any program that may alter the table can write the property.
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise Corrupted(
                 f"table property {EXPIRED_CHANGES} cannot be understood ({error}): {excerpt(text)!r}"
@@ -140,16 +142,17 @@ def property_after_repair(view: TableView, lacking: int, offsets: Sequence[int])
     records; nothing if it stays as it is.
 
     The repair brings back rows that were removed at the ends. Rows that are still missing, and that no
-    retained snapshot explains, stay recorded, but never more than before: a lost row must not count as
-    removed.
+    retained snapshot explains, stay recorded.
     """
     try:
         expired = read_expired(view.properties)
     except Corrupted:
+        # A property that cannot be read is left as it is, because rewriting would lose its content.
         return {}
     changes = expired.changes
     before = sum(one.rows + one.hidden - one.added for one in changes)
     retained = sum(one.rows + one.hidden - one.added for _, one in retained_changes(view))
+    # Never more than before: a row that was lost must not count as removed on purpose.
     now = min(max(lacking - retained, 0), max(before, 0))
     if now == before and not expired.kept:
         return {}
@@ -184,13 +187,16 @@ def change_of(snapshot: SnapshotView) -> Change | None:
     """The change of another writer's snapshot, by its summary, without `below`; None if the snapshot is ours
     or did not change the number of rows.
     """
+    # Only our own commits have a commit id in their summary.
     if COMMIT_ID in snapshot.summary:
         return None
     fewer, hidden = -added_records(snapshot.summary), hidden_records(snapshot.summary)
     change = Change(snapshots=(snapshot.snapshot_id,))
     if is_external_removal(snapshot) and (fewer > 0 or fewer + hidden > 0):
+        # A merge-on-read delete removes no data row. Its rows are only hidden.
         rows = max(fewer, 0)
         change = replace(change, rows=rows, hidden=fewer + hidden - rows)
+    # Also for an overwrite: a MERGE may add more rows than it removes.
     if snapshot.operation in _ADDITIONS and fewer + hidden < 0:
         change = replace(change, added=-fewer - hidden)
     return change if change.removes or change.added else None
@@ -211,15 +217,16 @@ def rewritten_records(snapshot: SnapshotView) -> int:
     """How many rows a snapshot of another writer wrote again, by its summary; 0 if it is ours, or declares
     that it changed no row.
 
-    An overwrite takes rows and brings rows: an `UPDATE`, a `MERGE`, the rows that a copy-on-write `DELETE`
-    keeps. Which of them it changed, no summary says. A compaction (`replace`) declares that it changed none.
+    A compaction (`replace`) declares that it changed none.
     """
+    # An overwrite removes and adds rows: an UPDATE, a MERGE, the rows that a copy-on-write DELETE keeps. The
+    # summary does not say which of them it changed.
     summary = snapshot.summary
     if COMMIT_ID in summary or snapshot.operation != "overwrite":
         return 0
     taken = _count(summary, "deleted-records") + _count(summary, "added-position-deletes")
     added = _count(summary, "added-records")
-    # How many rows equality deletes take, no summary says.
+    # No summary says how many rows equality deletes remove, so every added row may be a rewritten one.
     return added if _count(summary, "added-equality-deletes") else min(added, taken)
 
 
@@ -229,17 +236,18 @@ def placed(
     """The change of a snapshot with that sequence number, with `below`. `watermarks` are the table's current
     ones, one per partition.
 
-    The ledger may record a commit from before the change later, at a higher sequence number. So the ledger's
-    next record counts as already there, unless all snapshots between its last record and the change are other
-    writers'. A value that is too high does no harm.
+    A value of `below` that is too high does no harm.
     """
     past = ledger.past
+    # The ledger no longer remembers that time, so the current ends are the safe upper bound.
     if sequence_number < past.exact_since:
         return replace(
             change,
             below=tuple(max(ledger.watermark(partition), end) for partition, end in enumerate(watermarks)),
         )
     recorded, following = past.moves_around(sequence_number)
+    # The ledger may record a commit from before the change later, at a higher sequence number. So its next
+    # record counts as already there. The exception: all snapshots since its last record are of other writers.
     others = {one.sequence_number for one in view.snapshots if COMMIT_ID not in one.summary}
     in_time = all(number in others for number in range(recorded + 1, sequence_number))
     since = sequence_number if in_time or following is None else following
@@ -253,11 +261,11 @@ def unretired(changes: Sequence[Change], starts: Mapping[int, int]) -> tuple[Cha
     """Without the oldest ones that explain nothing any more, because everything that they can have removed
     lies below retention's starts.
 
-    Added rows are dropped together with as many rows removed after them. If none were removed, they are
-    dropped as well: retention removed them with the others.
+    Added rows are dropped together with as many rows removed after them.
     """
     if not any(starts.values()):
         return tuple(changes)
+    # `left` are added rows that no later removal has taken back yet.
     passed = left = reached = 0
     for number, change in enumerate(changes, 1):
         if change.below is None or any(
@@ -266,6 +274,7 @@ def unretired(changes: Sequence[Change], starts: Mapping[int, int]) -> tuple[Cha
             break
         left = max(left + change.added - change.rows - change.hidden, 0)
         passed, reached = number if not left else passed, number
+    # If nothing was removed later, retention removed the added rows together with the others.
     return tuple(changes[passed if any(change.removes for change in changes[reached:]) else reached :])
 
 
@@ -297,6 +306,7 @@ def hidden_records(summary: Mapping[str, str]) -> int:
 
 def _count(summary: Mapping[str, str], name: str) -> int:
     text = summary.get(name, "0")
+    # Summaries are text of any writer. An unreadable count must not stop a commit.
     return int(text) if text.isdecimal() else 0
 
 

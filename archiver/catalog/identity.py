@@ -1,9 +1,8 @@
 """Creates a topic's table, and checks that a table is the topic's.
 
-Owns the check that a table belongs to a topic: its properties name cluster and topic, its uuid is the one the
-ledger knows, its format, partitioning and location are ours. What does not fit halts the topic with what to
-do. Must never create a table a second time unasked: one that the ledger knew and the catalog does not is a
-matter for people.
+Owns the check that a table belongs to a topic: its properties name cluster and topic, its uuid is the one in
+the ledger, its format, partitioning and location are ours. A mismatch halts the topic with what to do. Must
+never create a table a second time: if the catalog lacks a table of the ledger, an operator decides.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class TableTarget:
     """Of the topic."""
     granularity: Granularity
     location: str
-    """Absolute URI of the table's folder, without a slash at the end. Of no meaning where the catalog places
+    """Absolute URI of the table's folder, without a slash at the end. Not used where the catalog places
     tables."""
 
 
@@ -62,10 +61,10 @@ def target_of(
 
 
 def load_table(tables: Tables, target: TableTarget, known_uuid: uuid.UUID | None) -> TableView | None:
-    """The topic's table, None if there is none and the ledger never knew one.
+    """The topic's table; None if there is none and the ledger never had one.
 
-    `known_uuid` is the ledger's. Raises `TopicHalted` if the table is gone, another one, or not laid out as
-    this version writes.
+    `known_uuid` is the ledger's. Raises `TopicHalted` if the table is gone, another one, or has a layout that
+    this version does not write.
     """
     try:
         view = tables.load(target.identifier)
@@ -86,8 +85,8 @@ def load_table(tables: Tables, target: TableTarget, known_uuid: uuid.UUID | None
 def ensure_table(
     tables: Tables, target: TableTarget, known_uuid: uuid.UUID | None, schema_json: str
 ) -> TableView:
-    """As `load_table`, but creates the table if there is none. The catalog may have assigned other field ids:
-    see the view's schema.
+    """As `load_table`, but creates the table if there is none. The catalog may assign other field ids, which
+    are in the view's schema.
     """
     view = load_table(tables, target, known_uuid)
     if view is not None:
@@ -101,6 +100,7 @@ def ensure_table(
             target.granularity,
             table_properties(target.cluster_id, target.topic_id, target.topic),
         )
+    # An earlier create whose reply was lost, or another process. `check_identity` decides whether it is ours.
     except KeyExists:
         view = tables.load(target.identifier)
         if view is None:
@@ -123,6 +123,7 @@ def check_identity(view: TableView, target: TableTarget, known_uuid: uuid.UUID |
 def mismatch(view: TableView, target: TableTarget, known_uuid: uuid.UUID | None) -> str | None:
     """Why a table is not the topic's as this version writes it, worded to follow its name; None if it is."""
     cluster, topic = view.properties.get(CLUSTER_ID), view.properties.get(TOPIC_ID)
+    # Ownership before layout: a table of another owner must not be reported as one to be corrected.
     if cluster is None or topic is None:
         return f"was not made by the archiver (it has no property {TOPIC_ID}); configure another table"
     if cluster != target.cluster_id:
@@ -148,6 +149,8 @@ def mismatch(view: TableView, target: TableTarget, known_uuid: uuid.UUID | None)
             f"has iceberg format version {view.format_version}, this version writes {FORMAT_VERSION}; use "
             "a version that can"
         )
+    # The spec that the archiver last set is accepted too: the configuration changed since, and the spec
+    # follows.
     if view.granularity is None or view.granularity not in (target.granularity, left_by_us(view)):
         spec = view.granularity or "something else"
         return (

@@ -1,11 +1,9 @@
 """Replaces archives in a table by rewritten ones, for replay and compaction.
 
-It follows the commit protocol (rules C1, C3 to C6), and starts again after an applied swap too: only the
-table shows the outcome. To the rest of the protocol such a snapshot is a compaction. Rows keep their
-coordinates, the evidence property stays with our newest commit, which is an ancestor, and watermarks do not
-move. Promises that old files leave and their successor arrives in one snapshot, so no snapshot has an offset
-twice or not at all. A path is offered only if it certainly was never in the table (rule P2). The caller
-writes the result into the ledger.
+It follows the commit protocol (rules C1, C3 to C6). To the rest of the protocol such a snapshot is a
+compaction. Promises that one snapshot removes the old files and adds the new one, so no snapshot has an
+offset twice or not at all. A path is offered only if it certainly was never in the table (rule P2). The
+caller must write the result into the ledger.
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ class Verdicts:
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """What a leader learned, to be written into the ledger as REWRITE_SETTLED."""
+    """The result for the ledger entry REWRITE_SETTLED."""
 
     sequence_number: int
     replaced: tuple[str, ...]
@@ -101,12 +99,14 @@ def judge_rewrites(
     `exchanges` are those of this run by new key. A rewrite of an earlier run is not offered again, but
     repeated.
     """
+    # A late request may have applied a rewrite that was given up. Then the ledger must name the new files.
     replaced: list[str] = [key for key in rewrites.abandoned if uri(key) in content.live]
     offered: list[Exchange] = []
     abandoned: list[tuple[str, str]] = []
     for key, rewrite in rewrites.under_way.items():
         exchange = exchanges.get(key)
         if uri(key) in content.paths:
+            # The path decides first: this swap may have been applied although its reply was lost.
             replaced.append(key)
             continue
         why = _objection(rewrite, exchange, content)
@@ -119,15 +119,20 @@ def judge_rewrites(
 
 def _objection(rewrite: Rewrite, exchange: Exchange | None, content: TableContent) -> str | None:
     if exchange is None:
+        # Not offered again: this process has no data file entry for it, and a repetition gets a new path.
         return "the run that made it ended before the table had it"
+    # With a gap in the history an absent path proves nothing (rule P2).
     if rewrite.table_uuid != content.uuid or rewrite.last_sequence_number < content.unbroken_since:
         return f"the table's history since sequence number {rewrite.last_sequence_number} is not complete"
+    # Another writer moved the rows to a file of its own. Adding the rewrite would double them.
     if any(path not in content.live for path in exchange.old_paths):
         return "the old file is not in the table any more: another writer compacted or removed it"
+    # pyiceberg writes added and removed entries under the default spec.
     if {exchange.data_file.spec_id, *(content.live[path] for path in exchange.old_paths)} != {
         content.spec_id
     }:
         return "the old file was written for another partition spec than the table has now"
+    # Position deletes name rows by path, so in a new file the deleted rows would return.
     if content.has_deletes:
         return "the table has delete files of another writer, which may name rows of the old file"
     return None
@@ -168,6 +173,7 @@ class FileReplacer:
         still be applied. In each case they stay under way, and a later run checks them.
         """
         by_key = {item.rewrite.archive.key: item for item in exchanges}
+        # The newest request of this call, to recognise its snapshot in a later load.
         last: Prepared | None = None
 
         def step(attempt: Attempt) -> Done[Exchanged | None] | Request[Exchanged | None] | RetryLater | None:
@@ -177,6 +183,7 @@ class FileReplacer:
                 if view is None:
                     return Done(None)
                 attempt.loaded(view)
+                # Also after an applied swap: only the table shows the outcome (rule C6).
                 verdicts = self._verdicts(target, view, by_key)
                 if not verdicts.offered:
                     return Done(_seen(view, verdicts, last))
@@ -202,6 +209,7 @@ class FileReplacer:
 
     def _verdicts(self, target: TableTarget, view: TableView, exchanges: Mapping[str, Exchange]) -> Verdicts:
         rewrites = self._leader.fold.topic(target.topic_id).rewrites
+        # The oldest token: no file of these rewrites can have entered the table before it.
         since = min(
             (item.last_sequence_number for item in rewrites.under_way.values()), default=view.sequence_number
         )
@@ -209,6 +217,7 @@ class FileReplacer:
         relevant = {path for item in exchanges.values() for path in item.old_paths} | {
             self._uri(key) for key in (*rewrites.under_way, *rewrites.abandoned)
         }
+        # A large table has many live files, so only relevant paths are kept in memory.
         live: dict[str, int] = {}
         has_deletes = False
         for file in self._tables.live_files(view):
@@ -223,6 +232,7 @@ class FileReplacer:
     def _prepare(
         self, target: TableTarget, view: TableView, verdicts: Verdicts, commit_id: uuid.UUID
     ) -> Prepared:
+        # No table property is set. The evidence stays with our newest commit, which is an ancestor.
         removed = {path for item in verdicts.offered for path in item.old_paths}
         added = [item.data_file for item in verdicts.offered]
         try:
@@ -236,6 +246,8 @@ class FileReplacer:
 def _seen(view: TableView, verdicts: Verdicts, last: Prepared | None) -> Exchanged | None:
     if not verdicts.replaced and not verdicts.abandoned:
         return None
+    # An earlier process or a compaction may have brought the files, so the snapshot is named only if it is
+    # ours.
     made = last is not None and any(item.snapshot_id == last.snapshot_id for item in view.lineage())
     return Exchanged(
         view.sequence_number,

@@ -1,10 +1,8 @@
 """Records new watermarks in a table that was rolled back (protocol rule T4, requested by an operator).
 
 Owns one commit: an empty snapshot on top of the current one, with the property `archiver.watermarks` for the
-offsets up to which the caller found the table complete. It adds and removes no row. It is a fence as well
-(rule D2): no request that was sent before can be applied after it. As in the committer, the swap asserts
-uuid, base snapshot and sequence number, and the log is read between load and swap (C4, C5). Must run only on
-request.
+offsets up to which the caller found the table complete. It is a fence as well (rule D2): no request that was
+sent before can be applied after it. Rules C4 and C5 hold as in the committer. Must run only on request.
 """
 
 from __future__ import annotations
@@ -30,7 +28,9 @@ _SILENT = frozenset({REBUILT, REPLAYED, SET_BACK})
 
 
 def is_set_back(view: TableView) -> bool:
-    """Was the table rolled back behind our newest commit (rule C1)? Not if expiry merely cut its history."""
+    """Whether the table was rolled back behind our newest commit (rule C1); False if expiry merely cut its
+    history.
+    """
     try:
         evidence = read_evidence(view.properties)
     except Corrupted:
@@ -38,13 +38,12 @@ def is_set_back(view: TableView) -> bool:
     lineage = view.lineage()
     if evidence is None or any(item.snapshot_id == evidence.snapshot_id for item in lineage):
         return False
+    # The lineage reaches below our commit and does not contain it, so expiry is no explanation.
     return not lineage or lineage[-1].sequence_number <= evidence.sequence_number
 
 
 def is_older_copy(view: TableView, watermarks: Sequence[int], ledger: TopicLedger, gaps: Gaps) -> bool:
-    """Is the table consistent in itself, but behind what the ledger recorded of it? Then its catalog was
-    restored from an older copy.
-    """
+    """Whether the table is behind what the ledger recorded of it, so that its catalog is an older copy."""
     if view.sequence_number < ledger.sequence_number:
         return True
     return any(
@@ -58,11 +57,10 @@ def newest_own(view: TableView) -> SnapshotView | None:
     """The nearest snapshot of the lineage that the ledger recorded together with watermarks; None if none is
     retained.
 
-    A replay does not count: it carries the evidence of the commit before it. A snapshot that reset the
-    watermarks does not count: the ledger may lack it, and its watermarks at that number may be of a history
-    that was rolled back. A part of a rebuilt table does not count: the ledger records it only when all parts
-    are in.
+    Replays, resets of watermarks and parts of a rebuilt table do not count.
     """
+    # A replay leaves the evidence of the commit before it. A reset may be missing in the ledger, and its
+    # watermarks may be of a history that was rolled back. The ledger records a rebuild only when it is whole.
     return next(
         (item for item in view.lineage() if COMMIT_ID in item.summary and not item.summary.keys() & _SILENT),
         None,
@@ -70,18 +68,19 @@ def newest_own(view: TableView) -> SnapshotView | None:
 
 
 def is_below_own(view: TableView) -> bool:
-    """Was our newest commit made on top of the current snapshot, with only commits of ours between that
-    agreed with the ledger?
+    """Whether our newest commit descends from the current snapshot, and the first commit of ours above that
+    agreed with the ledger.
 
-    A commit first checks that the ledger is not ahead of its base (`consistency.contradiction`). So the
-    ledger's records after the current snapshot's sequence number began no higher than that snapshot. It was
-    not rolled back then, by any writer.
+    Then no writer had rolled the table back when that commit was made.
     """
+    # Each commit first checks that the ledger is not ahead of its base (`assessment.contradiction`). So the
+    # ledger's records after the current snapshot's sequence number began no higher than that snapshot.
     evidence = read_evidence(view.properties)
     by_id = {item.snapshot_id: item for item in view.snapshots}
     at = None if evidence is None else by_id.get(evidence.snapshot_id)
     lowest: SnapshotView | None = None
     while at is not None and at.snapshot_id != view.snapshot_id:
+        # Walks down, so the last one kept is the lowest of ours above the current snapshot.
         lowest = at if COMMIT_ID in at.summary else lowest
         at = None if at.parent_id is None else by_id.get(at.parent_id)
     return at is not None and lowest is not None and not lowest.summary.keys() & _SILENT
@@ -111,6 +110,8 @@ class WatermarkReset:
         """
         ledger = self._leader.fold.topic(target.topic_id)
         own = newest_own(base)
+        # The time of the commit that remains. The property still has the one of a commit that was rolled
+        # back.
         through = NOTHING_KNOWN if own is None else own.summary.get(VALID_THROUGH, NOTHING_KNOWN)
 
         def properties(snapshot_id: int, sequence_number: int) -> Mapping[str, str]:
@@ -125,9 +126,11 @@ class WatermarkReset:
         stamp = {
             COMMIT_ID: str(commit_id),
             VALID_THROUGH: through,
+            # Cut: summaries stay in the metadata, and the property has all offsets.
             SET_BACK: ",".join(map(str, offsets))[:RANGES_CHARACTERS_MAX],
         }
         prepared = self._tables.prepare(base, [], properties, stamp, merge=False, expire=())
+        # Rule C4: after the load, before the swap.
         self._leader.check()
         failpoints.reach("restate.swap.before")
         try:
@@ -138,9 +141,11 @@ class WatermarkReset:
                 f"table {shown(target.identifier)}: {error}; check the table again"
             ) from error
         if swapped.outcome is SwapOutcome.CONFLICT:
+            # No loop here: the offsets were found in `base`, and must be determined again for another one.
             raise RetryLater(
                 f"table {shown(target.identifier)} was changed by another writer ({swapped.why}); try again"
             )
+        # For an unknown outcome and for an applied one alike: only the table shows it (rule C6).
         view = load_table(self._tables, target, ledger.table_uuid)
         if view is None or all(item.snapshot_id != prepared.snapshot_id for item in view.lineage()):
             raise OutcomeUnknown(

@@ -1,9 +1,7 @@
 """Rebuilds a lost table from its archives: the table itself, then its files in commits of bounded size.
 
-Promises that a file is in the table at most once, for any number of interrupted runs. Each commit asserts the
-base that was loaded, and files that the table holds are not offered. Each commit carries the watermarks that
-it reaches, so a partly rebuilt table is recognised. Deletes nothing. Must never change a table that it did
-not begin: a property of the table names the lost one that it replaces.
+Promises that a file is in the table at most once, for any number of interrupted runs. Deletes nothing. Must
+never change a table that it did not begin: a property of the table names the lost one that it replaces.
 """
 
 from __future__ import annotations
@@ -115,16 +113,20 @@ class TableRestore:
         view = self._begun(target, plan)
         self._check_begun(view, target, plan)
         view = self._partitioned(view, target, plan)
+        # An interrupted run may have added files already. They are not offered again.
         have = {item.path for item in self._tables.live_files(view)}
         waiting = [item for item in plan.files if item.data_file.path not in have]
+        # Every live file must be one of the plan. Otherwise another writer compacted or added rows.
         if len(have) + len(waiting) != len(plan.files):
             raise TopicHalted(
                 target.topic,
                 f"table {shown(target.identifier)} holds files that are not among the archives; {_DROP}",
             )
         done = {item.partition: item.end for item in plan.files if item.data_file.path in have}
+        # Bounded parts, because a topic may have any number of archives.
         parts = [waiting[at : at + self._files_max] for at in range(0, len(waiting), self._files_max)]
         for part in parts or ([[]] if self._unfinished(view, plan) else []):
+            # Each commit has the watermarks that it reaches, so a partly rebuilt table is recognised.
             done |= {item.partition: item.end for item in part}
             view = self._add(target, plan, view, part, done, last=part is parts[-1] if parts else True)
         return view
@@ -143,6 +145,7 @@ class TableRestore:
                 f"the catalog of table {shown(target.identifier)} cannot register a table with given field "
                 "ids",
             )
+        # The property marks the table as begun by this rebuild, so a later run may continue it.
         properties = table_properties(
             target.cluster_id, target.topic_id, target.topic, {REBUILT: plan.in_place_of}
         )
@@ -157,6 +160,7 @@ class TableRestore:
                 target.granularity,
                 properties,
             )
+        # A run before this one, or this request, may have registered it. `_check_begun` decides whose it is.
         except (KeyExists, OutcomeUnknown):
             view = self._tables.load(target.identifier)
             if view is None:
@@ -166,13 +170,16 @@ class TableRestore:
 
     def _partitioned(self, view: TableView, target: TableTarget, plan: Plan) -> TableView:
         """The table with a partition spec for every file, and the configuration's as its default."""
+        # Archives keep the partition spec of their time, so the table needs each of those specs.
         named = {named_granularity(item.data_file.path) for item in plan.files}
         lacking = sorted(one for one in named if one is not None and newest_spec(view, one) is None)
+        # The configured one comes last, because each request also makes its spec the default.
         for granularity in (*lacking, target.granularity):
             if view.granularity == granularity:
                 continue
             self._check()
             answer = self._tables.repartition(view, granularity)
+            # Only the table shows the outcome, for an applied answer as well.
             found = load_table(self._tables, target, view.uuid)
             if found is None or found.granularity != granularity:
                 why = (
@@ -209,14 +216,16 @@ class TableRestore:
         name = shown(target.identifier)
 
         def step(attempt: Attempt) -> Done[TableView] | Request[TableView]:
+            # The first attempt uses the view of the caller, which saves one load for each part.
             found = view if attempt.number == 0 else self._tables.load(target.identifier)
             if found is None or found.uuid != view.uuid:
                 raise TopicHalted(
                     target.topic, f"table {name} disappeared during the rebuild; run the rebuild again"
                 )
             if found.sequence_number > view.sequence_number:
+                # The reply was lost, the commit was not.
                 if not paths or paths <= {one.path for one in self._tables.live_files(found)}:
-                    return Done(found)  # the reply was lost, the commit was not
+                    return Done(found)
                 # Our commit may be in the table, and another writer may have compacted its files since. Only
                 # the checks at the beginning of a run can distinguish the two.
                 raise RetryLater(f"another writer changed table {name} during the rebuild")
@@ -249,11 +258,13 @@ class TableRestore:
         last: bool,
     ) -> Prepared:
         commit_id = new_uuid(self._ids)
+        # Only the last part covers the gaps after the last file. Before it, a partition ends with its file.
         reached = plan.reached if last else {**plan.starts, **done}
         offsets = tuple(reached.get(partition, 0) for partition in range(target.partitions))
 
         def properties(snapshot_id: int, sequence_number: int) -> Mapping[str, str]:
             stamp = {COMMIT_ID: str(commit_id)}
+            # Watermarks that may be too high would let records be skipped, so the table gets none.
             if not plan.proven:
                 return stamp
             return {
@@ -268,9 +279,9 @@ class TableRestore:
 
 
 def way_out(view: TableView, target: TableTarget) -> str:
-    """What an operator can do with a table that occupies the name. One in the topic's own folder must not be
-    renamed: cleaning deletes every file in that folder that the topic's table does not name.
-    """
+    """What an operator can do with a table that occupies the name."""
+    # In the topic's own folder it must not be renamed. Cleaning deletes every file there that the topic's
+    # table does not name.
     if view.location.rstrip("/") != target.location.rstrip("/"):
         return "rename or drop it"
     return (

@@ -19,6 +19,7 @@ from archiver.runtime.errors import CatalogAway, OutcomeUnknown, RetryLater
 T = TypeVar("T")
 
 BACKOFF_GROWTH_MAX = 16
+"""The longest wait between two attempts, as a multiple of `backoff_s`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class CommitLimits:
     timeout_s: float = 120.0
     """No new attempt begins after so many seconds."""
     backoff_s: float = 0.05
-    """Wait after the first conflict; doubled each time, up to 16 times as long."""
+    """Wait after the first conflict; doubled each time, up to `BACKOFF_GROWTH_MAX` times as long."""
     snapshots_max: int = 100
     """Snapshots that our own commits keep however old they are."""
     snapshots_age_s: float = 900.0
@@ -55,8 +56,8 @@ class Request(Generic[T]):
     prepared: Prepared | None = None
     """The commit it asks for. None for a change of schema or partition spec, which asserts no number."""
     confirm: Callable[[], T | None] | None = None
-    """Called once the catalog says applied: the result, or None if the table does not show the change. If
-    there is no `confirm`, the next attempt begins at once and its load shows the change."""
+    """Called after the catalog reported the change as applied: the result, or None if the table does not show
+    it. If there is no `confirm`, the next attempt begins at once and its load shows the change."""
 
 
 @dataclass(slots=True)
@@ -71,9 +72,11 @@ class Attempt:
     """The last commit whose outcome is not known."""
 
     def loaded(self, view: TableView) -> None:
-        """Rule C6: a request of unknown outcome can be applied only while the base it asserted stands. A base
-        that was rolled back from may become current again, but a sequence number never comes back.
+        """Report the loaded view. Rule C6: a request of unknown outcome can be applied only while the base it
+        asserted stands.
         """
+        # Not the snapshot id: a base that was rolled back from may become current again. A sequence number
+        # never comes back.
         if self.open_request is not None and self.open_request.base_sequence_number != view.sequence_number:
             self.open_request = None
 
@@ -111,14 +114,19 @@ def retry_swap(
     """
     deadline = clock.monotonic_s() + limits.timeout_s
     attempt = Attempt(0)
+    # The first text is reported if the time ends before the first attempt has a reason of its own.
     why, away, unknown, pause = "the time ran out", False, False, False
+    # With `load_after_last` there is one more turn, which loads and sends nothing.
     for number in range(limits.attempts_max + load_after_last):
         if pause:
             clock.sleep(limits.backoff_s * min(2 ** (number - 1), BACKOFF_GROWTH_MAX))
         attempt.number = number
+        # The first attempt always runs, so a short time limit cannot block every commit.
         attempt.is_last = number == limits.attempts_max or (number > 0 and clock.monotonic_s() > deadline)
+        # Without a request this load would change nothing, so it is saved.
         if attempt.is_last and not load_after_last:
             break
+        # A load that failed waits as well: a catalog under load must not be asked in a tight loop.
         pause = True
         step = prepare(attempt)
         if isinstance(step, Done):
@@ -126,16 +134,21 @@ def retry_swap(
         if isinstance(step, RetryLater):
             why, away = str(step), isinstance(step, CatalogAway)
         elif step is not None and not attempt.is_last:
+            # Rule C4: the check reads the log after the load and before the request.
             answer = send_once(step.send, check, step.point)
             why, away = answer.why, False
+            # A result of `confirm` ends the loop. Otherwise the next load decides.
             applied = answer.outcome is SwapOutcome.APPLIED
             if applied and step.confirm is not None and (result := step.confirm()) is not None:
                 return result
             if step.prepared is None:
+                # A change of schema or spec asserts no sequence number, so no load can close it. Only the
+                # last one counts.
                 unknown = answer.outcome is SwapOutcome.UNKNOWN
             elif answer.outcome is not SwapOutcome.CONFLICT:
                 # Applied counts as well: until a load shows the commit, the reply alone proves nothing.
                 attempt.open_request = step.prepared
+            # An applied change without `confirm` is read back at once: there is no conflict to wait for.
             pause = not applied or step.confirm is not None
         if attempt.is_last:
             break
@@ -145,14 +158,14 @@ def retry_swap(
 def send_once(
     request: Callable[[], Swapped | Evolved], check: Callable[[], None], point: str
 ) -> Swapped | Evolved:
-    """Ask the catalog once (rules C4, C5). `OutcomeUnknown` becomes an answer: a failpoint that loses the
-    reply counts like a reply that was lost.
-    """
+    """Ask the catalog once (rules C4, C5). A lost reply becomes an answer."""
+    # Outside of the `try`: `Deposed` must end the loop and never count as the catalog's answer.
     check()
     try:
         failpoints.reach(f"{point}.before")
         answer = request()
         failpoints.reach(f"{point}.after")
+    # Raised by a failpoint that drops the reply. It must count like a reply that a network lost.
     except OutcomeUnknown as error:
         return Evolved(SwapOutcome.UNKNOWN, str(error))
     return answer

@@ -1,10 +1,9 @@
-"""How our tables are laid out: partitioning, order, properties, and where the stream's coordinates stand in
-the schema.
+"""The layout of our tables: partition specs, sort order, properties, and ids of the stream's coordinates.
 
-Owns the names of the table properties that the archiver writes. Must never write `commit.retry.*` (other
-engines obey those as well). Partition field: `ingest_day`, `ingest_hour` or `ingest_month` of
-`kafka.ingest_timestamp`; sort order: `kafka.ingest_timestamp`, then `kafka.offset`, ascending, nulls first;
-format version 2.
+Owns the names of the table properties that the archiver writes. Must never write `commit.retry.*`, because
+other engines obey those as well. Partition field: `ingest_day`, `ingest_hour` or `ingest_month` of
+`kafka.ingest_timestamp`. Sort order: `kafka.ingest_timestamp`, then `kafka.offset`, ascending, nulls first.
+Format version 2.
 """
 
 from __future__ import annotations
@@ -20,13 +19,17 @@ from archiver.objects.paths import ARCHIVE_PREFIX, Granularity, parse_archive_ke
 from archiver.runtime.errors import Halt
 from archiver.runtime.ids import TopicId
 
+# --- Partition specs
+
 
 def spec_id_of(view: TableView, item: DataFile) -> int:
     """The spec under which the table must name the file; raises `Halt` if it has none that fits."""
     named = named_granularity(item.path)
     own = next((spec for spec in view.specs if spec.spec_id == item.spec_id), None)
+    # The path is checked too: a rebuilt table may have given the same spec id to another granularity.
     if own is not None and own.granularity is not None and named in (None, own.granularity):
         return own.spec_id
+    # The id does not fit, but the path states the granularity, which is all that a spec of ours has.
     fitting = None if named is None else newest_spec(view, named)
     if fitting is None:
         raise Halt(
@@ -46,7 +49,8 @@ def newest_spec(view: TableView, granularity: Granularity) -> SpecView | None:
 
 
 def named_granularity(path: str) -> Granularity | None:
-    """By what an archive is partitioned, as its path says; None if it is no archive's."""
+    """The granularity in an archive's path; None if the path is not one of an archive."""
+    # The last match: the location of the table may contain the same word.
     at = path.rfind(f"/{ARCHIVE_PREFIX}")
     key = None if at < 0 else parse_archive_key(path[at + 1 :])
     return None if key is None else key.granularity
@@ -57,9 +61,13 @@ def left_by_us(view: TableView) -> str | None:
     writer changed that.
     """
     recorded = view.properties.get(PARTITION_BY)
+    # The property is written only when the spec changes. Until then the first spec is ours.
     if recorded is None and view.specs:
         return min(view.specs, key=lambda spec: spec.spec_id).granularity
     return recorded
+
+
+# --- Properties and columns
 
 
 FORMAT_VERSION = 2
@@ -94,7 +102,7 @@ PARTITION_BY = "archiver.partition-by"
 another granularity that the configuration does not name was set by another writer."""
 
 EXPIRED_CHANGES = "archiver.expired-changes"
-"""By how much snapshots of others that our own commits expired had changed the number of rows
+"""Changes of the number of rows by other writers' snapshots that our own commits expired
 (`archiver.catalog.external_changes`)."""
 
 SET_BACK = "archiver.set-back"
@@ -115,7 +123,7 @@ _BOUNDED = tuple(
 message's. Without their bounds nothing shows which offsets a compacted file holds."""
 
 SORT_ORDER_ID = 1
-"""Of the order our files are written in."""
+"""Id of the sort order of our files."""
 
 PARTITION_NAMES: dict[Granularity, str] = {
     "day": "ingest_day",
@@ -138,9 +146,10 @@ class StreamFields:
 
 
 def stream_fields(schema_json: str) -> StreamFields:
-    """Where `kafka.partition`, `kafka.offset` and `kafka.ingest_timestamp` stand; raises `Halt` if the schema
-    lacks one.
+    """Field ids of `kafka.partition`, `kafka.offset` and `kafka.ingest_timestamp`; raises `Halt` if the
+    schema lacks one.
     """
+    # By name: the catalog may have assigned other ids than those of the create request.
     document: dict[str, Any] = json.loads(schema_json)
     kafka = next((item for item in document.get("fields", []) if item["name"] == "kafka"), None)
     found: dict[str, int] = {}
@@ -156,6 +165,7 @@ def stream_fields(schema_json: str) -> StreamFields:
 
 def bound_number(bounds: Mapping[int, bytes] | None, field_id: int) -> int | None:
     """A bound of an int or long column (little-endian in both sizes); None if the file carries none."""
+    # Four bytes as well: an int column that became a long keeps old bounds of four bytes.
     data = None if bounds is None else bounds.get(field_id)
     return None if data is None or len(data) not in {4, 8} else int.from_bytes(data, "little", signed=True)
 
@@ -179,9 +189,7 @@ def partition_of(schema_json: str, fields: list[tuple[int, str]]) -> Granularity
 def table_properties(
     cluster_id: str, topic_id: TopicId, topic: str, extra: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Properties of a new table. `gc.enabled=false`: another engine's expiry must not delete files that
-    readers of the stream need.
-    """
+    """Properties of a new table."""
     return {
         **(extra or {}),
         "format-version": str(FORMAT_VERSION),
@@ -189,6 +197,7 @@ def table_properties(
         TOPIC_ID: topic_id,
         TOPIC_NAME: topic,
         LAYOUT_VERSION: LAYOUT_VERSION_VALUE,
+        # Another engine's expiry must not delete files that readers of the stream need.
         "gc.enabled": "false",
         "write.parquet.compression-codec": "zstd",
         **missing_bounds({}),
@@ -196,7 +205,8 @@ def table_properties(
 
 
 def missing_bounds(properties: Mapping[str, str]) -> dict[str, str]:
-    """Properties that a table with these properties still needs so that other engines keep the bounds of the
-    stream's coordinates.
+    """Properties that the table still needs, so that other engines keep the bounds of the stream's
+    coordinates.
     """
+    # A mode that keeps bounds, such as `truncate(16)`, is left as a user set it.
     return {name: "full" for name in _BOUNDED if properties.get(name, "none") in {"none", "counts"}}

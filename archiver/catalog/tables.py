@@ -29,9 +29,9 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,127}")
 def parse_identifier(text: str) -> Identifier:
     """`namespace.table` as an identifier.
 
-    Raises `ConfigInvalid` if a part is not made of letters, digits, `_` and `-`: catalogs build paths from
-    names, and `../x` would leave the warehouse.
+    Raises `ConfigInvalid` if a part is not made of letters, digits, `_` and `-`.
     """
+    # Catalogs build paths from names, so `../x` would leave the warehouse.
     parts = tuple(text.split("."))
     if len(parts) < 2 or not all(_PART.fullmatch(part) for part in parts):
         raise ConfigInvalid(
@@ -108,6 +108,7 @@ class TableView:
 
     def lineage(self) -> tuple[SnapshotView, ...]:
         """The current snapshot and its retained ancestors, newest first."""
+        # Removed from the map once found, so that damaged metadata with a cycle of parents ends the loop.
         known = {item.snapshot_id: item for item in self.snapshots}
         found: list[SnapshotView] = []
         at = self.snapshot_id
@@ -142,6 +143,7 @@ class TableView:
         back.
         """
         lineage = self.lineage()
+        # Without a current snapshot there is no cut to compare with.
         if not lineage:
             return ()
         oldest = lineage[-1].sequence_number
@@ -151,7 +153,7 @@ class TableView:
 
 @dataclass(frozen=True, slots=True)
 class LiveFile:
-    """One data file of the current snapshot, as far as its bounds tell."""
+    """One data file of the current snapshot, as far as its bounds show."""
 
     path: str
     record_count: int
@@ -173,7 +175,7 @@ class LiveFile:
     has_deletes: bool = False
     """The snapshot holds delete files: rows of this one may be gone."""
     null_counts: tuple[tuple[int, int], ...] = ()
-    """(field id, number of nulls) of the columns that were asked for, as far as the manifest tells."""
+    """(field id, number of nulls) of the requested columns, as far as the manifest states it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,8 +244,8 @@ class Tables(Protocol):
         it. If the configuration lets the catalog place tables, `location` is not used.
 
         The catalog may assign other field ids: read `schema_json` of the result. Raises `KeyExists` if a
-        table of that name is there, `OutcomeUnknown` if the reply was lost, `Halt` if the catalog put it
-        elsewhere than `location`, `RetryLater` if nothing happened.
+        table of that name exists, and `OutcomeUnknown` if the reply was lost. Raises `Halt` if the catalog
+        put it elsewhere than `location`, and `RetryLater` if nothing happened.
         """
 
     def prepare(
@@ -258,16 +260,15 @@ class Tables(Protocol):
         """Write manifests for a snapshot on top of `view` that adds `files` (none is allowed) and sets table
         `properties`.
 
-        Those are asked for once the snapshot's id and sequence number are known.
-
-        `summary` goes into the snapshot's; `merge` merges manifests; `expire` are snapshots that the same
-        commit forgets. Nothing is visible before `swap`. Raises `RetryLater` if it could not be written,
-        `Halt` if a file fits none of the table's partition specs.
+        `properties` is called once the snapshot's id and sequence number are known. `summary` is added to the
+        snapshot's own. `merge` merges manifests. `expire` are snapshots that the same commit expires. Nothing
+        is visible before `swap`. Raises `RetryLater` if a manifest could not be written, `Halt` if a file
+        fits none of the table's partition specs.
         """
 
     def swap(self, prepared: Prepared) -> Swapped:
-        """Ask the catalog once to point to the prepared snapshot. Never raises for what the catalog answers
-        or does not answer.
+        """Ask the catalog once to point to the prepared snapshot. Never raises for a response of the catalog
+        or a missing one.
         """
 
     def evolve(self, view: TableView, schema_json: str) -> Evolved:
@@ -275,8 +276,8 @@ class Tables(Protocol):
         choose). Nothing is deleted.
 
         The catalog refuses if the table is not the view's any more: another uuid, current schema or last
-        column id. It may assign other field ids: load the table and compare. Never raises for what the
-        catalog answers or does not answer; `Halt` if the stream's own columns are not in the schema.
+        column id. It may assign other field ids: load the table and compare. Never raises for a response of
+        the catalog or a missing one; `Halt` if the stream's own columns are not in the schema.
         """
 
     def repartition(self, view: TableView, granularity: Granularity) -> Evolved:
@@ -284,18 +285,18 @@ class Tables(Protocol):
         `table_layout.PARTITION_BY`. Files keep their specs.
 
         The catalog refuses if the table is not the view's any more: another uuid, default spec or last
-        partition field id. Never raises for what the catalog answers or does not answer; `Halt` if the
+        partition field id. Never raises for a response of the catalog or a missing one; `Halt` if the
         stream's own columns are not in the schema.
         """
 
     def prepare_exchange(
         self, view: TableView, removed: Collection[str], added: Sequence[DataFile], summary: Mapping[str, str]
     ) -> Prepared:
-        """Write manifests for a snapshot of operation `replace` on top of `view`, in which the paths
-        `removed` give way to the files `added`, which together have the same rows.
+        """Write manifests for a snapshot of operation `replace` on top of `view`: the files `added` replace
+        those at the paths `removed`.
 
-        Table properties stay as they are. Nothing is visible before `swap`. Raises as `prepare`, and
-        `RetryLater` if a path is not live.
+        Both sets must have the same rows. Table properties stay as they are. Nothing is visible before
+        `swap`. Raises as `prepare`, and `RetryLater` if a path is not live.
         """
 
     def prepare_removal(
@@ -306,9 +307,11 @@ class Tables(Protocol):
         summary: Mapping[str, str],
         expire: Sequence[int],
     ) -> Prepared:
-        """Write manifests for a snapshot of operation `delete` on top of `view` that no longer has the files
-        at `paths`; sets table `properties` and forgets the snapshots `expire` as `prepare` does. The objects
-        stay. Raises as `prepare`, and `RetryLater` if a path is not live.
+        """Write manifests for a snapshot of operation `delete` on top of `view`, without the files at
+        `paths`.
+
+        It sets table `properties` and expires the snapshots `expire` as `prepare` does. The objects stay.
+        Raises as `prepare`, and `RetryLater` if a path is not live.
         """
 
     def live_files(
@@ -326,9 +329,10 @@ class Tables(Protocol):
         """
 
     def named_paths(self, view: TableView) -> Iterator[str]:
-        """Every file that the view's metadata or any snapshot it retains needs, some of them more than once:
-        data and delete files, manifests, manifest lists, statistics, the metadata file itself and former ones
-        that it names. Raises as `live_files`; then nothing may be concluded from what came before.
+        """Every file that the view's metadata or a retained snapshot needs, some of them more than once.
+
+        These are data and delete files, manifests, manifest lists, statistics, and the current and former
+        metadata files. Raises as `live_files`; after an error the paths so far prove nothing.
         """
 
     def count_rows(self, view: TableView, partition: int, offset: int) -> int:
@@ -340,13 +344,15 @@ class Tables(Protocol):
         """
 
     def data_paths(self, view: TableView, since_sequence: int) -> frozenset[str]:
-        """Paths of data files that some snapshot of the lineage with a sequence number above `since_sequence`
-        added, and of those with a data sequence number above it that are live in the current snapshot.
+        """Paths of data files that the lineage gained after the sequence number `since_sequence`.
+
+        A retained snapshot with a higher number added the file. Or the file is live, and its data sequence
+        number is higher.
         """
 
     def aside_paths(self, view: TableView, since_sequence: int) -> frozenset[str]:
-        """Paths of data files that some retained snapshot outside of the lineage with a sequence number above
-        `since_sequence` added.
+        """Paths of data files that retained snapshots outside of the lineage added, as far as their sequence
+        numbers are above `since_sequence`.
         """
 
     def close(self) -> None:

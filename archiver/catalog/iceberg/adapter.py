@@ -1,9 +1,8 @@
 """The adapter to pyiceberg: the only place that talks to an Iceberg catalog.
 
-Uses pyiceberg to write manifests and takes the updates and requirements from the snapshot producer's private
-`_commit`, then sends them through `catalog.commit_table` itself, once. pyiceberg's own commit is not used: on
-a conflict that may hide our success it deletes manifests and sends the same files again. Never deletes
-anything. Manifests of failed attempts stay unreferenced until the vacuum removes them.
+pyiceberg writes the manifests. The adapter itself sends each request through `catalog.commit_table`, once
+(decision 0004). Never deletes anything. Manifests of failed attempts stay unreferenced until the vacuum
+removes them.
 """
 
 from __future__ import annotations
@@ -119,23 +118,28 @@ def register(
     `Halt` for a schema without the stream's columns.
     """
     fields = stream_fields(schema_json)
+    # The computed schema may have the id of a lost table. The new metadata lists one schema only.
     schema = parse_schema(schema_json).model_copy(update={"schema_id": 0})
     spec, order = partition_spec(fields, granularity), sort_order(fields)
+    # `format-version` is a field of the metadata, here given by its class. As a property it is reserved.
     kept = {name: value for name, value in properties.items() if name != "format-version"}
     metadata = TableMetadataV2(
         location=location,
         schemas=[schema],
+        # Ids of columns that a lost table dropped must not be given again: its files still have them.
         last_column_id=max(last_column_id, schema.highest_field_id),
         current_schema_id=schema.schema_id,
         partition_specs=[spec],
         default_spec_id=spec.spec_id,
         last_partition_id=PARTITION_FIELD_ID,
+        # With order 0 listed, engines may rewrite files without a sort order (see `unlisted_orders`).
         sort_orders=[UNSORTED_SORT_ORDER, order],
         default_sort_order_id=order.order_id,
         properties=kept,
         table_uuid=table_uuid,
     )
     catalog.create_namespace_if_not_exists(identifier[:-1])
+    # The uuid makes the name unique, so a second attempt never overwrites the file of the first.
     where = f"{location}/metadata/00000-{table_uuid}.metadata.json"
     ToOutputFile.table_metadata(metadata, load_file_io(dict(catalog.properties), where).new_output(where))
     return catalog.register_table(identifier, where)
@@ -169,10 +173,11 @@ class IcebergTables:
         self._ids = ids
         self._rest = properties.get("type") == "rest"
         self._properties = prepared_properties(name, properties, limits)
+        # Opened lazily: opening asks a REST catalog for its configuration, which may fail at start.
         self._opened: Catalog | None = None
         self._adds_orders = True
-        """Off once a commit that adds a sort order did not succeed: the catalog may not take that, and no
-        commit may wait for it."""
+        """Off once a commit that adds a sort order did not succeed: the catalog may not support that, and no
+        commit may depend on it."""
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -195,8 +200,11 @@ class IcebergTables:
         try:
             return self._view(identifier, catalog.load_table(identifier))
         except (NoSuchTableError, NoSuchNamespaceError) as error:
+            # The catalog has the table and not its file. Creating it again would give it a second uuid.
             if metadata_lost(error):
                 raise _unreadable(identifier, error) from error
+            # A web server at a wrong address says 404 as well. That must not halt the topic or create a
+            # table.
             if not tells_of_table(error):
                 raise RetryLater(
                     f"{why}: it answers as no catalog does ({said(error)}); is its uri right?"
@@ -213,6 +221,7 @@ class IcebergTables:
                 raise _unreadable(identifier, error) from error
             self._check_known(error)
             if self._rest and unreached(error):
+                # One table or the whole catalog: only a new request for the configuration can say which.
                 self._reopen(catalog)
             raise RetryLater(f"{why}: {said(error)}") from error
 
@@ -232,7 +241,7 @@ class IcebergTables:
             catalog.create_namespace_if_not_exists(identifier[:-1])
         except ArchiverError:
             raise
-        # A namespace that is there already is none too many: there is no table in any case.
+        # An unknown outcome needs no `OutcomeUnknown` here: an empty namespace does no harm.
         except Exception as error:
             self._check_known(error)
             raise RetryLater(
@@ -241,7 +250,12 @@ class IcebergTables:
         spec, order = partition_spec(fields, granularity), sort_order(fields)
         try:
             table = catalog.create_table(
-                identifier, schema, None if self._places else location, spec, order, dict(properties)
+                identifier,
+                schema,
+                None if self._places else location,
+                spec,
+                order,
+                dict(properties),
             )
         except TableAlreadyExistsError as error:
             raise KeyExists(f"{shown(identifier)} of catalog {self._name}") from error
@@ -260,6 +274,7 @@ class IcebergTables:
             ) from error
         view = self._view(identifier, table)
         if not self._places and view.location.rstrip("/") != location.rstrip("/"):
+            # Only the setting `location: catalog` permits another place.
             raise Halt(
                 f"catalog {self._name} put table {shown(identifier)} at {view.location}, it must lie "
                 f"at {location}; drop it there"
@@ -316,7 +331,9 @@ class IcebergTables:
     ) -> Prepared:
         """As the Protocol says."""
         table = _table(view)
+        # A pending archive may have been written before the partition spec changed.
         added = [_of_its_spec(view, item) for item in files]
+        # The id is drawn by us, because pyiceberg draws it from the global random generator.
         producer = append_producer(table, summary, self._ids, _new_snapshot_id(table, self._ids), merge=merge)
         return _prepared(
             view,
@@ -333,6 +350,7 @@ class IcebergTables:
     ) -> Prepared:
         """As the Protocol says."""
         table = _table(view)
+        # Only the current spec: pyiceberg writes the added files of an overwrite under the default spec.
         files, entries = (
             [data_file_of(item, view.spec_id) for item in added],
             _entries_at(view, set(removed)),
@@ -359,30 +377,30 @@ class IcebergTables:
         return _prepared(view, producer, (), removed, properties, expire)
 
     def swap(self, prepared: Prepared) -> Swapped:
-        """As the Protocol says. The base's sequence number is asserted by the new snapshot's own, which
-        catalogs refuse if it is stale.
-        """
+        """As the Protocol says."""
         assert isinstance(prepared.handle, tuple)
+        # No requirement names the base's sequence number (rule C5). The new snapshot's own number asserts it,
+        # because catalogs refuse a stale one.
         outcome, why = self._send(prepared.handle)
         if outcome is not SwapOutcome.APPLIED and adds_order(prepared.handle[2]):
-            self._adds_orders = (
-                False  # also if it is unknown: a catalog may answer 500 to an update that it does not have
-            )
+            # Also if it is unknown: a catalog may answer 500 to a kind of update that it does not know.
+            self._adds_orders = False
         return Swapped(outcome, prepared.snapshot_id, why)
 
     def evolve(self, view: TableView, schema_json: str) -> Evolved:
-        """As the Protocol says. A schema that the table had before is made current again, because catalogs
-        keep each only once.
-        """
+        """As the Protocol says. A schema that the table had before is made current again."""
+        # Called for its check: raises `Halt` if the stream's own columns are missing.
         stream_fields(schema_json)
         table = _table(view)
         known = table.metadata.schemas
         schema = parse_schema(schema_json).model_copy(
             update={"schema_id": max(one.schema_id for one in known) + 1}
         )
+        # Catalogs keep equal schemas only once, so an earlier one is made current by its id.
         same = next((one.schema_id for one in known if one == schema), None)
         updates: tuple[TableUpdate, ...] = (
             AddSchemaUpdate(schema_=schema),
+            # In the REST specification, -1 means the schema that was added last.
             SetCurrentSchemaUpdate(schema_id=-1),
         )
         if same is not None:
@@ -401,6 +419,7 @@ class IcebergTables:
         fields, table = fields_of(view), _table(view)
         metadata = table.metadata
         last = metadata.last_partition_id
+        # A spec that the table had before is used again, so its partition field keeps its id.
         known = newest_spec(view, granularity)
         updates: tuple[TableUpdate, ...] = (SetPropertiesUpdate(updates={PARTITION_BY: granularity}),)
         if known is not None:
@@ -408,9 +427,11 @@ class IcebergTables:
         else:
             spec_id, field_id = (
                 max(one.spec_id for one in view.specs) + 1,
+                # Partition field ids start at 1000. A table without any field has no last id.
                 max(last or 0, PARTITION_FIELD_ID - 1) + 1,
             )
             spec = partition_spec(fields, granularity, spec_id, field_id)
+            # -1 means the spec that was added last.
             updates = (AddPartitionSpecUpdate(spec=spec), SetDefaultSpecUpdate(spec_id=-1), *updates)
         requirements: tuple[TableRequirement, ...] = (
             AssertTableUUID(uuid=view.uuid),
@@ -420,14 +441,15 @@ class IcebergTables:
         return Evolved(*self._send((table, requirements, updates)))
 
     def _send(self, request: _Request) -> tuple[SwapOutcome, str]:
-        """Send a request once; what became of it, and what the catalog said."""
+        """Send a request once; returns its outcome, and the catalog's words."""
         try:
             catalog = self._catalog()
         except ArchiverError as error:
+            # The catalog could not be opened, so the request was not sent.
             return SwapOutcome.CONFLICT, str(error)
         try:
             catalog.commit_table(*request)
-        # A lost connection, a locked database, a full disk: it may have been applied, only the table can tell
+        # A lost connection, a locked database, a full disk: it may have been applied. Only the table shows it
         # (rule C6).
         except Exception as error:  # noqa: BLE001
             return outcome_of(error), f"{type(error).__name__}: {said(error)}"
@@ -439,14 +461,18 @@ class IcebergTables:
         """As the Protocol says."""
         table = _table(view)
         snapshot = table.metadata.current_snapshot() if snapshot_id is None else _snapshot(table, snapshot_id)
+        # A table without a commit, or one whose current snapshot was removed.
         if snapshot is None:
             return
         fields = fields_of(view)
         manifests = _manifests(table, snapshot)
+        # Of the whole snapshot: manifests do not list which data files a delete file concerns.
         has_deletes = any(item.content == ManifestContent.DELETES for item in manifests)
         for manifest in manifests:
             if manifest.content != ManifestContent.DATA:
                 continue
+            # Entries are materialised per manifest, so that a damaged one fails before any of its files is
+            # yielded.
             live = [
                 entry for entry in _entries(table, manifest) if entry.status != ManifestEntryStatus.DELETED
             ]
@@ -458,10 +484,11 @@ class IcebergTables:
             yield from found
 
     def retained_paths(self, view: TableView, names: Collection[str]) -> frozenset[str]:
-        """As the Protocol says; each manifest is read once, however many snapshots share it."""
+        """As the Protocol says."""
         table = _table(view)
         manifests = {
             item.manifest_path: item
+            # Consecutive snapshots share most manifests, so they are joined by path before any is read.
             for snapshot in table.metadata.snapshots
             for item in _manifests(table, snapshot)
         }
@@ -476,12 +503,13 @@ class IcebergTables:
         return frozenset(path for path in paths if path.rpartition("/")[2] in names)
 
     def named_paths(self, view: TableView) -> Iterator[str]:
-        """As the Protocol says; each manifest is read once, however many snapshots share it."""
+        """As the Protocol says."""
         table = _table(view)
         metadata = table.metadata
         yield view.metadata_location
         yield from (item.metadata_file for item in metadata.metadata_log)
         yield from (item.statistics_path for item in (*metadata.statistics, *metadata.partition_statistics))
+        # Each manifest once, however many snapshots share it.
         read: set[str] = set()
         for snapshot in metadata.snapshots:
             yield snapshot.manifest_list
@@ -496,7 +524,8 @@ class IcebergTables:
 
     def count_rows(self, view: TableView, partition: int, offset: int) -> int:
         """As the Protocol says."""
-        equal: Any = EqualTo  # its published types know no values
+        # pyiceberg's published types do not accept plain values.
+        equal: Any = EqualTo
         here = And(equal("kafka.partition", partition), equal("kafka.offset", offset))
         with reading(f"table {shown(view.identifier)}: a data file or delete file"):
             try:
@@ -506,9 +535,8 @@ class IcebergTables:
                     .to_arrow()
                     .num_rows
                 )
-            except (
-                ValueError
-            ) as error:  # pyiceberg's answer to what it does not support, equality deletes among it
+            # pyiceberg raises it for what it does not support, for example equality deletes.
+            except ValueError as error:
                 raise Halt(
                     f"table {shown(view.identifier)} cannot be read with its delete files applied: "
                     f"{said(error)}"
@@ -522,7 +550,10 @@ class IcebergTables:
             if item.sequence_number > since_sequence:
                 found |= _added_by(table, _snapshot(table, item.snapshot_id))
         current = table.metadata.current_snapshot()
+        # Snapshots of the lineage may have expired. Their files are still live, with the sequence number of
+        # that commit.
         for manifest in () if current is None else _manifests(table, current):
+            # A manifest has no entry newer than itself, so older ones need not be read.
             if manifest.content != ManifestContent.DATA or manifest.sequence_number <= since_sequence:
                 continue
             for entry in _entries(table, manifest):
@@ -550,10 +581,9 @@ class IcebergTables:
             return self._opened
 
     def _reopen(self, gone: Catalog) -> None:
-        """The next call asks a REST catalog for its configuration first: that says whether it is away, or one
-        table of it is trouble.
-        """
+        """Make the next call open the catalog again, and so ask a REST catalog for its configuration."""
         with self._lock:
+            # Another thread may have reopened it already. Its connection must stay.
             if self._opened is gone:
                 self._opened = None
 
@@ -568,16 +598,19 @@ class IcebergTables:
         try:
             try:
                 return open_catalog(self._name, self._properties)
-            except ValidationError as error:  # what answers is no catalog, now: a proxy's page, for example
+            # The answer is not a catalog's, for example the page of a proxy. That may change by itself.
+            # `ValidationError` is a `ValueError`, so this clause comes first.
+            except ValidationError as error:
                 raise CatalogAway(
                     f"catalog {self._name} cannot be reached: what answers there is no catalog: {said(error)}"
                 ) from error
             except ValueError as error:
                 raise ConfigInvalid(f"catalog {self._name} cannot be used: {said(error)}") from error
             except Exception:
+                # Opening a REST catalog creates nothing, and a silent server would cost two time-outs.
                 if self._rest:
-                    raise  # nothing is made there, and a silent server would be waited for twice
-                # Two processes that create the catalog's own tables at the same moment: the second attempt
+                    raise
+                # Two processes may create the catalog's own tables at the same moment. The second attempt
                 # finds them.
                 return open_catalog(self._name, self._properties)
         except ArchiverError:
@@ -630,7 +663,10 @@ def _prepared(
             producer.delete_data_file(item)
         for item in added:
             producer.append_data_file(item)
+        # The private method returns the request without sending it. The public commit would retry by itself.
         updates, requirements = producer._commit()  # noqa: SLF001 - decision 0004
+    # One request has the snapshot and the properties, so evidence and files become visible together (rule
+    # C5).
     more = (
         []
         if properties is None
@@ -644,6 +680,7 @@ def _prepared(
             *requirements,
             AssertDefaultSortOrderId(default_sort_order_id=table.metadata.default_sort_order_id),
         )
+    # A table that was dropped and created again has the same base "none". Only the uuid differs (rule C5).
     request: _Request = (table, (AssertTableUUID(uuid=view.uuid), *requirements), (*updates, *more, *also))
     return Prepared(view.identifier, producer.snapshot_id, view.snapshot_id, view.sequence_number, request)
 
@@ -652,6 +689,7 @@ def _new_snapshot_id(table: Table, ids: IdSource) -> int:
     """A positive 63-bit number that no retained snapshot has."""
     taken = {item.snapshot_id for item in table.metadata.snapshots}
     while True:
+        # Shifted, because snapshot ids are signed 64-bit numbers and readers expect positive ones.
         number = int.from_bytes(ids.random_bytes(8), "big") >> 1
         if number > 0 and number not in taken:
             return number
@@ -674,6 +712,7 @@ def _manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
 def _entries(table: Table, manifest: ManifestFile) -> list[Any]:
     access: Any = table.io
     if isinstance(access, GuardedFileIO):
+        # The manifest list states the length. Another length means that the file was cut or replaced.
         access = access.expecting(manifest.manifest_path, manifest.manifest_length)
     with reading(f"table {shown(table.name())}: manifest {manifest.manifest_path}"):
         return list(manifest.fetch_manifest_entry(access, discard_deleted=False))
@@ -692,6 +731,7 @@ def _entries_at(view: TableView, paths: Set[str]) -> list[Any]:
         for entry in _entries(table, manifest)
         if entry.status != ManifestEntryStatus.DELETED and entry.data_file.file_path in paths
     ]
+    # A path that another writer compacted away may not be replaced: its rows are in another file now.
     if len(found) != len(paths):
         gone = min(paths - {item.file_path for item in found}, default="one of the files")
         raise RetryLater(
@@ -705,7 +745,9 @@ def _added_by(table: Table, snapshot: Snapshot) -> set[str]:
     return {
         entry.data_file.file_path
         for manifest in _manifests(table, snapshot)
+        # Entries of older manifests were added by older snapshots, so those manifests need not be read.
         if manifest.content == ManifestContent.DATA and manifest.added_snapshot_id == snapshot.snapshot_id
         for entry in _entries(table, manifest)
+        # A merged manifest of this snapshot also holds entries that older snapshots added.
         if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot.snapshot_id
     }

@@ -1,11 +1,9 @@
 """Authentication to a REST catalog: none, bearer token, or OAuth2 client credentials.
 
-Owns the token request (RFC 6749, client credentials, id and secret in the body as Iceberg's own clients send
-them). It has the bounds of every other request. It is sent before a token expires, and once after the catalog
-refused one, by one thread for all that wait. Its errors are raised before the catalog is sent anything:
-`CatalogAway` if the token server cannot be reached, `Halt` if it refuses. So a request that failed here is
-certainly not applied. The token server comes from the configuration alone: a server that the catalog names
-would receive the secret. Must never show a secret or a token.
+Owns the token request (RFC 6749, client credentials). It has the bounds of every other request. It is sent
+before a token expires, and once after the catalog refused one, by one thread for all that wait. Its errors
+are raised before anything is sent to the catalog: `CatalogAway` if the token server cannot be reached, `Halt`
+if it refuses. So a request that failed here is certainly not applied. Must never show a secret or a token.
 """
 
 from __future__ import annotations
@@ -38,12 +36,12 @@ MARGIN_SHARE = 0.25
 
 _TOKEN = re.compile(r"[!-~]+")
 """What can stand in a header: RFC 6749 allows printable ASCII, of which a space would end it."""
-"""Characters of a token server's own words that are repeated."""
 _BUSY = frozenset({408, 425, 429})
+"""Client errors that may pass by themselves: time-out, too early, rate limit."""
 
 
 def advice(properties: Mapping[str, Any]) -> str:
-    """What people can do when a catalog with these properties keeps saying 401."""
+    """What an operator can do if a catalog with these properties keeps answering 401."""
     if signs(properties):
         return (
             "it does not accept the signature: check the keys, rest.signing-region, rest.signing-name and "
@@ -64,20 +62,21 @@ def advice(properties: Mapping[str, Any]) -> str:
 
 def signs(properties: Mapping[str, Any]) -> bool:
     """Whether AWS's signature takes the place of a token."""
+    # The spellings that pyiceberg accepts as true.
     return str(properties.get(SIGNED, "")).lower() in {"true", "1", "t", "yes", "y", "on"}
 
 
 class Tokens(AuthManager):
-    """Where the `Authorization` of each request comes from. As it stands, requests go without; pyiceberg's
-    own sends `Bearer None` then.
+    """The source of the `Authorization` header of each request. This base class sends none, while pyiceberg's
+    own would send `Bearer None`.
     """
 
     def auth_header(self) -> str | None:
-        """Its value; None: the request goes without. Raises `CatalogAway` or `Halt`."""
+        """The header's value; None if the request has no such header. Raises `CatalogAway` or `Halt`."""
         return None
 
     def refused(self) -> None:
-        """The catalog said 401: the next header must not be the same if there is another. Here is none."""
+        """The catalog answered 401: the next header must have another token if there is one. Here is none."""
 
 
 class FixedToken(Tokens):
@@ -100,19 +99,21 @@ class Client:
     client_id: str | None
     secret: str = field(repr=False)
     more: Mapping[str, str] = field(default_factory=dict)
-    """`scope`, and what else is asked for."""
+    """`scope`, and further parameters of the token request."""
 
     @classmethod
     def of(cls, properties: Mapping[str, Any]) -> Client:
-        """What a catalog's properties say; without `oauth2-server-uri` the catalog's own, deprecated
-        endpoint.
+        """The client of a catalog's properties; without `oauth2-server-uri` it uses the catalog's own,
+        deprecated endpoint.
         """
+        # These are the configured properties: a token server that the catalog names would receive the secret.
         client_id, colon, secret = str(properties[CREDENTIAL]).partition(":")
         own = f"{str(properties['uri']).rstrip('/')}/v1/oauth/tokens"
         more = {name: str(properties[name]) for name in ("audience", "resource") if properties.get(name)}
         more["scope"] = str(properties.get("scope") or SCOPE_DEFAULT)
         return cls(
             str(properties.get(TOKEN_SERVER) or own),
+            # Without a colon the whole text is the secret, as in other Iceberg clients.
             client_id if colon else None,
             secret if colon else client_id,
             more,
@@ -120,12 +121,12 @@ class Client:
 
 
 class _Mine(threading.local):
-    """What one thread has done with its last request."""
+    """The state of one thread's last request."""
 
     sent: str | None = None
     """Its token."""
     refused_s: float | None = None
-    """Since when it is known to be refused; None: it is not."""
+    """The time at which the catalog refused it; None if it did not."""
 
 
 class ClientTokens(Tokens):
@@ -146,22 +147,24 @@ class ClientTokens(Tokens):
         self._failed_s = -math.inf
 
     def auth_header(self) -> str:
-        """As the base class says; asks for a token first if there is none that lasts."""
+        """As the base class says; requests a token first if there is none that lasts."""
         mine = self._mine
         refused = None if mine.refused_s is None else mine.sent
         began_s = self._clock.monotonic_s() if mine.refused_s is None else mine.refused_s
+        # Cleared first: if no token can be fetched, the next call must not repeat this state.
         mine.sent = mine.refused_s = None
         mine.sent = self._current(refused, began_s)
         return f"Bearer {mine.sent}"
 
     def refused(self) -> None:
-        """This thread's last token was. Does not wait for a thread that is asking for a new one already."""
+        """Note that this thread's last token was refused. Takes no lock, so it never waits for a fetch."""
         self._mine.refused_s = self._clock.monotonic_s()
 
     def _current(self, refused: str | None, began_s: float) -> str:
         """A token other than the refused one, for a thread that waits for it since `began_s`."""
         with self._lock:
             now_s = self._clock.monotonic_s()
+            # Another thread may have replaced the refused token already. Then the new one is used.
             if self._token == refused:
                 self._token = None
             if self._token is not None and now_s < self._refresh_s:
@@ -177,19 +180,22 @@ class ClientTokens(Tokens):
                 self._failure, self._failed_s = error, now_s
                 if self._token is None or now_s >= self._ends_s:
                     raise
-                self._refresh_s = now_s + (self._ends_s - now_s) / 2  # the one we have is good for a while
+                # The old token is still valid, so requests go on. The next attempt is at half of its rest.
+                self._refresh_s = now_s + (self._ends_s - now_s) / 2
             assert self._token is not None
             return self._token
 
     def _fetch(self) -> None:
         client = self._client
+        # Id and secret are in the body, not in a header, as Iceberg's own clients send them.
         asked = {"grant_type": "client_credentials", "client_secret": client.secret, **client.more}
         if client.client_id is not None:
             asked["client_id"] = client.client_id
+        # The lifetime counts from before the request, so a slow answer never makes a token last too long.
         began_s = self._clock.monotonic_s()
         try:
-            # Not redirected: the secret goes to the server that is configured. And `auth`, so that no .netrc
-            # is looked into.
+            # Not redirected: the secret goes only to the configured server. `auth` is set, because requests
+            # would otherwise read a .netrc file.
             answer = self._session.post(
                 client.server, data=asked, auth=lambda request: request, allow_redirects=False
             )
@@ -202,6 +208,7 @@ class ClientTokens(Tokens):
         self._token = token
         self._ends_s = began_s + lasts_s
         self._refresh_s = (
+            # For a short-lived token the share applies, or it would be replaced at every request.
             self._ends_s - min(MARGIN_S, lasts_s * MARGIN_SHARE) if lasts_s < math.inf else math.inf
         )
         self._failure = None
@@ -214,6 +221,7 @@ class ClientTokens(Tokens):
             raise CatalogAway(
                 f"catalog {self._name} cannot be reached: its token server {where} answers {status}"
             )
+        # Some servers report bad credentials as 400 with an `error` field (RFC 6749, section 5.2).
         if status in (401, 403) or (status >= 400 and document.get("error")):
             why = (
                 f"the token server {where} refuses us ({status}{_explanation(document)}): check credential, "
@@ -221,6 +229,7 @@ class ClientTokens(Tokens):
             )
             raise Halt(f"catalog {self._name}: {why}")
         token = document.get("access_token")
+        # A malformed token could split the header, so it is not sent.
         if status != 200 or not isinstance(token, str) or not _TOKEN.fullmatch(token):
             raise CatalogAway(
                 f"catalog {self._name} cannot be reached: {where} answers ({status}) as no token "
@@ -238,7 +247,7 @@ def _document(answer: requests.Response) -> dict[str, Any]:
 
 
 def _explanation(document: Mapping[str, Any]) -> str:
-    """A token server's own words: OAuth2's, or those of a catalog that has an endpoint for tokens."""
+    """The explanation of a token server, in OAuth2's form or in that of an Iceberg catalog."""
     error = document.get("error")
     words = (
         [error.get("type"), error.get("message")]
@@ -250,9 +259,11 @@ def _explanation(document: Mapping[str, Any]) -> str:
 
 
 def _seconds(value: object) -> float:
-    """How long a token lasts; without a word about it until it is refused."""
+    """How many seconds a token lasts; infinite if the server does not say, so until it is refused."""
     try:
-        found = float(str(value))  # some servers write it as text
+        # Some servers write the number as text.
+        found = float(str(value))
     except ValueError:
         return math.inf
+    # Also for NaN, which no comparison accepts.
     return found if found > 0 else math.inf

@@ -1,9 +1,7 @@
-"""Checks an Avro container before a decoder reads it, and takes its compression off within a bound.
+"""Checks an Avro container before a decoder reads it, and decompresses it within a bound.
 
-Manifests and manifest lists are remote bytes. pyiceberg's decoder trusts them: it decompresses without a
-bound, takes a file that was cut behind a block for a whole one, and reads as many array elements as a count
-says, even if they take no bytes. After `plain` none of this is left: each block is complete, its size is
-within the bound, and no element of an array or map is empty. Pure.
+Manifests and manifest lists are remote bytes, and pyiceberg's decoder trusts them. After `plain`, each block
+is complete, its size is within the bound, and no element of an array or map is empty. Pure.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ MAGIC: Final = b"Obj\x01"
 _SYNC_BYTES: Final = 16
 _CODEC: Final = b"avro.codec"
 _SCHEMA: Final = b"avro.schema"
+# Ten bytes of seven bits hold 64 bits.
 _VARINT_BYTES_MAX: Final = 10
 _HEADER_ENTRIES_MAX: Final = 10_000
 ENTRY_BYTES_MIN: Final = 64
@@ -59,12 +58,15 @@ def container_of(data: bytes, bytes_max: int) -> Container:
     blocks: list[tuple[int, bytes]] = []
     while not reader.at_end():
         count, size = reader.long(), reader.long()
+        # pyiceberg would decompress without a bound, so a small file could fill the memory.
         block = _decompressed(codec, reader.take(size), left)
+        # pyiceberg accepts a file that was cut after a block. The sync marker shows that a block is complete.
         if reader.take(_SYNC_BYTES) != sync:
             raise DamagedContainer(f"the block that ends at byte {reader.position} is damaged")
         left -= len(block)
         if left < 0:
             raise DamagedContainer(f"it has more than {bytes_max} bytes without compression")
+        # An entry takes at least one byte. A larger count is false, and would keep the decoder busy.
         if not 0 <= count <= len(block):
             raise DamagedContainer(f"a block of {len(block)} bytes says that it holds {count} entries")
         entries_left -= count
@@ -121,8 +123,9 @@ def _header(reader: _Reader) -> dict[bytes, bytes]:
     entries: dict[bytes, bytes] = {}
     while count := reader.long():
         if count < 0:
+            # Avro: a negative count is followed by the size of the block in bytes, which is not needed here.
             count = -count
-            reader.long()  # the size of this block of the map in bytes
+            reader.long()
         if count + len(entries) > _HEADER_ENTRIES_MAX:
             raise DamagedContainer("its header has too many entries")
         for _ in range(count):
@@ -148,13 +151,15 @@ def _encoded_long(value: int) -> bytes:
 
 
 def _decompressed(codec: bytes, block: bytes, bytes_max: int) -> bytes:
-    """A block without its compression; at most one byte more than the bound is ever made."""
+    """A block without its compression; at most one byte more than the bound is produced."""
+    # One byte more than allowed, so that the caller can see an excess.
     bound = max(bytes_max, 0) + 1
     try:
         match codec:
             case b"null" | b"":
                 return block
             case b"deflate":
+                # Avro uses raw deflate: a negative window size means no zlib header.
                 deflated = zlib.decompressobj(-15)
                 return _whole(deflated.decompress(block, bound), bound, ended=deflated.eof)
             case b"bzip2":
@@ -177,9 +182,11 @@ def _whole(found: bytes, bound: int, *, ended: bool) -> bytes:
 
 
 def _zstandard(block: bytes, bound: int) -> bytes:
+    # Imported here: few manifests use this codec.
     import zstandard
 
     try:
+        # The window is memory too: at most 128 MiB, the default limit of the zstd tool.
         with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(io.BytesIO(block)) as stream:
             return bytes(stream.read(bound))
     except zstandard.ZstdError as error:
@@ -187,9 +194,8 @@ def _zstandard(block: bytes, bound: int) -> bytes:
 
 
 def _check_schema(text: bytes) -> None:
-    """Refuse a schema in which an element of an array or map may take no bytes: a count alone would keep a
-    decoder busy for ever.
-    """
+    """Refuse a schema in which an element of an array or map may take no bytes."""
+    # For such elements a count alone would keep a decoder busy for ever.
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -198,16 +204,16 @@ def _check_schema(text: bytes) -> None:
 
 
 def _takes_bytes(schema: Any, named: dict[str, bool], depth: int) -> bool:
-    """Whether each value of the schema takes at least one byte. A name that is not known yet is one that
-    contains itself: it may not.
-    """
+    """Whether each value of the schema takes at least one byte."""
     if depth > _DEPTH_MAX:
         raise DamagedContainer(f"its schema is nested deeper than {_DEPTH_MAX} levels")
     if isinstance(schema, list):
         for branch in schema:
             _takes_bytes(branch, named, depth + 1)
-        return True  # the number of the branch
+        # A union is written with the number of its branch.
+        return True
     if isinstance(schema, str):
+        # An unknown name is a primitive type. Only `null` takes no byte.
         return named.get(schema, schema != "null")
     if not isinstance(schema, dict):
         raise DamagedContainer("its schema is none of Avro's")
@@ -215,10 +221,12 @@ def _takes_bytes(schema: Any, named: dict[str, bool], depth: int) -> bool:
     if kind in ("array", "map"):
         if (
             not _takes_bytes(schema.get("items" if kind == "array" else "values"), named, depth + 1)
+            # A map is safe: each entry has a key, which takes at least its length byte.
             and kind == "array"
         ):
             raise DamagedContainer("its schema has an array whose elements take no bytes")
-        return True  # the count
+        # Also an empty array or map is written with its count.
+        return True
     if kind == "fixed":
         size = schema.get("size")
         return isinstance(size, int) and size > 0
@@ -231,6 +239,7 @@ def _record_takes_bytes(schema: dict[str, Any], named: dict[str, bool], depth: i
     name, fields = str(schema.get("name")), schema.get("fields")
     if not isinstance(fields, list):
         raise DamagedContainer("its schema has a record without fields")
+    # A record that contains itself, without any other bytes, has no finite value. So it counts as empty.
     named[name] = False
     found = [
         _takes_bytes(field.get("type") if isinstance(field, dict) else None, named, depth + 1)

@@ -1,11 +1,9 @@
-"""pyiceberg's catalogs and tables without the places where table properties choose code or addresses. Only
-for `adapter.py`.
+"""pyiceberg's catalogs and tables, in which table properties choose neither code nor addresses.
 
-Table properties are remote text: everyone who may alter a table writes them. pyiceberg merges them into the
-properties of a table's file access (`py-io-impl`, `s3.endpoint`, `s3.proxy-uri`), and imports the location
-provider that they name (`write.py-location-provider.impl`). Here file access comes from the catalog's own
-properties alone, and metadata always lies in the folder `metadata` of the table. The properties stay in the
-table as they are: they belong to other engines.
+Table properties are remote text: any user who may alter the table writes them. Here file access comes from
+the catalog's own properties alone, and metadata always lies in the folder `metadata` of the table. The
+properties stay in the table as they are, because they belong to other engines (decision 0071). Only for
+`adapter.py`.
 """
 
 from __future__ import annotations
@@ -34,11 +32,12 @@ class GuardedTable(Table):
 
     def location_provider(self) -> LocationProvider:
         """Data in `data`, metadata in `metadata` below the table's location."""
+        # pyiceberg's own imports the class that `write.py-location-provider.impl` names.
         return metadata_places(self.metadata.location)
 
 
 def metadata_places(location: str) -> LocationProvider:
-    """Where new files of a table at `location` go. Its properties have no say."""
+    """Where new files of a table at `location` are written, regardless of the table's properties."""
     return SimpleLocationProvider(location.rstrip("/"), {})
 
 
@@ -62,6 +61,7 @@ class _GuardedMetastore(MetastoreCatalog):
     """
 
     def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:  # noqa: ARG002 - remote text
+        # `properties` has those of the table, which could name code (`py-io-impl`) or addresses.
         return load_file_io(self.properties, location)
 
     def _update_and_stage_table(
@@ -71,11 +71,10 @@ class _GuardedMetastore(MetastoreCatalog):
         requirements: tuple[TableRequirement, ...],
         updates: tuple[TableUpdate, ...],
     ) -> StagedTable:
-        """As pyiceberg's, but for the place of the new metadata file and for the file access that writes
-        it.
-        """
+        """As pyiceberg's, except for the place of the new metadata file and its file access."""
         base = None if current_table is None else current_table.metadata
         known_at = None if current_table is None else current_table.metadata_location
+        # Before the metadata file is written, so a refused commit leaves no file behind.
         for requirement in requirements:
             requirement.validate(base)
         changed = update_table_metadata(
@@ -90,13 +89,9 @@ class _GuardedMetastore(MetastoreCatalog):
 
 
 def open_catalog(name: str, properties: Mapping[str, Any]) -> Catalog:
-    """The guarded catalog of these properties alone; raises `ValueError` for properties of which none can be
-    made.
-
-    pyiceberg's `load_catalog` adds those of a `.pyiceberg.yaml` in the working directory, which is the data
-    folder of a service, and of the environment. They could name code (`s3.retry-strategy-impl`), and
-    `archiver config check` would not see them.
-    """
+    """The guarded catalog of these properties alone; raises `ValueError` if they describe none."""
+    # Not `load_catalog`: it adds properties of the environment and of a `.pyiceberg.yaml` in the working
+    # directory, a service's data folder. They could name code, and `archiver config check` would miss them.
     implementation = properties.get("py-catalog-impl")
     if implementation is not None:
         found = _import_catalog(name, str(implementation), dict(properties))
@@ -113,11 +108,10 @@ def open_catalog(name: str, properties: Mapping[str, Any]) -> Catalog:
 
 def guarded(catalog: Catalog) -> Catalog:
     """The same catalog, with the methods above if it writes metadata itself. REST catalogs have theirs in
-    `iceberg_rest.py`.
-
-    The class is exchanged after the catalog was made, which reads no table: pyiceberg makes catalogs by their
-    `type` alone.
+    `rest.py`.
     """
+    # The class is exchanged afterwards, because pyiceberg makes catalogs by their `type` alone. Making one
+    # reads no table, so nothing passed the guard by then.
     if isinstance(catalog, MetastoreCatalog) and not isinstance(catalog, _GuardedMetastore):
         kind: Any = type(f"Guarded{type(catalog).__name__}", (_GuardedMetastore, type(catalog)), {})
         cast("Any", catalog).__class__ = kind

@@ -1,10 +1,8 @@
-"""File access for table metadata that trusts no byte and no path: what pyiceberg reads and writes for a table
-goes through here.
+"""File access for table metadata that trusts no byte and no path. pyiceberg reads and writes through it.
 
-A path in table metadata is remote text. It may name a FIFO, which is waited for without end, a device, or a
-file of another program. So a path must lie in one of the catalog's places, a local file must be a regular
-one, and a file has at most `RemoteLimits.bytes_max` bytes, decompressed. Manifests are complete Avro
-containers before a decoder sees them (`avro_container.py`). Only for `adapter.py`.
+A path in table metadata is remote text. So a path must lie in one of the catalog's places, and a local file
+must be a regular one. A file has at most `RemoteLimits.bytes_max` bytes, decompressed. Manifests are complete
+Avro containers before a decoder reads them (`avro_container.py`). Only for `adapter.py`.
 """
 
 from __future__ import annotations
@@ -75,14 +73,12 @@ class GuardedFileIO(DurableFileIO):
         super().delete(location)
 
     def expecting(self, location: str, size: int) -> _Expecting:
-        """The same for one file of which the size is known: another size means that it was cut or
-        replaced.
-        """
+        """The same access, for one file of known size. Another size means that it was cut or replaced."""
         return _Expecting(self, location, size)
 
 
 class _Expecting:
-    """What pyiceberg needs of a file access to read one manifest."""
+    """The part of a file access that pyiceberg uses to read one manifest."""
 
     def __init__(self, inner: GuardedFileIO, location: str, size: int) -> None:
         self._inner = inner
@@ -98,9 +94,7 @@ class _Expecting:
 
 
 class _DataStream(io.RawIOBase):
-    """A data file, of which parts are read. As a whole it is not: a manifest list could name the largest file
-    of a bucket.
-    """
+    """A data file, which may be read in parts only."""
 
     def __init__(self, inner: InputStream, location: str) -> None:
         super().__init__()
@@ -109,6 +103,7 @@ class _DataStream(io.RawIOBase):
 
     def read(self, size: int | None = -1) -> bytes:
         """At most `size` bytes."""
+        # A manifest list could name the largest file of a bucket, and a whole read would fill the memory.
         if size is None or size < 0:
             raise Halt(
                 f"{self._location} is a data file, and table metadata names it where its own files belong"
@@ -159,6 +154,7 @@ class GuardedInput(InputFile):
         if self.location.endswith(_DATA_SUFFIXES):
             return cast("InputStream", _DataStream(self._inner.open(), self.location))
         data = self._read()
+        # Compared before decompression: the manifest list states the stored size.
         if self.size is not None and len(data) != self.size:
             raise Halt(
                 f"{self._shown} has {len(data)} bytes, the manifest list says {self.size}; restore it "
@@ -169,6 +165,7 @@ class GuardedInput(InputFile):
                 self._check_gzip(data)
             elif self.location.endswith(".json"):
                 self._check_values(JsonValues(self._bytes_max), data)
+            # By content too: other engines may name a manifest as they like.
             elif self.location.endswith(".avro") or data.startswith(MAGIC):
                 data = plain(data, self._bytes_max)
         except DamagedContainer as error:
@@ -176,8 +173,9 @@ class GuardedInput(InputFile):
         return cast("InputStream", io.BytesIO(data))
 
     def _check_kind(self) -> None:
-        """A FIFO would be waited for without end, a device read without end; a folder cannot be read."""
-        if not isinstance(self._inner._filesystem, LocalFileSystem):  # noqa: SLF001 - pyiceberg has no other way to tell
+        """Raise `Halt` unless a local path names a regular file."""
+        # Opening a FIFO blocks until a writer comes, and a device may have no end.
+        if not isinstance(self._inner._filesystem, LocalFileSystem):  # noqa: SLF001 - pyiceberg has no public name
             return
         path = self._inner._path  # noqa: SLF001 - as above
         mode = Path(path).stat().st_mode
@@ -192,6 +190,7 @@ class GuardedInput(InputFile):
         with self._inner.open(seekable=False) as stream:
             while part := stream.read(_PART_BYTES):
                 parts.append(part)
+                # Counted while reading: the size that a store states is remote text as well.
                 left -= len(part)
                 if left < 0:
                     raise Halt(
@@ -206,7 +205,9 @@ class GuardedInput(InputFile):
             )
 
     def _check_gzip(self, data: bytes) -> None:
-        """Whether it decompresses within the bound; pyiceberg decompresses it once more."""
+        """Raise `DamagedContainer` unless it decompresses within the bound."""
+        # Nothing is kept: pyiceberg decompresses the file once more. 31 means a gzip header and the largest
+        # window.
         decompressor, left, values = zlib.decompressobj(31), self._bytes_max, JsonValues(self._bytes_max)
         try:
             while data and not decompressor.eof:
@@ -221,6 +222,7 @@ class GuardedInput(InputFile):
                     )
         except zlib.error as error:
             raise DamagedContainer(f"it cannot be decompressed ({error})") from error
+        # pyiceberg would read a second stream behind the first, which was not counted here.
         if not decompressor.eof or decompressor.unused_data:
             raise DamagedContainer("it is no single, complete gzip stream")
 

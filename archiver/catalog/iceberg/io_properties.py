@@ -1,8 +1,7 @@
-"""How a catalog's own files are read and written when the objects are in a bucket: pyiceberg's `s3.*`
-properties, from the group `data`.
+"""pyiceberg's `s3.*` properties for a catalog's own files, from the group `data` of the configuration.
 
-Pure. What the catalog's own configuration states is never changed: a catalog may know another way to the
-bucket, or hand out credentials for each table.
+Pure. Properties that the catalog's own configuration states are never changed: a catalog may reach the bucket
+in another way, or hand out credentials for each table.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ def io_properties(place: StorePlace, stated: Mapping[str, str]) -> dict[str, str
         "s3.connect-timeout": f"{options.connect_timeout_s:g}",
         "s3.request-timeout": f"{options.request_timeout_s:g}",
     }
+    # Requests are signed for a region, and servers other than AWS have none of their own.
     region = options.region or ("us-east-1" if options.endpoint else None)
     if region is not None:
         found["s3.region"] = region
@@ -38,6 +38,7 @@ def io_properties(place: StorePlace, stated: Mapping[str, str]) -> dict[str, str
     if options.ca_file is not None:
         found[CA_FILE] = options.ca_file
     if (
+        # Half a key pair is none. A stated identity of any kind must not be mixed with our keys.
         options.access_key_id is not None
         and options.secret_access_key is not None
         and not any(name in stated for name in _OWN_CREDENTIALS)
@@ -51,5 +52,6 @@ def io_properties(place: StorePlace, stated: Mapping[str, str]) -> dict[str, str
     return {
         name: value
         for name, value in found.items()
+        # pyiceberg prefers `s3.` to `client.`, so ours would override a stated `client.` property.
         if name not in stated and name.replace("s3.", "client.", 1) not in stated
     }

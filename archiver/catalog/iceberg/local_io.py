@@ -1,10 +1,7 @@
-"""Table metadata on a local file system that survives a power cut.
+"""pyiceberg's access to table metadata: local files survive a power cut, and metadata of buckets is cached.
 
-pyiceberg writes metadata and manifests without asking the disk to keep them, while SQLite does ask before it
-points to them: after a power cut the pointer could lead nowhere. `DurableFileIO` synchronises file and folder
-when a file is closed. Other file systems are left alone. Named in the catalog property `py-io-impl`; catalogs
-import it by that name. On S3 it is pyiceberg's own, but that the authorities of the server's certificate can
-be named, and metadata that was read is kept for a while (`py`).
+Catalogs import `DurableFileIO` by its name in the property `py-io-impl`. The cache holds manifests, manifest
+lists and metadata files, which never change under one name. It is shared by the tables of this process.
 """
 
 from __future__ import annotations
@@ -29,6 +26,7 @@ BYTES_MAX: Final = 32 * 1024 * 1024
 FILE_BYTES_MAX: Final = BYTES_MAX // 4
 """A larger file is not kept, because it would take the place of most others."""
 AGE_MAX_S: Final = 300.0
+"""Bounds how long a file that was deleted or damaged in the store can still be read from the cache."""
 _SUFFIXES: Final = (".avro", ".metadata.json")
 
 Key = tuple[str, str]
@@ -41,7 +39,7 @@ def is_immutable(location: str) -> bool:
 
 
 class MetadataCache:
-    """The entries read least recently make room for others."""
+    """An LRU cache of whole files, bounded in bytes and age. Safe for several threads."""
 
     def __init__(
         self,
@@ -67,6 +65,7 @@ class MetadataCache:
             if self._clock.monotonic_s() - found[0] > self._age_max_s:
                 self._drop(key)
                 return None
+            # The read order is the eviction order. The time stays that of the read from the store.
             self._entries.move_to_end(key)
             return found[1]
 
@@ -99,7 +98,10 @@ class MetadataCache:
 
 
 SHARED: Final = MetadataCache(SystemClock())
-"""Of this process: pyiceberg makes a file access for each table that it loads."""
+"""Of this process, because pyiceberg makes a file access for each table that it loads."""
+
+
+# --- File access
 
 
 IMPLEMENTATION = "archiver.catalog.iceberg.local_io.DurableFileIO"
@@ -125,6 +127,8 @@ class _SyncedStream:
             return
         self._closed = True
         self._stream.close()
+        # SQLite synchronises its pointer to the file. Without this, a power cut could leave it pointing to
+        # nothing. The folder too, because a new name is an entry of the folder.
         _sync(self._path)
         _sync(self._path.parent)
 
@@ -148,6 +152,7 @@ class _KeptStream:
     def __init__(self, stream: InputStream, key: Key) -> None:
         self._stream = stream
         self._key = key
+        # None once the file is cached, or cannot be: too large, or not read in order.
         self._parts: list[bytes] | None = []
         self._left = SHARED.file_bytes_max
 
@@ -159,12 +164,14 @@ class _KeptStream:
             self._left -= len(data)
             if self._left < 0:
                 self._parts = None
+            # The end is proven only by an empty read. A short read may be followed by more.
             elif whole or (not data and size > 0):
                 SHARED.put(self._key, b"".join(self._parts))
                 self._parts = None
         return data
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        # After a seek the parts are no longer the file's content in order.
         self._parts = None
         return self._stream.seek(offset, whence)
 
@@ -189,6 +196,7 @@ class _KeptFile(PyArrowFile):
     key: Key
 
     def __len__(self) -> int:
+        # The length from the cache saves a request to the store.
         found = SHARED.get(self.key)
         return super().__len__() if found is None else len(found)
 
@@ -206,9 +214,8 @@ class DurableFileIO(PyArrowFileIO):
     """pyiceberg's own file access, with local files synchronised on close and metadata of buckets cached."""
 
     def _initialize_s3_fs(self, netloc: str | None) -> FileSystem:
-        """With the authorities of a certificate, for which pyiceberg has no property; pyarrow takes them
-        where a file system is made.
-        """
+        """As pyiceberg's, with the certificate authorities of our configuration."""
+        # pyiceberg has no property for them, and pyarrow accepts them only in the constructor.
         ca_file = self.properties.get(CA_FILE)
         if ca_file is None:
             return super()._initialize_s3_fs(netloc)
@@ -227,6 +234,7 @@ class DurableFileIO(PyArrowFileIO):
         }.items():
             if name in self.properties:
                 found[argument] = float(self.properties[name])
+        # Properties are text here. Anything but "true" means path style.
         virtual = self.properties.get("s3.force-virtual-addressing") == "true"
         return S3FileSystem(force_virtual_addressing=virtual, **found)
 
@@ -234,6 +242,7 @@ class DurableFileIO(PyArrowFileIO):
         """A file to be read, as pyiceberg's base class makes it, or its cached kind."""
         plain = super().new_input(location)
         scheme, _, path = self.parse_location(location, self.properties)
+        # Data files are large and read once, so they are not cached. Local files are in the page cache.
         if scheme == "file" or not is_immutable(location):
             return plain
         found = _KeptFile(location, path, plain._filesystem, plain._buffer_size)  # noqa: SLF001 - there is no other way to them
@@ -246,11 +255,13 @@ class DurableFileIO(PyArrowFileIO):
         super().delete(location)
 
     def _key(self, location: str) -> Key:
+        # Two stores may have buckets of the same name.
         return str(self.properties.get("s3.endpoint", "")), location
 
     def new_output(self, location: str) -> PyArrowFile:
         """A file to be written, as pyiceberg's base class makes it, or its durable kind."""
         scheme, netloc, path = self.parse_location(location, self.properties)
+        # Before the write: a failed one may leave other content in the store.
         SHARED.drop(self._key(location))
         if scheme != "file":
             return super().new_output(location)
@@ -258,6 +269,7 @@ class DurableFileIO(PyArrowFileIO):
 
 
 def _sync(path: Path) -> None:
+    # fsync works on a descriptor opened for reading, which a folder needs.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

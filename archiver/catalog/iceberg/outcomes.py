@@ -1,8 +1,8 @@
-"""How catalog responses and errors are interpreted: not applied, applied or unknown. The table of it is
-docs/protocols/outcomes.md.
+"""How responses and errors of catalogs and stores are interpreted (docs/protocols/outcomes.md).
 
 Pure. "Not applied" is certain and final: the request was not sent, or the catalog itself refused it. Every
-other failure is unknown, under any name that the library gives it: a proxy may have passed the request on.
+other failure of a change is unknown: a proxy may have passed the request on. Errors of reading and writing
+metadata files become `Halt` or `RetryLater`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ def reading(what: str) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         raise Halt(f"{what} is gone: {said(error)}; restore the file from a backup") from error
+    # After `FileNotFoundError`, which is an `OSError` but does not pass by itself.
     except (OSError, MemoryError) as error:
         raise passing(error, what) or RetryLater(f"{what} cannot be read: {said(error)}") from error
     except Exception as error:
+        # A decoder may report damage although the store failed in the middle of the file.
         found = _masked(error)
         if found is not None:
             raise RetryLater(f"{what} cannot be read: {said(found)}") from error
@@ -64,10 +66,9 @@ def writing(what: str) -> Iterator[None]:
 
 
 def _masked(error: BaseException) -> OSError | None:
-    """The error of the store behind another error, if there is one.
-
-    pyiceberg closes a manifest whose writing failed, and then complains of an empty manifest.
-    """
+    """The error of the store behind another error, if there is one."""
+    # pyiceberg closes a manifest whose writing failed, and then raises a second error: the manifest is empty.
+    # The set ends the loop if a chain of contexts has a cycle.
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in seen:
@@ -79,9 +80,10 @@ def _masked(error: BaseException) -> OSError | None:
 
 
 def said(error: BaseException) -> str:
-    """A library's message as it may be repeated: a catalog's answer may be millions of characters long."""
+    """A library's message within a bound: a catalog's answer may be millions of characters long."""
+    # Checked before `str`: pydantic writes 200 bytes of text for two bytes of bad JSON.
     if isinstance(error, ValidationError) and error.error_count() > _PROBLEMS_MAX:
-        return f"{error.error_count():,} errors in {error.title}"  # as text, 200 bytes for two bytes of JSON
+        return f"{error.error_count():,} errors in {error.title}"
     return excerpt(str(error), _TEXT_MAX)
 
 
@@ -91,6 +93,7 @@ not among them: proxies also send them after they passed a request on and lost t
 when the upstream connection is reset)."""
 
 UNAUTHORIZED = frozenset({401, 419})
+"""419 is the Iceberg specification's answer for an expired token."""
 
 GATEWAY = frozenset({502, 503, 504})
 """Answers of a gateway whose catalog is not reachable."""
@@ -105,7 +108,7 @@ _NEVER_SENT = (
 
 
 def outcome_of(error: Exception) -> SwapOutcome:
-    """What became of a request that changes a table and ended with this error: CONFLICT is no, else
+    """The outcome of a change of a table that ended with this error: CONFLICT means not applied, else
     UNKNOWN.
     """
     return SwapOutcome.CONFLICT if is_no(error) else SwapOutcome.UNKNOWN
@@ -113,12 +116,14 @@ def outcome_of(error: Exception) -> SwapOutcome:
 
 def is_no(error: Exception) -> bool:
     """Whether a request that ended with this error was certainly not applied, and never will be."""
+    # The first three are our own errors for a request without a token or a signature.
     if isinstance(error, RetryLater | Halt | InvalidInput) or _never_sent(error):
-        return True  # the first are our own words for a request that had no token or signature
+        return True
     status = status_of(error)
     if status is not None:
+        # The status decides before the type: pyiceberg gives one type to answers of different meaning.
         return status in REFUSED
-    # `NotImplementedError` is pyiceberg's own before it asks a catalog for what that does not offer.
+    # pyiceberg raises `NotImplementedError` before it sends a request that the catalog does not support.
     if isinstance(error, CommitFailedException | NoSuchTableError | NotImplementedError):
         return True
     # A success whose body makes no sense is a `ValidationError`, which is a `ValueError` too, and may quote
@@ -131,9 +136,7 @@ def is_no(error: Exception) -> bool:
 
 
 def unreached(error: Exception) -> bool:
-    """Whether the error says that the catalog is not there, rather than something about the table that was
-    asked for.
-    """
+    """Whether the error means that the catalog is unreachable, and not something about one table."""
     return isinstance(error, requests.ConnectionError | requests.Timeout) or status_of(error) in GATEWAY
 
 
@@ -145,11 +148,12 @@ def unauthorized(error: Exception) -> bool:
 
 
 def tells_of_table(error: Exception) -> bool:
-    """Whether "there is no such table" comes from a catalog. A web server at a wrong address says 404, too,
-    but not in a catalog's form.
+    """Whether "there is no such table" comes from a catalog. A web server at a wrong address answers 404 as
+    well, but not in a catalog's form.
     """
     cause = error.__cause__
     if not isinstance(cause, requests.HTTPError) or cause.response is None:
+        # Not from HTTP: a SQL catalog itself found no row.
         return True
     return _error_document(cause.response) is not None
 
@@ -166,7 +170,7 @@ def metadata_lost(error: Exception) -> bool:
 
 
 def _error_document(response: requests.Response) -> dict[str, object] | None:
-    """What every REST catalog answers to what it refuses; None if this is something else."""
+    """The error document that every REST catalog sends with a refusal; None if this is something else."""
     try:
         document = response.json()
     # `JSONDecodeError` is a `ValueError`. The other ones are a number of more than 4,300 digits, and nesting
@@ -178,7 +182,7 @@ def _error_document(response: requests.Response) -> dict[str, object] | None:
 
 
 def status_of(error: BaseException) -> int | None:
-    """The status of the HTTP answer that pyiceberg made this error of; None if it is none of that kind."""
+    """The status of the HTTP answer behind an error of pyiceberg; None if there is none."""
     cause = error if isinstance(error, requests.HTTPError) else error.__cause__
     if isinstance(cause, requests.HTTPError) and cause.response is not None:
         return int(cause.response.status_code)
@@ -186,11 +190,10 @@ def status_of(error: BaseException) -> int | None:
 
 
 def _never_sent(error: Exception) -> bool:
-    """No connection came about. One that was kept from an earlier request and is gone may have taken the
-    request.
-    """
+    """Whether no connection was made, so that nothing was sent."""
     if isinstance(error, _NEVER_SENT):
         return True
+    # Only a new connection that failed proves it. A kept one that is gone may have delivered the request.
     inner = error.args[0] if isinstance(error, requests.ConnectionError) and error.args else None
     return isinstance(inner, urllib3.exceptions.MaxRetryError) and isinstance(
         inner.reason, urllib3.exceptions.NewConnectionError
@@ -198,7 +201,9 @@ def _never_sent(error: Exception) -> bool:
 
 
 def _refused_by_metadata(text: str) -> bool:
-    """Pyiceberg checks an update against the metadata before it writes anything. So an update with a stale
-    sequence number, or on a snapshot that another writer expired, was certainly not applied.
+    """Whether pyiceberg refused an update with a stale sequence number, or on a snapshot that another writer
+    expired.
     """
+    # pyiceberg checks an update against the metadata before it writes anything, so it was not applied. Its
+    # errors have no type of their own, so the text decides.
     return "sequence number" in text or ("Snapshot with snapshot id" in text and "does not exist" in text)

@@ -1,7 +1,8 @@
-"""Creates a table in a catalog, commits to it, and drops it again, to show how the catalog creates tables.
+"""Checks a catalog for `archiver config check --connect`: read-only checks, and a probe that creates a table.
 
-Uses the requests of every other table (`IcebergTables`: create, prepare, swap, load), so the result holds for
-them. Deletes only the table and the namespace that it created itself, and the files below its own prefix.
+The probe commits to its table and drops it again. It uses the requests of every other table (`IcebergTables`:
+create, prepare, swap, load), so the result holds for them. It deletes only the table and the namespace that
+it created itself, and the files below its own prefix.
 """
 
 from __future__ import annotations
@@ -34,13 +35,17 @@ _HELPFUL = {
     "register a table: reconcile --rebuild cannot recreate a lost one": Capability.V1_REGISTER_TABLE,
 }
 _CLIENT_ERRORS = range(400, 500)
+# Client errors by their number that may pass by themselves: time-out, too early, rate limit.
 _LATER = (408, 425, 429)
+
+
+# --- Read-only checks
 
 
 def check_catalog(
     tables: IcebergTables, identifiers: Sequence[Identifier], data_uri: str
 ) -> Iterator[CheckResult]:
-    """Read-only checks: is it reachable, does it grant access, do namespaces and tables exist."""
+    """Whether the catalog is reachable, grants access, and has the namespaces and tables."""
     try:
         catalog = tables.connected()
     except ArchiverError as error:
@@ -57,16 +62,15 @@ def check_catalog(
 
 
 def judged(error: BaseException) -> CheckStatus:
-    """Whether an error shows a fault, or only that the check could not be made.
-
-    A catalog that answers 4xx, or as no catalog does, was reached: its address or our permissions are wrong.
-    """
+    """Whether an error shows a fault, or only that the check could not be made."""
     if isinstance(error, Halt | InvalidInput):
         return CheckStatus.WRONG
     at: BaseException | None = error
     while at is not None:
+        # The answer is not one of a catalog, so the address is probably wrong.
         if isinstance(at, ValidationError):
             return CheckStatus.WRONG
+        # A server that answers 4xx was reached: its address or our permissions are wrong.
         status = status_of(at)
         if status is not None:
             return (
@@ -74,12 +78,13 @@ def judged(error: BaseException) -> CheckStatus:
                 if status in _CLIENT_ERRORS and status not in _LATER
                 else CheckStatus.UNKNOWN
             )
+        # The adapter chains the error of the library, which has the status.
         at = at.__cause__
     return CheckStatus.UNKNOWN
 
 
 def namespace_is_there(catalog: Catalog, namespace: Identifier) -> bool:
-    """Raises what the catalog raises."""
+    """Whether the namespace exists. Raises the errors of the catalog."""
     try:
         catalog.load_namespace_properties(namespace)
     except NoSuchNamespaceError:
@@ -91,7 +96,7 @@ def _requests(catalog: Catalog) -> Iterator[CheckResult]:
     """The requests that a REST catalog says it supports."""
     if not isinstance(catalog, RestCatalog):
         return
-    offered = catalog._supported_endpoints  # noqa: SLF001 - pyiceberg has no other word for it
+    offered = catalog._supported_endpoints  # noqa: SLF001 - pyiceberg has no public name for it
     for what, required in _NEEDED.items():
         if required not in offered:
             yield CheckResult("requests", CheckStatus.WRONG, f"it offers no request to {what}")
@@ -145,13 +150,18 @@ def _not_ours(view: TableView, data_uri: str) -> str | None:
     return None
 
 
+# --- The probe
+
+
 COLUMN = "MixedCase"
+"""Name of the probe's column: shows whether a catalog keeps the case of names."""
 _IDS = (11, 12, 21, 22, 23, 24)
+"""Field ids of the nested columns that `_schema` asks for."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What a probe needs."""
+    """One probe of a catalog."""
 
     tables: IcebergTables
     namespace: Identifier
@@ -163,7 +173,7 @@ class Probe:
     """Deletes what is left at `location`; raises `ArchiverError`."""
     clock: Clock
     within_s: float
-    """After so long nothing more is asked; what was made is removed in any case."""
+    """After this time no further check is sent. The removal is made in any case."""
 
     def run(self) -> Iterator[CheckResult]:
         """Every finding; the removal is the last."""
@@ -171,6 +181,7 @@ class Probe:
         identifier = (*self.namespace, self.name)
         catalog = self.tables.connected()
         try:
+            # Asked before the create, so that only a namespace of this probe is dropped later.
             had_namespace = namespace_is_there(catalog, self.namespace)
         except Exception as error:  # noqa: BLE001 - a driver can raise anything
             yield CheckResult(
@@ -180,6 +191,7 @@ class Probe:
         try:
             yield from self._asked(identifier, until_s)
         finally:
+            # In `finally`: a check that raises must not leave the table behind.
             removal = self._removed(catalog, identifier, had_namespace)
         yield removal
 
@@ -190,6 +202,7 @@ class Probe:
             yield CheckResult("location", CheckStatus.WRONG, f"{error}, or set location: catalog")
             return
         except ArchiverError as error:
+            # The create may have been applied. The removal below finds it then.
             verdict = CheckStatus.UNKNOWN if isinstance(error, OutcomeUnknown) else judged(error)
             yield CheckResult("create", verdict, str(error))
             return
@@ -207,6 +220,7 @@ class Probe:
                 return
             finding = step(identifier)
             yield finding
+            # The second check commits twice. After a failed commit its result would mean nothing.
             if finding.verdict is not CheckStatus.FINE:
                 return
 
@@ -242,7 +256,9 @@ class Probe:
         """
         try:
             view = self._view(identifier)
+            # With a property, because the evidence of each commit is one (rule C1).
             prepared = self.tables.prepare(view, (), lambda *_: {"archiver.probe": "1"}, {}, False, ())
+            # The answer alone does not count: the table is loaded again.
             swapped = self.tables.swap(prepared)
             after = self._view(identifier)
         except (ArchiverError, OSError) as error:
@@ -258,11 +274,12 @@ class Probe:
         )
 
     def _requirements(self, identifier: Identifier) -> CheckResult:
-        """Two commits on the same base: one of them must be refused. That is all that keeps a row from being
-        there twice.
+        """Two commits on the same base: one of them must be refused. The exactly-once promise rests on that
+        alone (rule C5).
         """
         try:
             view = self._view(identifier)
+            # Both are prepared before the first is sent, so both assert the same base.
             first, second = (self.tables.prepare(view, (), lambda *_: {}, {}, False, ()) for _ in range(2))
             answers = self.tables.swap(first), self.tables.swap(second)
             after = self._view(identifier)
@@ -288,10 +305,12 @@ class Probe:
         return view
 
     def _removed(self, catalog: Catalog, identifier: Identifier, had_namespace: bool) -> CheckResult:
-        """Drop what was made, and delete its files."""
+        """Drop the table of the probe, and delete its files."""
         notes: list[str] = []
         try:
+            # The catalog goes first: files that it still names must not disappear below it.
             location = _dropped(catalog, identifier)
+            # The create may have failed before the namespace was made.
             if not had_namespace and namespace_is_there(catalog, self.namespace):
                 catalog.drop_namespace(self.namespace)
             self.sweep()
@@ -311,10 +330,12 @@ def _dropped(catalog: Catalog, identifier: Identifier) -> str | None:
     never was.
     """
     try:
+        # Loaded from the catalog: it may have put the table elsewhere than requested.
         location = str(catalog.load_table(identifier).location())
     except NoSuchTableError:
         return None
     try:
+        # Purge first: where the catalog chose the place, only the catalog can delete the files.
         catalog.purge_table(identifier)
     except NoSuchTableError:
         return location

@@ -1,12 +1,7 @@
 """Producers of snapshots by pyiceberg: append, replace and delete. Only for `adapter.py`.
 
-pyiceberg's own merge rewrites everything up to 8 MiB into one manifest each time, so a commit costs more the
-longer the table lives. `merging.py` decides which manifests are merged. The table properties for pyiceberg's
-merge are left unchanged, because other engines obey them as well.
-
-For `replace` and `delete` pyiceberg writes the manifests of its overwrite. Its summaries do not support
-`replace`, so the numbers are those of an overwrite under the right name. The name matters: incremental
-readers skip `replace`, and take an `overwrite` for removed and added rows.
+Owns the rule that selects manifests to merge (decision 0032). The table properties for pyiceberg's own merge
+are left unchanged, because other engines obey them as well.
 """
 
 from __future__ import annotations
@@ -54,13 +49,17 @@ def groups(manifests: Sequence[ManifestSize]) -> list[list[int]]:
     and none alone.
     """
     found: list[list[int]] = []
+    # A manifest has one partition spec, so only those of the same spec can be joined.
     for spec_id in sorted({item.spec_id for item in manifests}):
         mine = [position for position, item in enumerate(manifests) if item.spec_id == spec_id]
         small = [position for position in mine if manifests[position].length < SMALL_BYTES]
         middle = [position for position in mine if SMALL_BYTES <= manifests[position].length < LARGE_BYTES]
         chosen = [_within_target(manifests, small)]
+        # A grown manifest is rewritten only with many others, so an entry is written a bounded number of
+        # times.
         if len(middle) >= TOGETHER_MIN:
-            rest = middle[::-1]  # the oldest first: neighbours in time stay together
+            # The oldest first, so that neighbours in time stay together.
+            rest = middle[::-1]
             for _ in range(GROWN_GROUPS_MAX):
                 taken = _within_target(manifests, rest)
                 chosen.append(taken[::-1])
@@ -70,7 +69,7 @@ def groups(manifests: Sequence[ManifestSize]) -> list[list[int]]:
 
 
 def _within_target(manifests: Sequence[ManifestSize], positions: Sequence[int]) -> list[int]:
-    """As many of them, from the first, as fit into one manifest."""
+    """As many of `positions`, from the first, as fit into one manifest."""
     taken: list[int] = []
     total = 0
     for position in positions:
@@ -98,7 +97,8 @@ class Append(_FastAppendFiles):
             self._added_data_files = [item for item in added if item.spec_id == default]
             return super()._manifests()
         finally:
-            self._added_data_files = added  # the summary counts them all
+            # Restored, because the summary counts all added files.
+            self._added_data_files = added
 
     def _added_manifest(self, spec_id: int) -> ManifestFile:
         with self.new_manifest_writer(self.spec(spec_id)) as writer:
@@ -107,6 +107,7 @@ class Append(_FastAppendFiles):
                     entry = ManifestEntry.from_args(
                         status=ManifestEntryStatus.ADDED,
                         snapshot_id=self._snapshot_id,
+                        # None: readers inherit it from the manifest list once the commit is applied.
                         sequence_number=None,
                         file_sequence_number=None,
                         data_file=item,
@@ -124,6 +125,7 @@ class MergingAppend(Append):
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         data = [item for item in manifests if item.content == ManifestContent.DATA]
         rest = [item for item in manifests if item.content != ManifestContent.DATA]
+        # Its bounds are not used: only its writer of merged manifests is.
         manager = _ManifestMergeManager(0, 0, merge_enabled=True, snapshot_producer=self)
         placed: dict[int, ManifestFile] = dict(enumerate(data))
         for group in groups([ManifestSize(item.manifest_length, item.partition_spec_id) for item in data]):
@@ -132,19 +134,18 @@ class MergingAppend(Append):
             )
             for position in group:
                 del placed[position]
+            # At the place of its newest member, so that the list stays newest first.
             placed[group[0]] = merged
         return [placed[position] for position in sorted(placed)] + rest
 
 
 class _Unchanged(Transaction):
-    """A transaction to which nothing is ever staged: its metadata is the table's.
-
-    pyiceberg copies all of it at each access, a dozen times for one snapshot. That was two thirds of the cost
-    of a commit.
-    """
+    """A transaction to which nothing is ever staged: its metadata is the table's."""
 
     @property
     def table_metadata(self) -> TableMetadata:
+        # pyiceberg copies all of it at each access, a dozen times for one snapshot. The copies were two
+        # thirds of the cost of a commit (decision 0032).
         return self._table.metadata
 
 
@@ -165,14 +166,14 @@ class ExchangeFiles(_OverwriteFiles):
     """Removes data files and adds others in one snapshot."""
 
     def _summary(self, snapshot_properties: Any = None) -> Summary:
+        # pyiceberg has no summary for `replace`, so its overwrite counts, and the operation is set here. The
+        # name matters: incremental readers skip `replace`, but read an `overwrite` as removed and added rows.
         counted = super()._summary({} if snapshot_properties is None else snapshot_properties)
         return Summary(Operation.REPLACE, **counted.additional_properties)
 
 
 class RemoveFiles(_OverwriteFiles):
-    """Removes whole data files. Not pyiceberg's own delete: that one takes a predicate over rows, and may
-    rewrite files.
-    """
+    """Removes whole data files. pyiceberg's own delete has a predicate over rows and may rewrite files."""
 
     def _summary(self, snapshot_properties: Any = None) -> Summary:
         counted = super()._summary({} if snapshot_properties is None else snapshot_properties)
@@ -187,6 +188,7 @@ def exchange_producer(
         Operation.OVERWRITE,
         Transaction(table, autocommit=False),
         table.io,
+        # It is in the names of manifests, so two attempts never write the same file.
         commit_uuid=new_uuid(ids),
         snapshot_properties=dict(summary),
     )

@@ -1,6 +1,4 @@
-"""The properties that pyiceberg gets for a catalog: those of the configuration, completed. Only for
-`adapter.py`.
-"""
+"""Completes a catalog's configured properties for pyiceberg. Only for `adapter.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from archiver.catalog.iceberg.rest import IMPLEMENTATION as BOUNDED_REST
 from archiver.runtime.errors import ConfigInvalid
 
 SQLITE_TIMEOUT_S: Final = 60
-"""How long a catalog on SQLite waits for a lock unless the uri says otherwise; pyiceberg's own 5 s leave
+"""How long a catalog on SQLite waits for a lock unless the uri states it. pyiceberg's own 5 s leave
 unreferenced metadata behind."""
 
 _NO_RETRIES: Final = {"rest.sigv4.max-retries": "0"}
@@ -23,13 +21,13 @@ _NO_RETRIES: Final = {"rest.sigv4.max-retries": "0"}
 
 
 def prepared_properties(name: str, properties: Mapping[str, str], limits: RemoteLimits) -> dict[str, Any]:
-    """File access is our own, with bounds. REST: requests are bounded. SQLite: the file's folder is made, the
-    path made absolute, and the lock time-out long.
+    """The properties with our own, bounded file access. REST: requests are bounded. SQLite: the file's folder
+    is made, the path is absolute, and the lock time-out is long.
 
-    A `py-io-impl` or `py-catalog-impl` of the configuration stays: its author is trusted. Those of a catalog
-    or a table never count.
+    A `py-io-impl` or `py-catalog-impl` of the configuration stays.
     """
     prepared: dict[str, Any] = dict(properties) | {LIMITS: limits}
+    # The author of the configuration is trusted. Values of a catalog or a table never get here.
     prepared.setdefault("py-io-impl", IMPLEMENTATION)
     if prepared.get("type") == "rest" and "py-catalog-impl" not in prepared:
         if not prepared.get("uri"):
@@ -37,6 +35,7 @@ def prepared_properties(name: str, properties: Mapping[str, str], limits: Remote
                 f"catalog {name} has no uri: write the address of the REST catalog, such as "
                 "https://catalog.example.com"
             )
+        # `py-catalog-impl` takes its place: pyiceberg accepts only one of the two.
         del prepared["type"]
         return _nested_tls(prepared) | {"py-catalog-impl": BOUNDED_REST, **_NO_RETRIES}
     uri = prepared.get("uri", "")
@@ -46,6 +45,7 @@ def prepared_properties(name: str, properties: Mapping[str, str], limits: Remote
     file = parts.path.removeprefix("/")
     if not file:
         raise ConfigInvalid(f"catalog {name}: uri {uri!r} names no file; write sqlite:///folder/catalog.db")
+    # A relative path would depend on the working directory of the process that uses the catalog.
     path = Path(file).absolute()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def prepared_properties(name: str, properties: Mapping[str, str], limits: Remote
 
 
 def _nested_tls(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """`ssl.cabundle`, `ssl.client.cert` and `ssl.client.key` in the shape that pyiceberg wants them."""
+    """`ssl.cabundle`, `ssl.client.cert` and `ssl.client.key` in the nested form that pyiceberg expects."""
     plain = {name: value for name, value in properties.items() if not name.startswith("ssl.")}
     client = {
         part: properties[f"ssl.client.{part}"]

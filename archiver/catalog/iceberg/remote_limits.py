@@ -1,5 +1,5 @@
-"""What a catalog may make this process ask, read and write: bytes, time and places. Pure but for resolving
-links of local paths.
+"""Bounds on what a catalog can make this process request, read and write: bytes, time and places. Pure except
+for resolving links of local paths.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ directory."""
 
 
 class TablePlaces:
-    """Where metadata files, manifest lists and manifests may lie. What lies elsewhere is neither read nor
+    """Where metadata files, manifest lists and manifests may lie. Paths elsewhere are neither read nor
     written.
     """
 
@@ -51,13 +51,12 @@ class TablePlaces:
         self._any_bucket = any_bucket
 
     def refusal(self, location: str) -> str | None:
-        """Why nothing at `location` may be opened; None if it may. Links of local paths are followed before
-        they are compared.
-        """
+        """Why nothing at `location` may be opened; None if it may."""
         if _CHANGES_A_PATH.search(location) is not None:
             return "it has a character that no path of table metadata needs (?, #, or a control character)"
         path = _local(location)
         if path is not None:
+            # Links are followed before the comparison, or a link inside a folder could lead out of it.
             found = os.path.realpath(path)
             within = any(
                 found == folder or found.startswith(f"{folder.rstrip('/')}/") for folder in self._folders
@@ -66,8 +65,10 @@ class TablePlaces:
             key = _in_bucket(location)
             if key is None:
                 return "it is neither a local path nor an object of a bucket"
+            # Object keys are not normalised here, but a server or proxy may do it.
             if {".", ".."} & set(key.split("/")):
                 return "it has a . or .. component, which servers may follow out of the folder"
+            # The slash keeps `bucket/data` from matching `bucket/data2`.
             within = self._any_bucket or any(key.startswith(f"{prefix}/") for prefix in self._buckets)
         if within:
             return None
@@ -85,9 +86,8 @@ class JsonValues:
         self._found = 0
 
     def too_many(self, part: bytes) -> bool:
-        """Whether the document has more values than allowed with this part; punctuation inside of texts
-        counts as well.
-        """
+        """Whether the document has more values than allowed with this part."""
+        # Punctuation inside of strings counts as well, so the count is an upper bound that needs no parser.
         self._found += part.count(b",") + part.count(b"[") + part.count(b"{")
         return self._found > self.values_max
 
@@ -103,7 +103,7 @@ class RemoteLimits:
     bytes_max: int = 64 * 1024 * 1024
     """Of one answer of a REST catalog, and of one metadata file, manifest list or manifest, decompressed."""
     allow_http: bool = False
-    """Whether a store that the catalog names may be asked over `http://` on another machine."""
+    """Whether a store that the catalog names may be used over `http://` on another machine."""
     places: TablePlaces | None = None
 
 
@@ -117,6 +117,7 @@ def _local(location: str) -> str | None:
 def _in_bucket(location: str) -> str | None:
     """`scheme://bucket/key` in the spelling that is compared; None if it names no bucket."""
     scheme, separator, rest = location.partition("://")
+    # `s3a://` and `s3://` name the same object, so both are compared in one spelling.
     known = _BUCKETS.get(scheme)
     if not separator or known is None or not urlsplit(location).netloc:
         return None

@@ -1,9 +1,9 @@
 """The gate between settings that a remote catalog sends and pyiceberg: an allow-list of keys and of the form
 of their values.
 
-pyiceberg imports and calls what some properties name (`auth.impl`, `py-io-impl`, `s3.retry-strategy-impl`),
-and sends our credentials to the address that others name (`uri`, `s3.proxy-uri`). So nothing remote reaches
-it unless it is listed here. Pure.
+pyiceberg imports and calls what some properties name (`auth.impl`, `py-io-impl`, `s3.retry-strategy-impl`).
+It sends our credentials to the address that others name (`uri`, `s3.proxy-uri`). So no remote setting reaches
+it unless it is listed here (decision 0071). Also joins the accepted settings with ours. Pure.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ _IDENTITY = (
     "profile-name",
 )
 _SPELLINGS = ("s3.", "client.")
-"""pyiceberg prefers the first to the second, also where the second is the catalog's."""
+"""pyiceberg prefers the first to the second, also where the second was sent by the catalog."""
 
 
 def file_properties(ours: Mapping[str, Any], handed_out: Mapping[str, Any]) -> dict[str, Any]:
     """How the files of a table are read and written.
 
     A property of ours is dropped if the catalog sends it under either spelling. All credentials of ours are
-    dropped if the catalog sends a key: our session token with their key is valid for no identity.
+    dropped if the catalog sends a key.
     """
     given = {_bare(name) for name in handed_out if name.startswith(_SPELLINGS)}
     if "access-key-id" in given:
+        # Our session token with their key is valid for no identity.
         given.update(_IDENTITY, ("anonymous",))
     kept = {
         name: value
@@ -70,12 +71,12 @@ STORAGE_KEYS: Final = frozenset(
         *("adls.account-name", "adls.sas-token"),
     )
 )
-"""Where the files of a table are and with which key they are read: taken from a catalog's configuration, and
-from the `config` and the storage credentials of a table. Roles and profiles are not among them: they would
-make us use identities of this machine."""
+"""Where the files of a table are and with which key they are read. Accepted from a catalog's configuration,
+and from the `config` and the storage credentials of a table. Roles and profiles are not among them: they
+would make us use identities of this machine."""
 _STORAGE_PREFIXES: Final = ("adls.sas-token.",)
 CATALOG_KEYS: Final = frozenset({"prefix", "namespace-separator", "uri"})
-"""How the catalog itself is called: taken from its configuration alone."""
+"""How the catalog itself is called. Accepted from its configuration alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +93,14 @@ def catalog_settings(remote: Mapping[str, Any], uri: str, *, allow_http: bool) -
     """The settings of `GET /v1/config` that may reach pyiceberg; `uri` is the configured address of the
     catalog.
 
-    A `uri` of the same origin is accepted, because some catalogs move their path. Another origin would be
-    sent our token. `allow_http` is the catalog's setting: whether a store on another machine may be asked
-    over `http://`.
+    `allow_http` is the catalog's setting: whether a store on another machine may be used over `http://`.
     """
     return _gated(remote, CATALOG_KEYS | STORAGE_KEYS, uri, allow_http)
 
 
 def table_settings(remote: Mapping[str, Any], *, allow_http: bool) -> Gated:
-    """The same of a table's `config` and storage credentials. A `token` for one table is left out: it would
-    go along to others.
-    """
+    """The same for a table's `config` and storage credentials."""
+    # A `token` for one table is not accepted: it would be sent with requests for other tables.
     return _gated(remote, STORAGE_KEYS, "", allow_http)
 
 
@@ -115,6 +113,7 @@ def origin_of(url: str) -> tuple[str, str, int] | None:
         return None
     if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
         return None
+    # A trailing dot names the same host, and a missing port is the default one.
     return parts.scheme, parts.hostname.rstrip("."), port or _DEFAULT_PORTS[parts.scheme]
 
 
@@ -127,6 +126,7 @@ def _gated(remote: Mapping[str, Any], keys: frozenset[str], uri: str, allow_http
             accepted[key] = value
         else:
             left_out.append(_shown(key))
+    # Names are remote text too, so their number and length in the log are bounded.
     names = sorted(set(left_out))
     more = [f"and {len(names) - KEYS_SHOWN_MAX} more"] if len(names) > KEYS_SHOWN_MAX else []
     return Gated(accepted, tuple(names[:KEYS_SHOWN_MAX] + more))
@@ -138,9 +138,11 @@ def _fits(key: str, value: str, uri: str, allow_http: bool) -> bool:
         return False
     match key:
         case "uri":
+            # Some catalogs move their path. Another origin would receive our token.
             origin = origin_of(value)
             return origin is not None and origin == origin_of(uri) and _is_plain(urlsplit(value))
         case "prefix":
+            # A prefix becomes part of request paths, so it must not lead out of the API.
             return _PREFIX.fullmatch(value) is not None and not {".", ".."} & set(
                 unquote(value).replace("\\", "/").split("/")
             )
@@ -163,7 +165,7 @@ def _may_be_asked(endpoint: str, allow_http: bool) -> bool:
 
 
 def _is_plain(parts: SplitResult) -> bool:
-    """No user, query or fragment: they could hide where an address leads."""
+    """Whether an address has no user, query or fragment, which could hide its real host."""
     return parts.username is None and not parts.query and not parts.fragment
 
 

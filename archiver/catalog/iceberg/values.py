@@ -1,4 +1,4 @@
-"""Translation between pyiceberg's values and ours. Pure; only for the adapter in `iceberg.py`."""
+"""Translation between pyiceberg's values and ours. Pure; only for `adapter.py`."""
 
 from __future__ import annotations
 
@@ -120,6 +120,7 @@ def view_of(identifier: Identifier, table: Table) -> TableView:
             schema_json, [(field.source_id, str(field.transform)) for field in spec.fields]
         ),
         snapshot_id=None if current is None else current.snapshot_id,
+        # Format version 1 has no sequence numbers. `mismatch` refuses such a table later.
         sequence_number=0 if isinstance(metadata, TableMetadataV1) else metadata.last_sequence_number,
         properties=dict(metadata.properties),
         snapshots=tuple(_snapshot(item) for item in metadata.snapshots),
@@ -176,6 +177,7 @@ def data_file_of(item: DataFile, spec_id: int) -> IcebergDataFile:
         equality_ids=None,
         sort_order_id=item.sort_order_id,
     )
+    # `from_args` does not set it, and the producers group files by it.
     file.spec_id = spec_id
     return file
 
@@ -185,20 +187,21 @@ def _dict(values: Mapping[int, Any] | None) -> dict[int, Any] | None:
 
 
 def _partition_value(value: object) -> object:
+    # A datetime is a date in Python, and is left as it is.
     if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
         return value.toordinal() - dt.date(1970, 1, 1).toordinal()
     return value
 
 
 def fields_of(view: TableView) -> StreamFields:
-    """Where the stream's coordinates stand in the view's schema."""
+    """Field ids of the stream's coordinates in the view's schema."""
     return stream_fields(view.schema_json)
 
 
 def live_file_of(
     entry: ManifestEntry, fields: StreamFields, spec_id: int, has_deletes: bool, nulls_of: Collection[int]
 ) -> LiveFile:
-    """One manifest entry as far as its bounds tell."""
+    """One manifest entry, as far as its bounds show."""
     file = entry.data_file
     lower, upper = file.lower_bounds, file.upper_bounds
     # pyiceberg builds a dictionary at the first access, so null counts are accessed only on request.
@@ -213,6 +216,7 @@ def live_file_of(
         offset_max=bound_number(upper, fields.offset),
         partition_min=bound_number(lower, fields.partition),
         partition_max=bound_number(upper, fields.partition),
+        # pyiceberg has filled in what the entry inherits from its manifest. 0 if that has none either.
         snapshot_id=entry.snapshot_id or 0,
         sequence_number=entry.sequence_number or 0,
         has_deletes=has_deletes,
