@@ -1,10 +1,7 @@
 """Archives that readers must skip: always, or while other archives hold the same records.
 
-Pure. A killed archive never enters the table from the ledger, and is deleted once other archives hold its
-offsets. But its commit may have landed, and may have been compacted and expired before the ledger learned of
-it. Then the range is archived, no other archive has it, and its intake is deleted. Such an archive stays
-(`reconcile.snapshot.unreferenced_objects` uses this module too) and is read: records are a function of the
-log, so it holds the right ones. A reader never gets an archive that is marked for deletion or that a rewrite
+Pure. Deletion (`reconcile.snapshot.unreferenced_objects`) and readers use the same rule, so no archive that a
+reader needs is deleted. A reader never gets an archive that is marked for deletion or that a rewrite
 replaced.
 """
 
@@ -60,6 +57,9 @@ class ArchiveVisibility:
         """The visibility by the ledger."""
         return cls(
             _Either(condemned, ledger.rewrites.replaced),
+            # The commit of a killed archive may have been applied, compacted and expired before the ledger
+            # recorded it. Then no other archive has the range, and its intake is deleted. Records are a
+            # function of the log, so the killed archive holds the right ones.
             _Either(ledger.killed, ledger.rewrites.abandoned),
             ledger.start(partition),
             ledger.watermarks.get(partition, 0),
@@ -80,6 +80,7 @@ class ArchiveVisibility:
         held = self.coverage()
         for one in found:
             held.add(0, one.base, one.end)
+        # The newest epoch first, and in a fixed order, so that all readers choose the same archives.
         for one in sorted(spare, key=lambda item: (-item.epoch, item.base, item.end)):
             if not self.is_held(held, one.base, one.end):
                 held.add(0, one.base, one.end)
@@ -97,7 +98,9 @@ class ArchiveVisibility:
         """Whether readers find a range elsewhere: in `held`, or in intake, which has everything from the
         watermark on.
         """
+        # Below the start records are expired. From the watermark on intake has them.
         base, end = max(base, self.start), min(end, self.watermark)
+        # One range must contain all of it: `held` merges ranges that touch.
         return base >= end or any(low <= base and end <= high for low, high in held.ranges(0))
 
 
@@ -109,4 +112,5 @@ class _Either:
     other: Container[str]
 
     def __contains__(self, key: object) -> bool:
+        # A view: joining the sets would copy all keys of the ledger for each partition.
         return key in self.one or key in self.other

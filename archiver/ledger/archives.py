@@ -1,4 +1,4 @@
-"""One archive file in the ledger: a value, and its stored form.
+"""Archives and rewrites of archives in the ledger, as values, and the stored form of an archive.
 
 Translates between `ArchiveFile` and the message of the same name in `control_log.proto`; both directions keep
 every field.
@@ -62,6 +62,7 @@ class Rewrites:
 
     def knows(self, key: str) -> bool:
         """Whether the key was used, or is about to be deleted."""
+        # Under way and abandoned by new keys, replaced by old ones. Both must never name another object.
         return key in self.under_way or key in self.replaced or key in self.abandoned
 
 
@@ -120,6 +121,7 @@ class ArchiveFile:
     @classmethod
     def from_proto(cls, message: pb.ArchiveFile) -> ArchiveFile:
         """The value of a stored form; raises `Corrupted` if its range is empty or reversed."""
+        # An empty range would never advance a watermark, and its plan would repeat forever.
         if message.end <= message.base:
             raise Corrupted(
                 f"archive {message.key!r} in the ledger has the range [{message.base}, {message.end}), "

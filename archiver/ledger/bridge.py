@@ -3,9 +3,8 @@
 Content that is too large for one entry, or for one event on a broker, is split. Each part is valid by itself,
 because a leader may die between any two.
 
-An event's Avro schema text is most of its bytes and nearly always the same. So the ledger stores each text
-once, and an event as the text's hash and the datum. `event_bytes` returns exactly the bytes of the codec. An
-entry never names a text that is not in the log before it.
+The ledger stores an event as the hash of its Avro schema text, and the datum. `event_bytes` returns exactly
+the bytes of the codec. An entry never names a text that is not in the log before it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from archiver.runtime.errors import Corrupted, Halt, InvalidInput
 from archiver.runtime.ids import TopicId
 
 TEXT_BYTES_MAX = 64 * 1024
-"""Limit of a schema text. The event's length field has 16 bits, so the longest text has one byte less."""
+"""Limit of a schema text, exclusive: the event's length field has 16 bits."""
 
 EVENTS = EventSettings()
 """Default event settings."""
@@ -47,10 +46,13 @@ def intern(leader: Leader, text: bytes, what: str) -> bytes:
             f"the event schema of {what} has {len(text)} bytes, more than {TEXT_BYTES_MAX - 1}; "
             "partition the table by fewer fields"
         )
+    # The text is most of the bytes of an event and nearly always the same, so it is stored once.
     digest = hashlib.sha256(text).digest()
+    # Appended first: a reader must have the text before an entry that names it.
     if digest not in leader.fold.texts:
         failpoints.reach("text.append.before")
         body = pb.SchemaText(sha256=digest, text=text)
+        # Checked here, because this error names the setting to raise.
         leader.check_size(body, f"the event schema of {what}")
         leader.append(body)
         failpoints.reach("text.append.after")
@@ -135,19 +137,20 @@ def append_files_written(
 def append_table_committed(leader: Leader, whole: pb.TableCommitted) -> list[int]:
     """Append COMMIT_TO_TABLE as one entry, or as many as `entry_bytes_max` requires; returns their indexes.
 
-    Watermarks that the ledger already has are omitted. All others come before the first key: a committed file
-    stops being pending only when the watermark is beyond it. So no plan can start below the table's contents
-    after any of the entries (rule P1). A successor that finds only some of the entries resolves the rest from
-    the table (rule T1): only the last entry moves the sequence number, and files without an entry are still
-    pending. Raises the errors of `Leader.append`.
+    A successor that finds only some of the entries resolves the rest from the table (rule T1). Raises the
+    errors of `Leader.append`.
     """
     ledger = leader.fold.topic(TopicId(whole.topic_id.hex()))
+    # A topic may have thousands of partitions. The fold keeps those that an entry does not name (rule T4).
     moved = [item for item in whole.watermarks if item.offset != ledger.watermark(item.partition)]
+    # Watermarks come before keys: a committed file stops being pending only when the watermark is beyond it.
+    # So no plan can start below the table's contents after any of the entries (rule P1).
     items: list[pb.PartitionOffset | str | pb.TableCommitted.Killed] = [
         *moved,
         *whole.committed,
         *whole.killed,
     ]
+    # Only the last part has the sequence number and the event. Files without an entry are still pending.
     bare = pb.TableCommitted()
     bare.CopyFrom(whole)
     for name in ("watermarks", "committed", "killed"):
@@ -184,11 +187,13 @@ def append_in_parts(
     alone is too large for an entry, or its event for a broker.
     """
     indexes: list[int] = []
+    # `size` only shrinks: where items proved large, the following parts start small.
     at, size = 0, max(1, len(items))
     while True:
         last = at + size >= len(items)
         body = message(items[at : at + size], last)
         event_size = _event_size(leader.fold.texts, body)
+        # Cannot be split further, so the limit must be raised.
         if size == 1 or not items:
             name = what(items[at]) if items else "an entry without items"
             leader.check_size(body, name)
@@ -199,6 +204,7 @@ def append_in_parts(
                     "events are published"
                 )
         if leader.entry_size(body) > leader.entry_bytes_max or event_size > event_bytes_max:
+            # Halves of what remains: the last part may be shorter than `size`.
             size = max(1, min(size, len(items) - at) // 2)
             continue
         indexes.append(leader.append(body))

@@ -1,8 +1,8 @@
 """A checkpoint of the ledger: the state of its fold before one log entry, as bytes, and its storage.
 
-Frozen format 1: the magic, the SHA-256 of all following bytes, a `LedgerState` message. Its size depends on
-the number of partitions and the work in progress (pending, killed, marked for deletion), not on the number of
-archives.
+Frozen format 1: the magic, the SHA-256 of all following bytes, a `LedgerState` message. A fold that continues
+from a checkpoint equals the fold from the start, so every field of the fold must be stored here. The size
+depends on the partitions and the work in progress, not on the number of archives.
 """
 
 from __future__ import annotations
@@ -36,10 +36,15 @@ FORMATS = (1, 2)
 """Message formats that this version reads; it writes the oldest that suffices."""
 
 
+# --- Fold to message, and back
+
+
 def state_of(fold: LedgerFold) -> pb.LedgerState:
     """The state of the fold."""
+    # Sorted, because equal states must give equal bytes: checkpoints are compared as stored.
     texts = sorted(fold.texts)
     places = {fold.texts[digest]: place for place, digest in enumerate(texts)}
+    # Many pending files share the event of their entry, so each event is stored once.
     events = {
         item.event.index: item.event
         for topic in fold.topics.values()
@@ -77,15 +82,14 @@ def state_of(fold: LedgerFold) -> pb.LedgerState:
 
 
 def _format_of(fold: LedgerFold) -> int:
-    """2 if some rewrite has several old archives: a reader that knows only the first would treat the others
-    as archives in use.
-    """
+    """The oldest message format that can hold the state."""
     rewrites = [topic.rewrites for topic in fold.topics.values()]
     open_ones = [
         item
         for one in rewrites
         for item in (*one.under_way.values(), *(item for item, _ in one.abandoned.values()))
     ]
+    # A reader of format 1 knows one old archive of a rewrite, and would treat the others as in use.
     return 2 if any(len(item.olds) > 1 for item in open_ones) else 1
 
 
@@ -93,6 +97,7 @@ def restored(message: pb.LedgerState) -> LedgerFold:
     """A fold that continues from `message`. Raises `Corrupted` if it is inconsistent."""
     try:
         return _restored(message)
+    # A place that does not exist, or an id of a wrong length. The seal is intact, so the writer was wrong.
     except (LookupError, ValueError) as error:
         raise Corrupted(
             f"the state of the control log before entry {message.next_index} contradicts itself: {error}"
@@ -118,7 +123,7 @@ def _restored(message: pb.LedgerState) -> LedgerFold:
     return fold
 
 
-# rounds
+# --- Rounds
 
 
 def _round_message(item: RoundView) -> pb.Round:
@@ -167,7 +172,7 @@ def _round(message: pb.Round) -> RoundView:
     )
 
 
-# topics
+# --- Topics
 
 
 def _topic_message(topic: TopicLedger, event_places: Mapping[int, int]) -> pb.Topic:
@@ -251,6 +256,7 @@ def _pending_message(item: PendingFile, event_places: Mapping[int, int]) -> pb.P
         table_uuid=_uuid_bytes(item.table_uuid),
         last_sequence_number=item.last_sequence_number,
         index=item.index,
+        # An optional field: place 0 is a valid event.
         event=None if item.event is None else event_places[item.event.index],
         position=item.position,
     )
@@ -295,7 +301,8 @@ def _rewrite(message: pb.Rewrite) -> Rewrite:
 
 
 def _copy(entry: control_log_pb2.SchemaChanged) -> control_log_pb2.SchemaChanged:
-    """Copied, because a part of a message keeps the whole message in memory."""
+    """A copy of the entry."""
+    # A part of a message keeps the whole message in memory, here the whole checkpoint.
     return control_log_pb2.SchemaChanged.FromString(entry.SerializeToString())
 
 
@@ -312,6 +319,9 @@ def _uuid_bytes(value: uuid.UUID | None) -> bytes:
 
 def _uuid(data: bytes) -> uuid.UUID | None:
     return uuid.UUID(bytes=data) if data else None
+
+
+# --- The stored object
 
 
 OBJECT_FORMAT = 1
@@ -340,6 +350,7 @@ class LedgerCheckpoint:
 
 def encode(fold: LedgerFold) -> bytes:
     """The object of a checkpoint: the current state of the fold."""
+    # Deterministic, so that two processes that make the same checkpoint write the same bytes.
     return seal(MAGIC, state_of(fold).SerializeToString(deterministic=True))
 
 
@@ -373,9 +384,10 @@ class LedgerCheckpoints(Checkpoints[LedgerCheckpoint]):
 
     def superseded(self, log: Log) -> list[str]:
         """Keys of checkpoints that are older than the last two intact ones, and from which the log is no
-        longer readable. While a trim is delayed, a new reader still finds all checkpoints that match the log.
-        Empty if there are not two.
+        longer readable. Empty if there are not two.
         """
-        floor = log.floor()  # the floor never decreases, so a returned key is never needed again
+        # While a trim is delayed, a new reader still finds all checkpoints that match the log.
+        # The floor never decreases, so a returned key is never needed again.
+        floor = log.floor()
         kept = self.last()
         return self.older_than(min(kept[-1].index, floor)) if len(kept) == KEPT else []

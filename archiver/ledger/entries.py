@@ -14,11 +14,13 @@ FORMATS = (1, 2, 3, 4)
 """Entry formats that this version reads."""
 
 _SINCE_2 = (pb.FilesRewritten, pb.RewriteSettled)
+"""Bodies that format 1 does not have."""
 
 
 def format_of(body: Message) -> int:
-    """The format of an entry with `body`."""
+    """The format of an entry with `body`: the lowest whose readers understand it."""
     if isinstance(body, pb.SchemaChanged):
+        # The lowest format that suffices, so that an older version can still read the log after an upgrade.
         return 2 if _says_more_than_1(body) else 1
     if isinstance(body, pb.StartMoved):
         return 3
@@ -28,9 +30,8 @@ def format_of(body: Message) -> int:
 
 
 def _says_more_than_1(body: pb.SchemaChanged) -> bool:
-    """Whether a reader that knows only format 1 would write other columns than the entry means: it treats
-    every column as in use.
-    """
+    """Whether a reader that knows only format 1 would write other columns than the entry means."""
+    # Format 1 has only version 1 and none of these fields. Its readers treat every column as in use.
     sources = (body.key, body.value)
     return body.version > 1 or any(
         one.HasField("recursion_depth") or one.columns or one.ids or one.enveloped for one in sources
@@ -52,6 +53,8 @@ def parse_entry(index: int, data: bytes) -> pb.ControlEntry:
         )
     if len(entry.id) != 16:
         raise Corrupted(f"control log entry {index} has an id of {len(entry.id)} bytes; it must have 16")
+    # Protobuf drops unknown fields, so a body of a newer version leaves the entry empty. To skip it would let
+    # this fold differ from others.
     if entry.WhichOneof("body") is None:
         raise Halt(
             f"control log entry {index} is of a kind that this version does not know: use the version "
@@ -64,11 +67,14 @@ def counts(index: int, entry: pb.ControlEntry, epoch: int) -> bool:
     """Whether an entry is valid after the newest epoch `epoch`; otherwise it is void. Raises `Corrupted` if
     no leader started the entry's epoch.
     """
+    # Two candidates may propose one number. The first in the log wins, and the second is void.
     if entry.HasField("epoch_started"):
         return entry.epoch > epoch
+    # A leader appends its EPOCH before anything else, so this is no entry that a leader wrote.
     if entry.epoch > epoch:
         raise Corrupted(
             f"control log entry {index} is of epoch {entry.epoch}, which no leader started; the newest is "
             f"{epoch}"
         )
+    # Rule L3: an entry of a deposed leader is void.
     return entry.epoch == epoch

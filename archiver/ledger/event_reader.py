@@ -1,9 +1,8 @@
 """Reads the control events of the ledger in sequence, without the rest of the ledger's state.
 
-It keeps only the newest epoch and the schema texts so far, so a publisher of events needs no fold of the
-whole ledger. It returns the events of valid entries in order, with exactly their bytes, and never that of a
-void entry (rule L3). A new reader starts at the oldest entry with a known previous state: at 0, or at the
-oldest checkpoint from which the log is readable.
+It returns the events of valid entries in order, with exactly their bytes, and never that of a void entry
+(rule L3). A new reader starts at the oldest entry with a known previous state: at 0, or at the oldest
+checkpoint from which the log is readable.
 """
 
 from __future__ import annotations
@@ -75,6 +74,8 @@ class EventReader:
     """Reads from a mark on, with the schema texts before it. To read again, set `mark` back."""
 
     def __init__(self, mark: Mark = BEGINNING, texts: Iterable[bytes] = ()) -> None:
+        # With the epoch of the mark and the texts, each later entry can be judged. No fold of the whole
+        # ledger is needed.
         self.mark = mark
         self.texts = {hashlib.sha256(text).digest(): text for text in texts}
         """Schema texts by their SHA-256. A text never changes, so additional ones do no harm."""
@@ -90,15 +91,17 @@ class EventReader:
         """A reader at the first readable entry with a known previous state. Raises like
         `LedgerCheckpoints.start`.
         """
-        # listed before the log's bounds are read, so that no checkpoint is ahead of them
+        # Listed before the log's bounds are read, so that no checkpoint is ahead of them.
         indexes = checkpoints.indexes()
         floor, tail = log.floor(), log.tail()
         if floor == 0:
             return cls()
         for index in indexes:
             found = _whole(checkpoints, index) if floor <= index <= tail else None
+            # The data folder may hold checkpoints of another log, for example after a restore.
             if found is not None and checkpoints.is_of(found, log):
                 return cls.behind(found)
+        # No listed checkpoint fits. `newest` finds one that was made since, or raises the reason.
         return cls.newest(log, checkpoints)
 
     @classmethod
@@ -119,10 +122,12 @@ class EventReader:
         entry = parse_entry(index, data)
         valid = counts(index, entry, self.mark.epoch)
         found = self._event(index, entry) if valid else None
+        # Also after a void entry: its epoch is older, so `max` keeps the newest.
         self.mark = Mark(index + 1, entry.id, max(self.mark.epoch, entry.epoch))
         return found
 
     def _event(self, index: int, entry: pb.ControlEntry) -> LedgerEvent | None:
+        # Before the kind: a text has no event, but later events need it.
         if entry.HasField("schema_text"):
             self.texts[entry.schema_text.sha256] = entry.schema_text.text
         body = entry.WhichOneof("body") or ""
@@ -145,11 +150,10 @@ class EventReader:
 
 
 def needed_for(next_index: int, checkpoints: LedgerCheckpoints) -> int:
-    """The lowest entry that the log must keep for a new reader that is to reach `next_index`. It precedes a
-    checkpoint, and its id proves that the checkpoint is of this log.
-    """
+    """The lowest entry that the log must keep for a new reader that is to reach `next_index`."""
     for index in reversed(checkpoints.indexes()):
         if index <= next_index and _whole(checkpoints, index) is not None:
+            # One entry more: its id proves that the checkpoint is of this log.
             return max(0, index - 1)
     return 0
 
@@ -158,5 +162,6 @@ def _whole(checkpoints: LedgerCheckpoints, index: int) -> LedgerCheckpoint | Non
     try:
         return checkpoints.load(index)
     except (Corrupted, NotFound) as error:
+        # A damaged checkpoint costs time only, because another one can take its place.
         _log.warning("%s; another one takes its place", error)
         return None

@@ -1,9 +1,9 @@
 """The fold of the control log: from entries to the planned, written, committed and killed archives.
 
-Pure: equal entries give equal states. Enforces the rules L3 (an entry of an older epoch after a newer EPOCH
-is void), T2 (the next leader inherits pending files), T4 (COMMIT_TO_TABLE sets the watermark, also downwards;
-a partition that it does not name keeps its own) and P2 (a key is used once; a killed or marked one never
-again). An entry that it does not understand is a `Halt`.
+Pure: equal entries give equal states. Enforces four rules. L3: an entry of an older epoch after a newer EPOCH
+is void. T2: the next leader inherits pending files. T4: COMMIT_TO_TABLE sets the watermark, also downwards,
+and a partition that it does not name keeps its own. P2: a key is used once, and a killed or marked one never
+again.
 
 A request of a valid entry that the rules forbid is not an error of the log. Examples are a key used twice, a
 file of another epoch, and an archive without a table that does not continue the chain. The file is refused
@@ -63,6 +63,8 @@ class LedgerFold:
 
     def topic(self, topic_id: TopicId) -> TopicLedger:
         """The topic's state; an empty one if the ledger has no entries of it."""
+        # The empty one is not stored: only entries may change the state, or equal logs would give different
+        # states.
         return self.topics.get(topic_id) or TopicLedger(topic_id)
 
     def apply(self, index: int, data: bytes) -> None:
@@ -75,18 +77,21 @@ class LedgerFold:
             raise Halt(
                 f"control log entry {index} was handed to a fold that needs entry {self.next_index} next"
             )
+        # Both may raise, and both come before the first change, so the state stays as it was.
         entry = parse_entry(index, data)
         valid = counts(index, entry, self.epoch)
         if valid and entry.HasField("epoch_started"):
             self._start_epoch(entry)
         elif valid:
             self._apply_body(index, entry)
+        # A void entry advances the index too. It has an index like every other.
         self.next_index, self.last_id = index + 1, entry.id
         self.applied += valid
         self.void += not valid
 
     def become(self, other: LedgerFold) -> None:
         """Continue as another fold, which must no longer be used; holders of this fold see that state."""
+        # In place, because many components hold a reference to this fold.
         self.__dict__.update(other.__dict__)
 
     def keep_text(self, text: bytes) -> None:
@@ -96,10 +101,13 @@ class LedgerFold:
     def _start_epoch(self, entry: pb.ControlEntry) -> None:
         self.epoch, self.owner = entry.epoch, entry.owner
         for round_ in self.rounds:
+            # The round of a deposed leader never ends. Its archives stay pending (rule T2), the round does
+            # not.
             if round_.state != "settled":
                 round_.state = "abandoned"
                 round_.moved.clear()
         for topic in self.topics.values():
+            # Keys contain the epoch, so those of older epochs cannot be planned again.
             topic.epoch_keys.clear()
 
     def _apply_body(self, index: int, entry: pb.ControlEntry) -> None:
@@ -123,8 +131,10 @@ class LedgerFold:
                 if not entry.files_written.HasField("event") and self.refused - refused < len(
                     entry.files_written.files
                 ):
-                    topic.committed_us = entry.time_us  # without a table, DATA_WRITTEN is the commit
+                    # Without a table, DATA_WRITTEN is the commit, if at least one file was accepted.
+                    topic.committed_us = entry.time_us
             case "round_written":
+                # A large DATA_COMPLETE is split. Only its last part ends the stage.
                 if not entry.round_written.more:
                     self._set_round(entry.round_written.commit_id, "written", None)
             case "table_committed":
@@ -152,15 +162,18 @@ class LedgerFold:
         """Rule C1: starts only rise, and never above the archived offsets."""
         topic = self._topic(index, message.topic_id)
         for item in message.starts:
+            # A start above the watermark would expire records that are not archived yet.
             start = min(item.offset, topic.watermark(item.partition))
             if start > topic.start(item.partition):
                 topic.starts[item.partition] = start
+                # Retention only asks for times above the start, so the memory stays bounded.
                 topic.ages.forget(item.partition, start)
 
     def _deletion(self, index: int, entry: pb.ControlEntry) -> None:
         for key in entry.condemned.keys:
             topic = self._owner_of(key)
             sequence_number = 0 if topic is None else topic.sequence_number
+            # The first mark counts: the deletion delay runs from there, also if the mark is repeated.
             self.condemned.setdefault(
                 key, CondemnedObject(index, entry.time_us, entry.condemned.why, sequence_number)
             )
@@ -178,9 +191,9 @@ class LedgerFold:
         return None if topic_id is None else self.topics.get(TopicId(topic_id))
 
     def _use_up(self, key: str) -> None:
-        """Rule P2: a key of this epoch that was marked for deletion is never used again, even after its
-        deletion is recorded.
-        """
+        """Rule P2: a key of this epoch that was marked for deletion is never used again."""
+        # Also after the deletion is recorded, when `condemned` no longer has it. Keys of older epochs need
+        # no note, because no plan can produce them.
         archive = parse_archive_key(key)
         if archive is not None and archive.epoch == self.epoch and archive.topic_id in self.topics:
             self.topics[TopicId(archive.topic_id)].epoch_keys.add(key)
@@ -201,10 +214,12 @@ class LedgerFold:
         round_ = self.round(commit_id)
         if round_ is not None:
             round_.state, round_.settled_us = state, settled_us
+            # Only a round in progress needs its newest ingest times.
             if state == "settled":
                 round_.moved.clear()
 
     def _intern(self, index: int, message: pb.SchemaText) -> None:
+        # Later entries name the text by its hash alone, so a wrong one would spoil their events.
         if hashlib.sha256(message.text).digest() != message.sha256:
             raise Corrupted(f"control log entry {index}: the schema text does not match its SHA-256")
         self.keep_text(message.text)
@@ -220,10 +235,12 @@ class LedgerFold:
         position = 0
         round_ = self.round(message.commit_id)
         for archive in archives:
+            # The event lists data files only, so a range of gaps takes no position.
             mine, position = (-1, position) if archive.gap_only else (position, position + 1)
             if event is None:
                 taken = self._archived(index, epoch, topic, archive)
             else:
+                # Without a uuid the writer saw no table, and the token proves nothing (rule T3).
                 token = topic.table_uuid if message.table_uuid else None
                 pending = PendingFile(
                     archive, message.commit_id, token, message.last_sequence_number, index, event, mine
@@ -231,7 +248,9 @@ class LedgerFold:
                 taken = self._pend(epoch, topic, pending)
             self.refused += not taken
             if not archive.gap_only:
+                # Also for a refused file: its times are a property of the intake log, not of the archive.
                 topic.ages.add(archive.partition, archive.end, archive.ingest_max_us)
+            # The round may be missing: only the newest ones are kept.
             if round_ is not None and taken:
                 round_.files += 1
                 round_.rows += archive.rows
@@ -256,6 +275,7 @@ class LedgerFold:
         """Rule P2: the key is of this epoch, unused and not marked for deletion. Ranges of gaps have no
         key.
         """
+        # A key of another epoch could be one that a deposed leader still writes.
         return archive.gap_only or (
             archive.epoch == epoch and not topic.knows(archive.key) and archive.key not in self.condemned
         )
@@ -278,6 +298,7 @@ class LedgerFold:
         if archive.base != topic.watermark(archive.partition):
             if archive.key:
                 why = f"starts at {archive.base}, not at the watermark {topic.watermark(archive.partition)}"
+                # Killed, not dropped: its object exists, and cleaning must find it.
                 topic.killed[archive.key] = KilledFile(archive, why, index)
             return False
         topic.watermarks[archive.partition] = archive.end
@@ -288,6 +309,7 @@ class LedgerFold:
 
     def _table_committed(self, index: int, time_us: int, message: pb.TableCommitted) -> None:
         topic = self._topic(index, message.topic_id)
+        # A record of a rollback alone does not count as progress of the table.
         if message.committed or any(
             item.offset > topic.watermark(item.partition) for item in message.watermarks
         ):
@@ -295,6 +317,7 @@ class LedgerFold:
         if message.table_uuid:
             topic.set_table(_uuid(index, message.table_uuid))
         for key in message.committed:
+            # The object may be deleted by now, so readers must not be sent to it.
             if key in self.condemned:
                 self.refused += 1
                 continue
@@ -307,14 +330,19 @@ class LedgerFold:
                 topic.killed[killed.key] = KilledFile(archive, killed.why, index)
         for item in message.watermarks:
             if item.offset < topic.watermark(item.partition):
+                # Rule T4: after a rollback the offsets above are planned again, and must not count as
+                # archived.
                 topic.covered.cut(item.partition, item.offset)
                 topic.passed.cut(item.partition, item.offset)
             topic.past.moves(item.partition, topic.watermark(item.partition), item.offset)
             topic.watermarks[item.partition] = item.offset
+        # Only the last part moves the sequence number. After fewer parts a successor compares with the table
+        # (rule T1).
         if not message.more:
             topic.past.moved(message.sequence_number)
             topic.snapshot_id = message.snapshot_id or None
             topic.sequence_number = message.sequence_number
+            # 0 means no statement, and the older one still holds.
             topic.valid_through_us = message.valid_through_us or topic.valid_through_us
             _settle_gaps(topic)
         round_ = self.round(message.commit_id)
@@ -331,13 +359,12 @@ def _uuid(index: int, data: bytes) -> uuid.UUID:
 
 
 def _take(topic: TopicLedger, key: str) -> ArchiveFile | None:
-    """Remove a file from the pending or the killed files. A killed file that the table contains anyway counts
-    as committed.
-    """
+    """Remove a file from the pending or the killed files, and return it."""
     pending = topic.pending_file(key)
     if pending is not None:
         topic.drop_pending(pending)
         return pending.archive
+    # A killed file that the table contains anyway counts as committed: a late request was applied.
     killed = topic.killed.pop(key, None)
     return None if killed is None else killed.archive
 
@@ -350,10 +377,9 @@ def _count(topic: TopicLedger, archive: ArchiveFile) -> None:
 
 
 def _settle_gaps(topic: TopicLedger) -> None:
-    """Resolve ranges of gaps, which have no key. Those below the watermark are done; those off the chain are
-    dropped.
-    """
+    """Resolve ranges of gaps. They have no key, so no entry can name them."""
     at = dict(topic.watermarks)
+    # A copy, so the loop may drop from the original. `at` follows the chain of pending archives.
     for pending in topic.pending:
         archive = pending.archive
         here = at.get(archive.partition, 0)
@@ -362,6 +388,7 @@ def _settle_gaps(topic: TopicLedger) -> None:
         elif archive.end <= here:
             _count(topic, archive)
             topic.drop_pending(pending)
+        # It continues the chain, and stays pending until the watermark passes it.
         elif archive.base == here:
             at[archive.partition] = archive.end
         else:
@@ -371,9 +398,7 @@ def _settle_gaps(topic: TopicLedger) -> None:
 def _apply_rewritten(
     index: int, epoch: int, topic: TopicLedger, condemned: Container[str], message: pb.FilesRewritten
 ) -> int:
-    """Apply FILES_REWRITTEN. Returns the number of files that rule P2 refuses (a key must be of this epoch,
-    new, and not marked for deletion).
-    """
+    """Apply FILES_REWRITTEN. Returns the number of files that rule P2 refuses."""
     if len(message.table_uuid) != 16:
         raise Corrupted(
             f"control log entry {index}: a table uuid has {len(message.table_uuid)} bytes; it must have 16"
@@ -385,6 +410,7 @@ def _apply_rewritten(
             OldArchive(item.old_key, item.old_size),
             *(OldArchive(more.key, more.size) for more in item.more),
         )
+        # An old archive that is marked may be deleted before the table has the new one.
         doomed = archive.key in condemned or any(old.key in condemned for old in olds)
         if not archive.key or archive.epoch != epoch or topic.knows(archive.key) or doomed:
             refused += 1
@@ -392,6 +418,7 @@ def _apply_rewritten(
         table_uuid = uuid.UUID(bytes=message.table_uuid)
         rewrite = Rewrite(olds, archive, table_uuid, message.last_sequence_number, index)
         topic.rewrites.under_way[archive.key] = rewrite
+        # From now on, no other plan of this epoch may use the key (rule P2).
         topic.epoch_keys.add(archive.key)
     return refused
 
@@ -400,6 +427,7 @@ def _apply_settled(topic: TopicLedger, message: pb.RewriteSettled) -> None:
     """Apply REWRITE_SETTLED. Unknown keys are ignored."""
     rewrites = topic.rewrites
     for key in message.replaced:
+        # An abandoned rewrite may be in the table anyway: a late request was applied.
         rewrite = rewrites.under_way.pop(key, None) or rewrites.abandoned.pop(key, (None, ""))[0]
         if rewrite is not None:
             rewrites.replaced.update(

@@ -1,9 +1,7 @@
 """The leader of the control log: takes over, appends, and detects that it was deposed.
 
-All appends to the control log are made here. Enforces the rules L1 (each entry has its own id), L2 (after an
-append of unknown outcome the same bytes go to the same index before any other append), L3 (if the index is
-taken, read to the tail; after a newer EPOCH, step down) and L4 (`check` reads the tail even if there is
-nothing to do). It does not trust the lease, and never appends at a new tail without reading it.
+All appends to the control log are made here, under the rules L1 to L4 (docs/protocols/fencing.md). It does
+not trust the lease, and never appends at a new tail without reading it.
 """
 
 from __future__ import annotations
@@ -90,8 +88,11 @@ class Leader:
         self._clock = clock
         self._settings = settings
         self._checkpoints = checkpoints
+        # A reader that starts at entry 0 of a trimmed log would fail, so the newest checkpoint comes first.
         self._unread = checkpoints is not None
+        # Index and bytes of an append whose outcome is unknown (rule L2).
         self._unresolved: tuple[int, bytes] | None = None
+        # Reentrant: `take_over` and `append` call `refresh` while they hold it.
         self._lock = threading.RLock()
 
     @property
@@ -102,18 +103,17 @@ class Leader:
     def refresh(self) -> None:
         """Read the log to its tail, the first time from the newest checkpoint.
 
-        An append of unknown outcome is resolved first: otherwise decisions would ignore an entry that the log
-        may still get (rule L2). An EPOCH is excluded: it says nothing about archives, and `take_over`
-        resolves it.
-
         Raises `OutcomeUnknown` if it cannot be resolved. Raises `Halt` or `Corrupted` if an entry is not
         understood, or if the log was trimmed and no checkpoint reaches its first entry.
         """
         with self._lock:
+            # Rule L2: without this, decisions would ignore an entry that the log may still get. An EPOCH is
+            # excluded: it says nothing about archives, and `take_over` resolves it.
             if self._unresolved is not None and not pb.ControlEntry.FromString(self._unresolved[1]).HasField(
                 "epoch_started"
             ):
                 self._resolve_rest()
+            # Another process may trim while this one reads. Each time a newer checkpoint exists.
             for _ in range(_RELOADS_MAX):
                 if self._unread:
                     self._start()
@@ -134,6 +134,7 @@ class Leader:
 
     def _start(self) -> None:
         newest = None if self._checkpoints is None else self._checkpoints.start(self._log)
+        # An older checkpoint would set the fold back behind what this process already decided on.
         if newest is not None and newest.index > self.fold.next_index:
             self.checkpoint_index, self.bytes_since = newest.index, 0
             self.fold.become(newest.fold)
@@ -146,6 +147,7 @@ class Leader:
     def know(self, checkpoint_index: int, bytes_since: int) -> None:
         """Note that a checkpoint exists before that entry, and the bytes of entries read since."""
         with self._lock:
+            # Another thread may have noted a newer one already.
             if checkpoint_index >= self.checkpoint_index:
                 self.checkpoint_index, self.bytes_since = checkpoint_index, bytes_since
 
@@ -160,12 +162,15 @@ class Leader:
             self._resolve_rest()
             for _ in range(self._settings.append_attempts_max):
                 self.refresh()
+                # Two candidates may propose the same number. Only one can append at this index, and entries
+                # have ids of their own (rule L1).
                 epoch = self.fold.epoch + 1
                 failpoints.reach("epoch.append.before")
                 if self._try(self._entry(epoch, pb.EpochStarted())) is not None:
                     failpoints.reach("epoch.append.after")
                     self.epoch = epoch
                     return epoch
+                # The index was taken. Only the entries there show whether another leader was faster.
                 self.refresh()
                 if self.fold.epoch >= epoch:
                     raise Deposed(
@@ -183,33 +188,37 @@ class Leader:
             self._must_lead()
 
     def follows(self, epoch: int) -> bool:
-        """Whether `epoch` is newer than this leader's. Waits for a take-over in progress, which may have
-        written that epoch.
-        """
+        """Whether `epoch` is newer than this leader's."""
         if epoch <= self.epoch:
             return False
+        # Compared again under the lock: a take-over in progress may have written that epoch itself.
         with self._lock:
             return epoch > self.epoch
 
     def append(self, body: Body) -> int:
         """Append one entry of the own epoch and fold it; returns its index.
 
-        Raises `Deposed` after a newer EPOCH, `OutcomeUnknown` if the outcome is unknown (the next call
-        resolves it first), `InvalidInput` if the entry is larger than the log allows, `RetryLater` if
-        certainly nothing was appended.
+        Raises `Deposed` after a newer EPOCH, and `OutcomeUnknown` if the outcome is unknown (the next call
+        resolves it first). Raises `InvalidInput` if the entry is larger than the log allows, and `RetryLater`
+        if certainly nothing was appended.
         """
         with self._lock:
             self._must_lead()
             self._resolve_rest()
+            # Resolving reads the log, and may have found a newer EPOCH there.
             self._must_lead()
+            # The same bytes and id in every attempt, so that a repetition is recognised as the same entry.
             data = self._entry(self.epoch, body)
             for _ in range(self._settings.append_attempts_max):
                 index = self._try(data)
                 if index is not None:
                     return index
+                # A taken index is no failure if only void entries of deposed leaders are there (rule L3).
                 before = self.fold.applied
                 self.refresh()
                 self._must_lead()
+                # A valid entry of the own epoch from another writer. No rule permits that, so nothing can
+                # continue.
                 if self.fold.applied != before:
                     raise Halt(
                         f"the control log holds an entry of epoch {self.epoch} that this leader "
@@ -222,6 +231,7 @@ class Leader:
 
     def entry_size(self, body: Body) -> int:
         """The size of the entry in bytes, so that a writer can split large ones."""
+        # Any 16 bytes do: an id has always this size.
         return len(self._encode(self.epoch, body, bytes(16)))
 
     def check_size(self, body: Body, what: str) -> None:
@@ -255,6 +265,7 @@ class Leader:
     def _try(self, data: bytes) -> int | None:
         """Append at the tail known to this fold; None if another entry has that index."""
         index = self.fold.next_index
+        # Noted before the request: an exception of any kind in between leaves the outcome unknown.
         self._unresolved = (index, data)
         try:
             outcome = append_until_known(
@@ -266,24 +277,26 @@ class Leader:
                 clock=self._clock,
             )
         except Trimmed:
+            # Another entry had that index, and a checkpoint contains it by now.
             self._unresolved = None
-            return None  # another entry had that index, and a checkpoint contains it by now
+            return None
         except (RetryLater, InvalidInput, Halt):
-            self._unresolved = None  # the very first attempt was refused: nothing is in flight
+            # The very first attempt was refused, so nothing is in flight.
+            self._unresolved = None
             raise
         self._unresolved = None
         if outcome is Appended.TAKEN:
             return None
+        # The own entry is folded without being read back: index and bytes are certain.
         self._apply(index, data)
         return index
 
     def _resolve_rest(self) -> None:
-        """Rule L2: resolve the unknown outcome of an earlier call first. Reading the log then shows which
-        entry has that index; if it was trimmed, its checkpoint does.
-        """
+        """Rule L2: resolve the unknown outcome of an earlier call first."""
         if self._unresolved is None:
             return
         index, data = self._unresolved
+        # A trimmed index is occupied, so the outcome is certain, and a checkpoint contains the entry.
         with contextlib.suppress(Trimmed):
             append_until_known(
                 self._log,

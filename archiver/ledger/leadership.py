@@ -1,19 +1,13 @@
 """How long a process leads: for one command, or for its lifetime.
 
 Combines the lease and its epoch. A command takes the lease for its one turn and starts its own epoch. A
-daemon keeps both from turn to turn, so that idle times add no entries to the control log. It starts a new
-epoch only after another leader's. A process runs one turn at a time, in request order. A long job gives way
-between its steps (`give_way`, `aside`), so that a due archiving round waits for one step and not for the
-whole job.
+daemon keeps both from turn to turn, and starts a new epoch only after another leader's (decision 0016). A
+process runs one turn at a time, in request order. A long job gives way between its steps (`give_way`,
+`aside`), so that a due archiving round does not wait for the whole job.
 
 The lease saves work and protects nothing (`archiver.log.lease`): every write carries the epoch, and a stale
-one is void.
-
-A leader stands down by its own clock. It must have read the control log within `confirm_max_s`, regardless of
-the lease. If it finds a newer epoch (rule L4), or cannot read the log for so long, it releases the lease,
-even in the middle of a turn. A leader that was deposed although it held the lease waits equally long before
-it leads again. Otherwise two processes that both believe in their lease would end each other's rounds
-forever.
+one is void. A leader stands down by its own clock: it must have read the control log within `confirm_max_s`,
+regardless of the lease (rule L4).
 """
 
 from __future__ import annotations
@@ -54,6 +48,7 @@ class Leadership:
         self.leader = leader
         self._lease = lease
         self._lasting = lasting
+        # A lasting epoch without a held lease is possible: others get turns, and their epoch ends this one.
         self._holding = lasting if holding is None else holding
         self._wait_s = wait_s
         self._queue = FairQueue()
@@ -81,17 +76,21 @@ class Leadership:
         ticket = object()
         self._enter(ticket, what)
         try:
+            # The queue comes first: a lease taken by a waiting turn would block other processes for nothing.
             self._lease.acquire()
             try:
                 self._confirm()
                 yield
+            # Also a lasting leadership ends here: the newer leader must get the lease.
             except Deposed:
                 self._give_back()
                 raise
             finally:
+                # A process without a held lease releases it after each turn, also after an error.
                 if not self._holding:
                     self._give_back()
         finally:
+            # In `finally`, so that a failed turn never blocks the turns behind it.
             self._queue.leave(ticket)
 
     def _enter(self, ticket: object, what: str) -> None:
@@ -115,13 +114,16 @@ class Leadership:
         if not self._holding:
             yield
             return
+        # Read before the block: the turns in between overwrite both.
         ticket, what = self._ticket, self._under_way
         self._queue.leave(ticket)
         try:
             yield
         finally:
+            # In `finally`: the enclosing `turn` leaves the queue with this ticket in any case.
             self._enter(ticket, what)
             self._lease.acquire()
+            # Other turns ran in between, and one of them may have found a newer epoch.
             self._confirm()
 
     def give_way(self) -> bool:
@@ -136,19 +138,21 @@ class Leadership:
     def lead(self) -> int:
         """The newest epoch, within a turn: a lasting leader's own if none came after it, otherwise a new one.
 
-        An epoch that has used many paths is followed by a new one as well: they are all in memory and are
-        searched for every plan. Raises like `Leader.take_over`. Raises `Deposed` if another leader took over
-        although this process kept the lease. The lease is then unreliable (its file was replaced while this
-        process slept), so the later leader continues.
+        An epoch that has used many paths is followed by a new one as well. Raises like `Leader.take_over`.
+        Raises `Deposed` if another leader took over although this process kept the lease.
         """
         if self._lasting and self.leader.epoch:
+            # Taken before the read: the log is confirmed for the time at which the read began.
             at_s = self._now_s()
             self.leader.refresh()
             fold = self.leader.fold
             if fold.epoch > self.leader.epoch:
+                # Raises if the lease was kept. Then the lease is unreliable, for example because its file was
+                # replaced, and the later leader continues.
                 self._yield_to_newer()
             if (
                 fold.epoch == self.leader.epoch
+                # The keys of an epoch are all in memory and are searched for every plan.
                 and sum(len(topic.epoch_keys) for topic in fold.topics.values()) < EPOCH_KEYS_MAX
             ):
                 # Kept from here on, even if it was released in between because the log was unreadable.
@@ -156,6 +160,7 @@ class Leadership:
                 return self.leader.epoch
         at_s = self._now_s()
         epoch = self.leader.take_over()
+        # The wait after a deposition is over, because this process leads again.
         self._confirmed_s, self._yields_until_s = at_s, None
         self._kept = self._holding
         return epoch
@@ -164,6 +169,7 @@ class Leadership:
         """Like `lead`, with an epoch that was never used, not even by this process."""
         before = self.leader.epoch
         epoch = self.lead()
+        # `lead` may have started a new epoch already. A second one would only add an entry.
         return epoch if epoch != before else self.leader.take_over()
 
     @property
@@ -179,6 +185,7 @@ class Leadership:
         """
         if not self._kept:
             return
+        # The poll may have read the EPOCH of a take-over in this process, which is not newer.
         if self.leader.follows(epoch):
             self._deposed()
         else:
@@ -188,6 +195,7 @@ class Leadership:
         """Note that the log is unreadable. Stand down if that lasts too long. Current work ends where it next
         needs the log.
         """
+        # Not at the first failure: a short outage of the log must not cost the leadership.
         if self._kept and self._now_s() - self._confirmed_s > self._confirm_max_s:
             self._give_back()
 
@@ -209,6 +217,7 @@ class Leadership:
         """Raise `Deposed` if this process held the lease all the time, or was deposed recently."""
         if self._kept:
             self._deposed()
+        # Without a kept lease, another leader in between is normal, and this process may lead again.
         elif self._yields_until_s is None or self._now_s() >= self._yields_until_s:
             return
         fold = self.leader.fold
@@ -217,10 +226,12 @@ class Leadership:
         )
 
     def _deposed(self) -> None:
+        # Two processes that both believe in their lease would otherwise end each other's rounds forever.
         self._yields_until_s = self._now_s() + self._confirm_max_s
         self._give_back()
 
     def _now_s(self) -> float:
+        # Without a clock no time passes, so a failed read has no effect.
         return 0.0 if self._clock is None else self._clock.monotonic_s()
 
     def holder(self) -> str | None:
@@ -230,6 +241,7 @@ class Leadership:
     def resign(self) -> None:
         """Release the lease after the current turn."""
         ticket = object()
+        # Waits without a limit: releasing within a turn would let another leader start in the middle of it.
         self._queue.enter(ticket, threading.TIMEOUT_MAX)
         try:
             self._give_back()

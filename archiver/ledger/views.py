@@ -1,7 +1,7 @@
-"""Values in the state of the control log's fold.
+"""Values in the state of the control log's fold, with the stored form of those that a checkpoint holds whole.
 
 Only the fold changes them. Archives in progress are kept one by one, completed ones as merged ranges and
-sums.
+sums. So the state is as large as the work in progress, not as the history (decision 0045).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from archiver.proto import ledger_state_pb2 as state_pb
 from archiver.runtime.errors import Corrupted
 from archiver.runtime.ids import TopicId
 
+# --- Ranges of offsets, earlier watermarks, ingest times
+
 
 class ArchivedRanges:
     """Disjoint, ordered, non-touching ranges [base, end) per partition."""
@@ -34,14 +36,17 @@ class ArchivedRanges:
     def add(self, partition: int, base: int, end: int) -> None:
         """Add [base, end); touching or overlapping ranges are merged."""
         bases, ends = self._bases.setdefault(partition, []), self._ends.setdefault(partition, [])
+        # Left by ends, right by bases: a range that only touches is merged as well.
         first = bisect_left(ends, base)
         last = bisect_right(bases, end)
+        # Otherwise no range touches, and the slice below inserts the new one.
         if first < last:
             base, end = min(base, bases[first]), max(end, ends[last - 1])
         bases[first:last], ends[first:last] = [base], [end]
 
     def cut(self, partition: int, at: int) -> None:
         """Remove all offsets from `at` on (a watermark was lowered)."""
+        # Without ranges these are new lists, and nothing is changed.
         bases, ends = self._bases.get(partition, []), self._ends.get(partition, [])
         keep = bisect_left(bases, at)
         del bases[keep:], ends[keep:]
@@ -78,7 +83,7 @@ OFFSETS_MAX = 65_536
 
 
 class WatermarkHistory:
-    """The replaced watermarks of one table."""
+    """The replaced watermarks of one table, in a bounded memory."""
 
     def __init__(self, offsets_max: int = OFFSETS_MAX) -> None:
         self._offsets_max = offsets_max
@@ -92,6 +97,7 @@ class WatermarkHistory:
 
     def moves(self, partition: int, before: int, to: int) -> None:
         """Record that an entry moves the partition's watermark; `moved` sets the sequence number."""
+        # Several entries of one commit may move a partition. The lowest offset before them counts.
         if before != to:
             self._open[partition] = min(before, self._open.get(partition, before))
 
@@ -102,15 +108,15 @@ class WatermarkHistory:
         self._moves.append((sequence_number, self._open))
         self._offsets += len(self._open)
         self._open = {}
+        # One move always stays, however many partitions it has.
         while self._offsets > self._offsets_max and len(self._moves) > 1:
             self._merge_oldest()
 
     def lowest(self, partition: int, watermark: int, since_sequence: int) -> int:
         """The lowest watermark of the partition at that sequence number or later; its current one is
         `watermark`.
-
-        An unfinished move counts as newer than every sequence number.
         """
+        # An unfinished move has no number yet, so it counts as newer than every one.
         lowest = min(watermark, self._open.get(partition, watermark))
         for sequence_number, offsets in self._moves:
             if sequence_number > since_sequence:
@@ -128,6 +134,7 @@ class WatermarkHistory:
     def _merge_oldest(self) -> None:
         """Merge two moves at the later sequence number, which counts for everything before it."""
         (_, earlier), (sequence_number, later) = self._moves.popleft(), self._moves.popleft()
+        # Between the two moves the result is from now on only a lower bound.
         self.exact_since = sequence_number
         merged = dict(later)
         for partition, offset in earlier.items():
@@ -158,12 +165,12 @@ def _move(sequence_number: int, offsets: Mapping[int, int]) -> state_pb.Past.Mov
 
 
 POINTS_MAX = 512
-"""Most pairs per partition, 8 KiB. Retention then advances in steps of at most a 128th of the retention time:
-six hours for `retention: 30d`."""
+"""Most pairs per partition, 8 KiB. Retention then advances in steps of at most a 128th of the retention time,
+which is six hours for `retention: 30d`."""
 
 
 class Ages:
-    """The ingest times of one topic's archived offsets."""
+    """The ingest times of one topic's archived offsets, in a bounded memory."""
 
     def __init__(self, points_max: int = POINTS_MAX) -> None:
         self._points_max = points_max
@@ -171,28 +178,29 @@ class Ages:
         self._times: dict[int, array[int]] = {}
 
     def add(self, partition: int, end: int, ingest_max_us: int) -> None:
-        """Record that no record below `end` was ingested after `ingest_max_us`. A pair that does not continue
-        after the newest one has no new information.
-        """
+        """Record that no record below `end` was ingested after `ingest_max_us`."""
         ends, times = (
             self._ends.setdefault(partition, array("q")),
             self._times.setdefault(partition, array("q")),
         )
+        # A repeated archive, after a refusal or a rollback. Its offsets are covered by the newest pair.
         if ends and end <= ends[-1]:
             return
         ends.append(end)
+        # A running maximum: a later pair must not claim that earlier offsets are older than they are.
         times.append(max(ingest_max_us, times[-1] if times else ingest_max_us))
         if len(ends) > self._points_max:
             self._coarsen(partition, ends, times)
 
     def _coarsen(self, partition: int, ends: array[int], times: array[int]) -> None:
-        """Keep the last pair of each time interval. Intervals are aligned powers of two: a pair that is the
-        last of its interval stays so until the intervals grow.
-        """
+        """Keep the last pair of each time interval."""
+        # Aligned powers of two: a pair that is the last of its interval stays so until the intervals grow.
+        # Twice the mean distance leaves about half of the pairs, so the next call is far away.
         stretch_us = 1 << ((times[-1] - times[0]) * 2 // self._points_max).bit_length()
         kept = [
             place
             for place, time_us in enumerate(times)
+            # The newest pair stays, because `add` compares the next one with it.
             if place == len(times) - 1 or time_us // stretch_us != times[place + 1] // stretch_us
         ]
         self._ends[partition] = array("q", (ends[place] for place in kept))
@@ -204,6 +212,7 @@ class Ages:
         """
         found = 0
         for end, time_us in zip(self._ends.get(partition, ()), self._times.get(partition, ()), strict=True):
+            # Both ends and times ascend, so no later pair can fit.
             if end > below or time_us >= limit_us:
                 break
             found = end
@@ -235,6 +244,9 @@ class Ages:
             )
 
 
+# --- Archives, marked objects, topics, rounds
+
+
 PendingId = tuple[str, int, int]
 """(key, partition, base) of a pending file; ranges of gaps have no key."""
 
@@ -256,6 +268,8 @@ class WrittenEvent:
         number of files than the entry.
         """
         if self._data_files is None:
+            # Decoded late: most entries are resolved before their event is needed, and a start reads many of
+            # them.
             payload = codec.decode(codec.join(self.text, self.datum)).payload
             if not isinstance(payload, DataWritten) or len(payload.data_files or ()) != self.files:
                 raise Corrupted(
@@ -404,12 +418,12 @@ class TopicLedger:
         identity = (archive.key, archive.partition, archive.base)
         del self.pending_by_id[identity]
         del self._pending_of[archive.partition][identity]
+        # A range of gaps has no key, and so no entry here.
         self._pending_ids.pop(archive.key, None)
 
     def forget_object(self, key: str) -> None:
-        """For the fold: remove a deleted object. Its key cannot return: it is of an older epoch, or used up
-        in this one.
-        """
+        """For the fold: remove a deleted object."""
+        # Forgetting is safe: the key is of an older epoch, or used up in this one, so it cannot return.
         self.killed.pop(key, None)
         self.rewrites.replaced.pop(key, None)
         self.rewrites.abandoned.pop(key, None)
@@ -424,9 +438,8 @@ class TopicLedger:
         self.written_version = max(self.written_version, *versions, 0)
 
     def set_table(self, table_uuid: uuid.UUID) -> None:
-        """For the fold: the archives go to that table from here on. The snapshot history of another table
-        does not apply to it.
-        """
+        """For the fold: the archives go to that table from here on."""
+        # Sequence numbers of another table mean nothing here, so its history of watermarks ends.
         if self.table_uuid not in (None, table_uuid):
             self.past = WatermarkHistory()
         self.table_uuid = table_uuid
@@ -454,6 +467,7 @@ class TopicLedger:
     def planned_to(self, partition: int) -> int:
         """Where the next plan starts: the end of the pending chain, else the watermark (rule P1)."""
         at = self.watermark(partition)
+        # In log order, so a file that starts beyond the chain cannot continue it later.
         for item in self._pending_of.get(partition, {}).values():
             if item.archive.base <= at:
                 at = max(at, item.archive.end)
@@ -473,6 +487,7 @@ class TopicLedger:
         """Keys of archives that readers must skip if other archives hold the same records: they may be
         deleted. Killed archives without such others stay and are read (`archiver.ledger.archive_visibility`).
         """
+        # A view, not a copy: a topic may have many killed keys, and readers only test membership.
         return ChainMap[str, Any](self.killed, self.rewrites.replaced, self.rewrites.abandoned)
 
 
