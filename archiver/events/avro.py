@@ -1,4 +1,4 @@
-"""A small Avro codec: single datums in Avro's binary encoding, with a parsed schema (`avro_schema.py`).
+"""A small Avro codec: parses schemas, and reads and writes single datums in Avro's binary encoding.
 
 It has only what control events need: no container files, no schema resolution. Wrong bytes raise `Corrupted`,
 wrong values raise `InvalidInput`, and no other error is raised. Work and memory are proportional to the
@@ -15,12 +15,13 @@ from typing import Any
 
 from archiver.runtime.errors import Corrupted, InvalidInput
 
+# --- Schemas
 DEPTH_MAX = 32
 """Most levels of nesting in a schema, with names replaced by their definitions. Events use ten."""
 NODES_MAX = 20_000
-"""Most types in a schema, with names replaced by their definitions. A short text can refer to a record twice
-in a record twice, and so on: its tree would exceed any memory. A manifest of a table with 1,000 partition
-fields has fewer."""
+"""Most types in a schema, with names replaced by their definitions. A short text can refer to a record twice,
+inside a record that is referred to twice, and so on: its tree would exceed any memory. A manifest of a table
+with 1,000 partition fields has fewer."""
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "string", "bytes"})
 
@@ -97,6 +98,7 @@ def parse_schema(text: str) -> Schema:
     """Parse a schema text. Raises `Corrupted` if it is not a schema that events can have."""
     try:
         tree = json.loads(text)
+    # json.loads raises RecursionError for deeply nested text.
     except (ValueError, RecursionError) as error:
         raise Corrupted(f"the avro schema text is not json: {error}") from error
     return _SchemaParser().parse(tree, "", 0)
@@ -115,6 +117,7 @@ class _SchemaParser:
     def parse(self, tree: object, namespace: str, depth: int) -> Schema:
         """The schema at one place in the text; `depth` is the number of levels above it."""
         schema = self._parsed(tree, namespace, depth)
+        # Measured as soon as it is parsed, so that an exponential tree is refused early.
         self._measure(schema)
         return schema
 
@@ -122,6 +125,7 @@ class _SchemaParser:
         """Levels and types of a schema. Work is proportional to its own fields, because each part is measured
         once.
         """
+        # By `id`, because schemas hold dictionaries and cannot be hashed.
         known = self._sizes.get(id(schema))
         if known is not None:
             return known
@@ -136,6 +140,7 @@ class _SchemaParser:
                 else None
             )
             parts = [] if inner is None else [self._measure(inner)]
+        # A part counts at every use, as a walk over the tree would visit it.
         size = (1 + max((levels for levels, _ in parts), default=0), 1 + sum(types for _, types in parts))
         if size[0] > DEPTH_MAX + 1 or size[1] > NODES_MAX:
             raise Corrupted(
@@ -147,9 +152,8 @@ class _SchemaParser:
 
     def _parsed(self, tree: object, namespace: str, depth: int) -> Schema:
         if depth > DEPTH_MAX:
-            raise Corrupted(
-                f"the avro schema nests deeper than {DEPTH_MAX} levels"
-            )  # before Python's own stack overflows
+            # Refused before Python's own stack overflows.
+            raise Corrupted(f"the avro schema nests deeper than {DEPTH_MAX} levels")
         if isinstance(tree, str):
             return Primitive(tree) if tree in PRIMITIVES else self._lookup(tree, namespace)
         if isinstance(tree, list):
@@ -159,8 +163,7 @@ class _SchemaParser:
         raise Corrupted(f"the avro schema holds {tree!r:.80} where a type is expected")
 
     def _lookup(self, name: str, namespace: str) -> Schema:
-        # This namespace first, then none: Java writes names without a namespace bare, even inside a
-        # namespace.
+        # This namespace first, then none: Java writes a name without a namespace bare, also inside one.
         found = None
         if "." not in name and namespace:
             found = self._named.get(f"{namespace}.{name}")
@@ -170,6 +173,7 @@ class _SchemaParser:
         return found
 
     def _union(self, branches: list[object], namespace: str, depth: int) -> Optional:
+        # Events use unions for optional values only.
         if len(branches) != 2 or branches.count("null") != 1:
             raise Corrupted("the avro schema holds a union that is not null and one other type")
         null_branch = branches.index("null")
@@ -193,6 +197,7 @@ class _SchemaParser:
         if kind not in ("fixed", "record"):
             raise Corrupted(f"the avro schema holds the type {kind!r:.80}, which control events do not use")
         name, inside = _full_name(tree, namespace)
+        # A record that contains itself is not defined yet here, so it is refused. Events have none.
         schema = self._record(tree, name, inside, depth) if kind == "record" else _fixed(tree, name)
         # Checked after the fields were read, because one of them may have defined the name.
         if name in self._named:
@@ -227,6 +232,7 @@ def _full_name(tree: dict[str, Any], namespace: str) -> tuple[str, str]:
     inside = tree.get("namespace", namespace)
     if not isinstance(name, str) or not name or not isinstance(inside, str):
         raise Corrupted(f"the avro schema holds a definition named {name!r:.80}")
+    # A dotted name is a full name: Avro then ignores the attribute `namespace`.
     if "." in name:
         return name, name.rpartition(".")[0]
     return (f"{inside}.{name}" if inside else name), inside
@@ -234,11 +240,13 @@ def _full_name(tree: dict[str, Any], namespace: str) -> tuple[str, str]:
 
 def _fixed(tree: dict[str, Any], name: str) -> Fixed:
     size = tree.get("size")
+    # JSON's true is an int in Python.
     if not isinstance(size, int) or isinstance(size, bool) or size < 0:
         raise Corrupted(f"the avro fixed {name!r:.200} has the size {size!r:.80}")
     return Fixed(name, size, _properties(tree, ("type", "name", "namespace", "size")))
 
 
+# --- Datums
 _INT_RANGE = (-(2**31), 2**31 - 1)
 _LONG_RANGE = (-(2**63), 2**63 - 1)
 
@@ -249,12 +257,13 @@ class _Reader:
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.position = 0
-        # A value takes at least one byte, except records and nulls, of which the schemas have a few per byte
-        # at most.
+        # A value takes at least one byte, except nulls and empty records. Event schemas have few of those per
+        # byte.
         self._values_left = 8 * len(data) + 1024
 
     def take(self, count: int) -> bytes:
         end = self.position + count
+        # The count comes from the input and may be negative or huge.
         if count < 0 or end > len(self.data):
             raise Corrupted(
                 f"the event ends early: {count} bytes expected at {self.position} of {len(self.data)}"
@@ -274,8 +283,10 @@ class _Reader:
             if byte < 0x80:
                 break
             shift += 7
+            # Without this bound, a long run of high bytes would build a huge integer.
             if shift > 63:
                 raise Corrupted(f"a number before {self.position} takes more than ten bytes")
+        # Avro's zigzag encoding: even values are positive, odd ones negative.
         value = (value >> 1) ^ -(value & 1)
         if not limits[0] <= value <= limits[1]:
             raise Corrupted(f"the number {value} before {self.position} is out of range")
@@ -283,11 +294,13 @@ class _Reader:
 
     def read(self, schema: Schema) -> Any:
         self._values_left -= 1
+        # Arrays of values without bytes could otherwise claim any number of items.
         if self._values_left < 0:
             raise Corrupted("the event claims more values than its bytes can hold")
         if isinstance(schema, Primitive):
             return _READ[schema.kind](self)
         if isinstance(schema, Optional):
+            # A union starts with the position of its branch.
             branch = self.number(_INT_RANGE)
             if branch not in (0, 1):
                 raise Corrupted(f"branch {branch} before {self.position} does not exist")
@@ -302,10 +315,10 @@ class _Reader:
         items: list[Any] = []
         while count := self.number(_LONG_RANGE):
             if count < 0:
-                # A negative count is followed by the size of the block in bytes, which only a skipping reader
-                # needs.
+                # A negative count is followed by the block's size, which only a skipping reader needs.
                 count = -count
                 self.number(_LONG_RANGE)
+            # Checked before the loop, which would allocate items first.
             if count > self._values_left:
                 raise Corrupted(
                     f"an array before {self.position} claims {count} items, more than the event can hold"
@@ -316,6 +329,7 @@ class _Reader:
 
 def _read_boolean(reader: _Reader) -> bool:
     byte = reader.take(1)[0]
+    # Other bytes are refused: encoding them again would give other bytes.
     if byte > 1:
         raise Corrupted(f"a boolean before {reader.position} is {byte}")
     return byte == 1
@@ -338,6 +352,7 @@ _READ: dict[str, Callable[[_Reader], Any]] = {
     "boolean": _read_boolean,
     "int": lambda reader: reader.number(_INT_RANGE),
     "long": lambda reader: reader.number(_LONG_RANGE),
+    # Floats are little endian in Avro, unlike the length in an event's header.
     "float": lambda reader: struct.unpack("<f", reader.take(4))[0],
     "double": lambda reader: struct.unpack("<d", reader.take(8))[0],
     "bytes": _read_bytes,
@@ -351,6 +366,7 @@ def read_datum(schema: Schema, data: bytes) -> Any:
     """
     reader = _Reader(data)
     value = reader.read(schema)
+    # Bytes after the datum would be lost when the event is written again.
     if reader.position != len(data):
         raise Corrupted(f"{len(data) - reader.position} bytes follow the event")
     return value
@@ -359,6 +375,7 @@ def read_datum(schema: Schema, data: bytes) -> Any:
 def read_data(schema: Schema, data: bytes, count: int) -> list[Any]:
     """Read `count` datums that fill `data` exactly, as in a block of a container file. Raises `Corrupted`."""
     reader = _Reader(data)
+    # A datum may take no bytes at all, so the count needs a bound of its own.
     values = [reader.read(schema) for _ in range(min(count, len(data) + 1))]
     if len(values) != count or reader.position != len(data):
         raise Corrupted(f"a block of {len(data)} bytes does not hold the {count} values it claims")
@@ -379,6 +396,7 @@ def _write(schema: Schema, value: Any, out: bytearray) -> None:
         _WRITE[schema.kind](value, out)
     elif isinstance(schema, Optional):
         branch = schema.null_branch if value is None else 1 - schema.null_branch
+        # The zigzag form of 0 or 1 is a single byte.
         out.append(branch << 1)
         if value is not None:
             _write(schema.schema, value, out)
@@ -399,12 +417,14 @@ def _write_record(schema: Record, value: Any, out: bytearray) -> None:
         try:
             _write(one.schema, part, out)
         except InvalidInput as error:
+            # Each level adds its name, so the message has the path of the value.
             raise InvalidInput(f"{one.name}: {error}") from error
 
 
 def _write_array(schema: Array, value: Any, out: bytearray) -> None:
     if not isinstance(value, list | tuple):
         raise InvalidInput(f"a list expected, got {shown(value)}")
+    # An empty array has no block, only the end mark.
     if value:
         _write_number(len(value), out)
         for item in value:
@@ -413,6 +433,7 @@ def _write_array(schema: Array, value: Any, out: bytearray) -> None:
 
 
 def _write_number(value: int, out: bytearray) -> None:
+    # Zigzag encoding; the shift gives -1 for negative numbers and 0 for others.
     rest = (value << 1) ^ (value >> 63)
     while rest > 0x7F:
         out.append((rest & 0x7F) | 0x80)
@@ -422,6 +443,7 @@ def _write_number(value: int, out: bytearray) -> None:
 
 def _integer_writer(limits: tuple[int, int]) -> Callable[[Any, bytearray], None]:
     def write(value: Any, out: bytearray) -> None:
+        # A bool is an int in Python, and would be written as 0 or 1.
         if not isinstance(value, int) or isinstance(value, bool) or not limits[0] <= value <= limits[1]:
             raise InvalidInput(f"an integer from {limits[0]} to {limits[1]} expected, got {shown(value)}")
         _write_number(value, out)
@@ -442,7 +464,8 @@ def _float_writer(layout: str) -> Callable[[Any, bytearray], None]:
 
 
 def shown(value: object) -> str:
-    """The value for a message; Python has no text for very large integers."""
+    """The value for a message."""
+    # Python refuses to convert integers of more than 4,300 digits to text.
     if isinstance(value, int) and value.bit_length() > 256:
         return f"an integer of {value.bit_length()} bits"
     return f"{value!r:.80}"

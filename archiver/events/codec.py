@@ -3,11 +3,10 @@ Avro datum.
 
 Encoding writes what the Java classes write, with map entries in ascending key order. Decoding reads the
 output of every release. The writer's schema is matched by field id, as in Java, and the older vocabulary
-(`io.tabular`) by name; the result has the same types. Input that Java refuses is refused (a missing or
-unknown field id), and so are a type number that does not match the payload and bytes after the datum. Wrong
-bytes raise `Corrupted`, wrong values raise `InvalidInput`, and no other error is raised; work is proportional
-to the input. No other module builds or parses event bytes. The older vocabulary is written only on request
-(`ledger encode`): the ledger never contains it.
+(`io.tabular`) by name; the result has the same types. Input that Java refuses is refused. Wrong bytes raise
+`Corrupted`, wrong values raise `InvalidInput`, and no other error is raised; work is proportional to the
+input. No other module builds or parses event bytes. The older vocabulary is written only on request (`ledger
+encode`): the ledger never contains it.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ from archiver.events.partitions import UUID_FIXED, avro_name, avro_type, parse_t
 from archiver.events.types import TYPE_OF_PAYLOAD, Event, EventType, PartitionField
 from archiver.runtime.errors import Corrupted, InvalidInput
 
+# --- The schema text, as Java writes it
 TEXT_BYTES_MAX = 65535
 """Java stores the length of the text in 16 bits."""
 
@@ -52,10 +52,12 @@ _SCALARS: dict[str, Any] = {
     "bytes": "bytes",
     "uuid": UUID_FIXED,
     "millis": "long",
+    # The order of keys is that of Java's text, because the bytes must be equal.
     "timestamp": {"type": "long", "logicalType": "timestamp-micros", "adjust-to-utc": True},
 }
 
 
+# The older releases give the same type another name.
 _LEGACY_UUID = UUID_FIXED | {"name": "uuid"}
 
 
@@ -75,6 +77,7 @@ def schema_text(
     builder = _Builder(partition_fields, left_out(table_uuid, legacy), legacy)
     tree = builder.kind(struct_of(event_type, legacy), "")
     text = to_wire_text(_json(tree))
+    # Checked here, so that the error can name the cause: the names of partition fields.
     if len(text) > TEXT_BYTES_MAX:
         names = len(partition_fields)
         raise InvalidInput(
@@ -108,10 +111,12 @@ class _Builder:
             space = kind.name.rpartition(".")[0]
             field = self._legacy_field if kind.by_name else self._field
             return self._record(kind.name, namespace, lambda: [field(one, space) for one in fields])
+        # The partition record differs between tables, so its fields come from the table.
         return self._record(f"{namespace}.PartitionData", namespace, self._partition)
 
     def _record(self, full_name: str, namespace: str, fields: Any) -> Any:
         space, _, name = full_name.rpartition(".")
+        # Avro defines a name once. Java refers to it by its bare name inside its own namespace.
         if full_name in self._known:
             return name if space == namespace else full_name
         self._known.add(full_name)
@@ -127,12 +132,14 @@ class _Builder:
         if field.doc is not None:
             tree["doc"] = field.doc
         if field.optional:
+            # Avro allows this default only because null is the first branch of the union.
             tree["default"] = None
         tree["field-id"] = field.field_id
         return tree
 
     def _legacy_field(self, field: Field, namespace: str) -> dict[str, Any]:
         kind = self.kind(field.kind, namespace)
+        # Java gave every field of these schemas the id "-1", no default, and null as the second branch.
         return {"name": field.name, "type": [kind, "null"] if field.optional else kind, "field-id": "-1"}
 
     def _entry(self, kind: MapOf) -> Any:
@@ -140,6 +147,7 @@ class _Builder:
             key = {"name": "key", "type": "int", "field-id": kind.key_id}
             return [key, {"name": "value", "type": kind.values.name, "field-id": kind.value_id}]
 
+        # Iceberg's name of the entry record; two maps with the same ids share it.
         name = f"k{kind.key_id}_v{kind.value_id}"
         if name in self._known:
             return name
@@ -152,6 +160,7 @@ class _Builder:
         _check_ids([one.field_id for one in self._partition_fields])
         for one in self._partition_fields:
             name = avro_name(one.name)
+            # Different names may become equal when characters that Avro does not allow are replaced.
             if name in names:
                 raise InvalidInput(f"two partition fields are named {name!r:.80} in avro; rename one of them")
             names.add(name)
@@ -161,6 +170,7 @@ class _Builder:
                 "default": None,
             }
             if name != one.name:
+                # Only where the Avro name differs, so that a reader finds the original.
                 tree["iceberg-field-name"] = one.name
             trees.append(tree | {"field-id": one.field_id})
         return trees
@@ -168,6 +178,7 @@ class _Builder:
     def _maybe_fixed(self, tree: Any) -> Any:
         if not isinstance(tree, dict) or tree["type"] != "fixed":
             return tree
+        # A named type is defined once, and then referred to by its name.
         name = tree["name"]
         if name in self._known:
             return name
@@ -183,6 +194,7 @@ def _check_ids(field_ids: list[int]) -> None:
 
 def _json(tree: Any) -> str:
     """JSON in Jackson's form: no blanks, only necessary escapes."""
+    # json.dumps escapes differently from Jackson, and the bytes must be equal.
     if isinstance(tree, dict):
         return "{" + ",".join(f"{_quoted(key)}:{_json(value)}" for key, value in tree.items()) + "}"
     if isinstance(tree, list):
@@ -195,6 +207,7 @@ def _json(tree: Any) -> str:
 
 
 def _quoted(text: str) -> str:
+    # Jackson writes the code of a control character in upper-case hex.
     return '"' + _ESCAPED.sub(lambda found: _ESCAPES.get(found[0], f"\\u{ord(found[0]):04X}"), text) + '"'
 
 
@@ -202,6 +215,7 @@ def to_wire_text(text: str) -> bytes:
     """Java's modified UTF-8."""
     if text.isascii() and "\0" not in text:
         return text.encode("ascii")
+    # Java encodes each UTF-16 unit on its own, so a surrogate pair takes six bytes, and NUL takes two.
     units = text.encode("utf-16-be", "surrogatepass")
     characters = (chr(int.from_bytes(units[at : at + 2], "big")) for at in range(0, len(units), 2))
     return b"".join(
@@ -213,6 +227,7 @@ def from_wire_text(data: bytes) -> str:
     """The inverse of `to_wire_text`. Raises `Corrupted` for anything that is not modified UTF-8."""
     try:
         units = data.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
+        # Plain UTF-8 has four bytes for such a character, Java two surrogates of three bytes.
         if max(units, default="") > "\uffff":
             raise Corrupted(
                 "the schema text of the event is not java's modified utf-8: it holds a character of "
@@ -223,6 +238,7 @@ def from_wire_text(data: bytes) -> str:
         raise Corrupted(f"the schema text of the event is not java's modified utf-8: {error}") from error
 
 
+# --- Events
 MAGIC = b"\xc2\x01"
 SCHEMAS_CACHED = 64
 """Parsed schemas kept, by text; the least recently used is dropped first."""
@@ -259,6 +275,7 @@ def encode(
     the older vocabulary, which has neither catalog names nor the newest fields of files, and whole
     milliseconds. Raises `InvalidInput` with the path of the value that does not fit.
     """
+    # The exact type: a subclass could have fields that no schema has.
     if type(event.payload) not in TYPE_OF_PAYLOAD:
         raise InvalidInput(f"{type(event.payload).__name__} is not the payload of a control event")
     fields = tuple(partition_fields)
@@ -291,6 +308,7 @@ def read(data: bytes) -> Decoded:
     values = plan.read(avro.read_datum(plan.schema, datum))
     number = values.pop("type")
     event = Event(**values)
+    # The payload has decided the class; a number that contradicts it is damage.
     if number != event.type:
         raise Corrupted(
             f"the event has the type number {number}, but its payload is that of {event.type.name} "
@@ -301,11 +319,13 @@ def read(data: bytes) -> Decoded:
 
 def split(data: bytes) -> tuple[bytes, bytes]:
     """The schema text and the datum of an event, both as on the wire. Raises `Corrupted`."""
+    # The magic bytes are Iceberg's, not those of Avro's single-object encoding (C3 01).
     if len(data) < 4 or data[:2] != MAGIC:
         raise Corrupted(
             f"a control event starts with c201 and a length, this one with {data[:4].hex() or 'nothing'}"
         )
     end = 4 + int.from_bytes(data[2:4], "big")
+    # The length comes from the input, so it is checked before anything is sliced.
     if end > len(data):
         raise Corrupted(
             f"the control event ends inside its schema text: {end} bytes expected, {len(data)} present"
@@ -324,6 +344,7 @@ def join(text: bytes, datum: bytes) -> bytes:
 
 @lru_cache(maxsize=SCHEMAS_CACHED)
 def _parsed(text: bytes) -> avro.Schema:
+    # Cached, because the events of a topic repeat a few texts.
     return avro.parse_schema(from_wire_text(text))
 
 
@@ -340,6 +361,7 @@ class _Writer:
         if isinstance(kind, Scalar):
             if kind.name == "millis":
                 return _whole_milliseconds(value)
+            # Other values pass unchanged: the Avro writer reports the wrong type.
             return value.bytes if isinstance(value, uuid.UUID) else value
         if isinstance(kind, ListOf):
             return (
@@ -371,6 +393,7 @@ class _Writer:
 
 
 def _whole_milliseconds(time_us: Any) -> Any:
+    # Refused, because rounding would silently change the time.
     if isinstance(time_us, int) and time_us % 1000:
         raise InvalidInput(
             f"the older vocabulary has whole milliseconds, not {avro.shown(time_us)} microseconds"
@@ -382,6 +405,7 @@ def _sorted_items(value: Any) -> Any:
     if not isinstance(value, Mapping):
         raise InvalidInput(f"a map from field id expected, got {avro.shown(value)}")
     try:
+        # Sorted, so that equal events give equal bytes.
         return [list(item) for item in sorted(value.items(), key=lambda item: item[0])]
     except TypeError as error:
         raise InvalidInput(f"a map from field id has keys of different types: {error}") from error
@@ -408,6 +432,7 @@ def _plan(text: bytes) -> _Plan:
             f"{event_fields.LEGACY_EVENT}"
         )
     assert isinstance(schema, avro.Record)
+    # The namespace of the outer record decides the vocabulary.
     legacy = name == event_fields.LEGACY_EVENT
     struct = _payload_struct(schema, legacy)
     matcher = _Matcher()
@@ -422,6 +447,7 @@ def _payload_struct(schema: avro.Record, legacy: bool) -> Struct:
         struct.name: struct
         for struct in (event_fields.LEGACY_PAYLOADS if legacy else event_fields.PAYLOADS).values()
     }
+    # The record name of the payload decides, because the type number is in the datum.
     for one in schema.fields:
         if one.name == "payload" and isinstance(one.schema, avro.Record):
             if one.schema.name in known:
@@ -433,9 +459,7 @@ def _payload_struct(schema: avro.Record, legacy: bool) -> Struct:
 
 
 class _Matcher:
-    """Compares a writer's schema with the tables, once per schema text, and builds the functions that turn
-    its datums into values.
-    """
+    """Compares a writer's schema with the tables, and builds the functions that convert its datums."""
 
     def __init__(self) -> None:
         self.partition_fields: tuple[PartitionField, ...] | None = None
@@ -447,6 +471,7 @@ class _Matcher:
         if isinstance(kind, ListOf) and isinstance(node, avro.Array):
             item = self.match(kind.items, node.items)
             return lambda values: tuple(item(value) for value in values)
+        # Avro's own maps have text keys only, so Iceberg writes a list of entries.
         if isinstance(kind, MapOf) and isinstance(node, avro.Array):
             return _match_map(kind, node)
         if isinstance(kind, PartitionTuple) and isinstance(node, avro.Record):
@@ -469,13 +494,16 @@ class _Matcher:
         for one in node.fields:
             key = one.name if struct.by_name else _field_id(node, one)
             field = known.pop(key, None)
+            # As Java, which refuses unknown field ids. `pop` above makes a repeated field unknown too.
             if field is None:
                 raise Corrupted(
                     f"{node.name} has the field {one.name!r:.200} ({key!r:.200}), which is unknown or "
                     "there twice"
                 )
+            # Release 1.10 has no such field, and a rewritten event must stay readable for it.
             self.table_uuid |= field.field_id == event_fields.TABLE_UUID_ID
             readers.append((field.attribute, self._match_field(field, one.schema)))
+        # A missing optional field keeps the default of its Python type.
         if missing := [one.name for one in known.values() if not one.optional]:
             raise Corrupted(f"{node.name} lacks the fields {', '.join(missing)}")
         make = struct.make
@@ -488,6 +516,7 @@ class _Matcher:
         if field.optional:
             return lambda value: field.if_null if value is None else reader(value)
 
+        # A writer may declare a required field as a union with null.
         def required(value: Any) -> Any:
             if value is None:
                 raise Corrupted(f"the event has no {field.name}, which is required")
@@ -512,6 +541,7 @@ class _Matcher:
                 raise Corrupted(f"the partition field {one.name!r:.200} has an original name that is no text")
             kinds.append(kind)
             fields.append(PartitionField(_field_id(node, one), name, str(kind)))
+        # One event has one table and so one partition type, for data and delete files alike.
         if self.partition_fields not in (None, tuple(fields)):
             raise Corrupted(
                 "the data files and the delete files of the event have different partition fields"
@@ -532,13 +562,16 @@ def _field_id(record: avro.Record, field: avro.RecordField) -> int:
 def _match_scalar(kind: Scalar, node: avro.Schema) -> _Read:
     logical = None if isinstance(node, avro.Record | avro.Optional) else node.properties.get("logicalType")
     if kind.name == "uuid":
+        # Matched by size and logical type, because the name differs between releases.
         if isinstance(node, avro.Fixed) and node.size == 16 and logical == "uuid":
             return lambda value: uuid.UUID(bytes=value)
     elif isinstance(node, avro.Primitive):
         if kind.name == "timestamp" and node.kind == "long" and logical == "timestamp-micros":
             return _same
         if kind.name == "millis" and node.kind == "long":
+            # Milliseconds of the older vocabulary become microseconds.
             return lambda value: value * 1000
+        # Avro promotes int to long.
         if kind.name == node.kind or (kind.name, node.kind) == ("long", "int"):
             return _same
     raise Corrupted(f"the schema of the event has {avro.describe(node)} where {_described(kind)} is expected")
@@ -560,13 +593,16 @@ def _match_map(kind: MapOf, node: avro.Array) -> _Read:
     entry = node.items
     if node.properties.get("logicalType") != "map" or not isinstance(entry, avro.Record):
         raise Corrupted("the schema of the event has a list where a map is expected")
+    # The ids identify which statistic of a file the map is.
     if [_field_id(entry, one) for one in entry.fields] != [kind.key_id, kind.value_id]:
         raise Corrupted(f"{entry.name} is not the map with the ids {kind.key_id} and {kind.value_id}")
+    # Only for its errors: keys and values need no conversion.
     _match_scalar(Scalar("int"), entry.fields[0].schema)
     _match_scalar(kind.values, entry.fields[1].schema)
 
     def convert(items: list[tuple[int, Any]]) -> dict[int, Any]:
         converted = dict(items)
+        # A dict would silently keep the last of two values.
         if len(converted) != len(items):
             raise Corrupted(f"a map of {entry.name} holds a key twice")
         return converted

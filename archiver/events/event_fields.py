@@ -1,9 +1,8 @@
 """The structs of control events as tables: name, field id, type and doc of every field, and its Python type.
 
 It has the current vocabulary (releases 1.10 to 1.12) and the older one, which the archiver itself only reads.
-`schemas.py` writes the tables as schema text, and `codec.py` matches a writer's schema against them: by field
-id, or by name if the older vocabulary has no ids. A field id is never reused, and fields are never added:
-Java readers refuse unknown ids.
+`codec` writes the tables as schema text, and matches a writer's schema against them. A field id is never
+reused, and fields are never added: Java readers refuse unknown ids.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ TABLE_UUID_ID = 10604
 
 WITHOUT_TABLE_UUID = frozenset({TABLE_UUID_ID})
 """Fields that release 1.10 does not have and refuses."""
+# Ids of the newest file fields: first_row_id, referenced_data_file, and content offset and size.
 LEGACY_WITHOUT = frozenset({142, 143, 144, 145})
 """Fields of a file that the older vocabulary does not have."""
 
@@ -125,6 +125,7 @@ TOPIC_PARTITION_OFFSET = Struct(
 
 
 def _statistic(name: str, field_id: int, ids: tuple[int, int], values: Scalar, doc: str) -> Field:
+    # The docs are part of the schema text, so they are word for word those of Iceberg.
     return Field(name, field_id, MapOf(*ids, values), name, optional=True, doc=f"Map of column id to {doc}")
 
 
@@ -134,9 +135,11 @@ _REFERENCED_DOC = "Fully qualified location (URI with FS scheme) of a data file 
 _CONTENT_SIZE_DOC = "The length of referenced content stored in the file"
 
 _FILE_FIELDS = (
+    # In the order of Java's struct, which is the order on the wire. Docs are Iceberg's, word for word.
     Field("content", 134, _INT, "content", optional=True, doc=_CONTENT_DOC, if_null=0),
     Field("file_path", 100, _STRING, "path", doc="Location URI with FS scheme"),
     Field("file_format", 101, _STRING, "file_format", doc="File format name: avro, orc, or parquet"),
+    # Java reads a null into a primitive field, which then has this value.
     Field("spec_id", 141, _INT, "spec_id", optional=True, doc="Partition spec ID", if_null=-1),
     Field("partition", 102, PartitionTuple(), "partition", doc=_PARTITION_DOC),
     Field("record_count", 103, _LONG, "record_count", doc="Number of records in the file"),
@@ -182,6 +185,7 @@ _DATA_FILE = Struct(f"{FILE_NAMESPACE}.GenericDataFile", _FILE_FIELDS, types.Dat
 _DELETE_FILE = Struct(f"{FILE_NAMESPACE}.GenericDeleteFile", _FILE_FIELDS, types.DataFile)
 
 PAYLOADS: dict[types.EventType, Struct] = {
+    # Ids of payload fields are in blocks of 100, one per payload class.
     types.EventType.START_COMMIT: Struct(
         f"{NAMESPACE}.StartCommit", (Field("commit_id", 10200, _UUID, "commit_id"),), types.StartCommit
     ),
@@ -226,18 +230,18 @@ PAYLOADS: dict[types.EventType, Struct] = {
 
 
 def event_struct(payload: Struct) -> Struct:
-    """The outer struct of a payload; it becomes a dictionary, because the type number is checked against the
-    payload.
-    """
+    """The outer struct of a payload."""
     return Struct(
         EVENT,
         (
             Field("id", 10500, _UUID, "id"),
+            # The datum repeats the type, although the class of the payload states it.
             Field("type", 10501, _INT, "type"),
             Field("timestamp", 10502, _TIMESTAMP, "timestamp_us"),
             Field("group_id", 10503, _STRING, "group_id"),
             Field("payload", 10504, payload, "payload"),
         ),
+        # A dictionary, because `type` is no attribute of Event and is only compared.
         dict,
     )
 
@@ -247,13 +251,16 @@ def _legacy(name: str, make: Callable[..., Any], *fields: Field, value: type | N
 
 
 def _legacy_field(name: str, kind: Kind, attribute: str, optional: bool = False) -> Field:
+    # The older vocabulary has no ids; its fields are matched by name.
     return Field(name, -1, kind, attribute, optional)
 
 
 def _legacy_table(namespace: tuple[str, ...], name: str) -> types.TableReference:
+    # Older events name no catalog and no uuid.
     return types.TableReference("", namespace, name)
 
 
+# The names of the older vocabulary are in camel case.
 _LEGACY_TABLE = _legacy(
     "TableName",
     _legacy_table,

@@ -3,11 +3,9 @@
 Uuids are text, bytes are hex, and maps are objects with the field id as text. Each time is ISO text with six
 decimals and a number (`..._micros`). The partition type and the presence of `table_uuid` are included, so
 that the same bytes can be made from it. An event of the older vocabulary has that vocabulary's names, times
-as plain milliseconds, and no partition type. `from_json` and `from_document` raise only `InvalidInput`. An
-unknown key is an error: a misspelt one would otherwise be lost.
+as plain milliseconds, and no partition type. `from_json` and `from_document` raise only `InvalidInput`.
 
-Times cover all 64 bits: years before 0 have a minus, years beyond 9999 a plus, as in Java (Python's own dates
-end at both).
+Times cover all 64 bits: years before 0 have a minus, years beyond 9999 a plus, as in Java.
 """
 
 from __future__ import annotations
@@ -37,6 +35,7 @@ def iso_time(time_us: int | None) -> str | None:
     """ISO text in UTC with six decimals; None for None."""
     if time_us is None:
         return None
+    # Python's dates cover the years 1 to 9999 only, so whole cycles are taken off first.
     cycles, rest_us = divmod(time_us, _CYCLE_US)
     moment = _EPOCH + dt.timedelta(microseconds=rest_us)
     year = moment.year + cycles * _CYCLE_YEARS
@@ -51,12 +50,14 @@ def time_us_of(text: str) -> int:
         raise InvalidInput(f"{text!r:.80} is not a time like 2026-01-02T03:04:05.678901Z")
     sign, digits, rest, decimals = found.groups()
     year = int(f"{sign}{digits}")
+    # The year is moved into 1970 to 2369, and the cycles are added again as microseconds.
     cycles = (year - _EPOCH.year) // _CYCLE_YEARS
     try:
         moment = dt.datetime.fromisoformat(f"{year - cycles * _CYCLE_YEARS:04}-{rest}+00:00")
     except ValueError as error:
         raise InvalidInput(f"{text!r:.80} is not a time: {error}") from error
     whole_us = (moment - _EPOCH) // dt.timedelta(microseconds=1)
+    # Decimals are padded on the right: `.5` is 500,000 microseconds.
     return cycles * _CYCLE_US + whole_us + int((decimals or "").ljust(6, "0"))
 
 
@@ -71,6 +72,7 @@ def to_json(decoded: Decoded) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for one in event_fields.struct_of(event.type, decoded.legacy).fields:
         if one.name == "type":
+            # The name is for readers, the number is what the bytes have.
             tree |= {"type": int(event.type), "type_name": _type_name(event.type, decoded.legacy)}
         elif isinstance(one.kind, Struct):
             tree["payload"] = {"class": one.kind.short_name} | writer.struct(one.kind, event.payload)
@@ -93,6 +95,7 @@ class _Writer:
         for one in struct.fields:
             if one.field_id in self._left_out:
                 continue
+            # The types are needed to read the tuples of the files again.
             if one.name == "data_files":
                 tree["partition_type"] = [
                     {"id": field.field_id, "name": field.name, "type": field.type}
@@ -112,6 +115,7 @@ class _Writer:
         if isinstance(kind, ListOf):
             return [self._value(kind.items, item) for item in value]
         if isinstance(kind, MapOf):
+            # Keys of JSON objects are text; sorted as numbers, as on the wire.
             return {str(key): self._value(kind.values, value[key]) for key in sorted(value)}
         if isinstance(kind, PartitionTuple):
             if len(value) != len(self._fields):
@@ -135,6 +139,7 @@ def from_document(document: object) -> Decoded:
     """
     if not isinstance(document, Mapping):
         raise InvalidInput(f"an event is a json object, got {shown(document)}")
+    # A golden file has the event under a key, next to the spec and schema of its table.
     if "event" not in document:
         return from_json(document)
     spec = document.get("partition_spec")
@@ -159,11 +164,13 @@ def from_json(tree: Mapping[str, Any], given: Sequence[PartitionField] | None = 
     kind, legacy = known[name]
     if _get(tree, "type", int) != kind:
         raise InvalidInput(f"the type number of {name} is {kind.value}, not {shown(tree['type'])}")
+    # The name may be omitted, but must not contradict the class.
     if tree.get("type_name", _type_name(kind, legacy)) != _type_name(kind, legacy):
         raise InvalidInput(
             f"the type name of {name} is {_type_name(kind, legacy)}, not {shown(tree['type_name'])}"
         )
     fields = _stated_fields(payload, given, legacy) if kind is EventType.DATA_WRITTEN else ()
+    # Reads `table_uuid` if it is there; its absence is recorded below.
     reader = _Reader(fields, event_fields.left_out(True, legacy))
     values = reader.values(event_fields.struct_of(kind, legacy), tree, also=("type_name",))
     values.pop("type")
@@ -176,6 +183,7 @@ def from_json(tree: Mapping[str, Any], given: Sequence[PartitionField] | None = 
 def _stated_fields(
     payload: Mapping[str, Any], given: Sequence[PartitionField] | None, legacy: bool
 ) -> tuple[PartitionField, ...]:
+    # The event's own statement takes precedence over the spec next to it.
     if "partition_type" in payload and not legacy:
         return tuple(map(_partition_field, _get(payload, "partition_type", list)))
     if given is not None:
@@ -189,6 +197,7 @@ def _get(tree: object, key: str, kind: Any) -> Any:
     if not isinstance(tree, Mapping) or key not in tree:
         raise InvalidInput(f"the event lacks the key {key}")
     value = tree[key]
+    # JSON's true is an int in Python.
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise InvalidInput(f"{key} is {shown(value)}, which is of the wrong type")
     return value
@@ -223,6 +232,7 @@ _SCALARS: dict[str, tuple[type, Callable[[Any], Any]]] = {
 }
 
 
+# Only payloads have the keys `class` and `partition_type` in addition to their fields.
 _PAYLOAD_NAMES = {
     struct.name
     for structs in (event_fields.PAYLOADS, event_fields.LEGACY_PAYLOADS)
@@ -233,11 +243,13 @@ _PAYLOAD_NAMES = {
 def _stated_time(name: str, tree: Mapping[str, Any]) -> Any:
     """A time from its number, its text, or both if they agree."""
     number, text = tree.get(f"{name}_micros"), tree.get(name)
+    # A person may write only one of the two.
     if text is None:
         return number
     if not isinstance(text, str):
         raise InvalidInput(f"{name} is {shown(text)}, which is of the wrong type")
     stated = time_us_of(text)
+    # An edited text with the old number is an error: neither can be trusted more.
     if number is not None and number != stated:
         raise InvalidInput(
             f"{name} is {text!r:.80} and {name}_micros {shown(number)}, which is another time; leave "
@@ -268,6 +280,7 @@ class _Reader:
             | {f"{one.name}_micros" for one in fields if one.kind == _TIMESTAMP}
             | set(also)
         )
+        # A misspelt key would otherwise be lost without an error.
         if unknown := [key for key in tree if key not in known]:
             raise InvalidInput(f"{struct.name} has the unknown key {unknown[0]!r:.80}")
         values: dict[str, Any] = {}
@@ -275,6 +288,7 @@ class _Reader:
             value = _stated_time(one.name, tree) if one.kind == _TIMESTAMP else tree.get(one.name)
             if value is None and not one.optional:
                 raise InvalidInput(f"{struct.name} lacks the key {one.name}")
+            # As in the Avro reader: null has the value that Java gives it.
             values[one.attribute] = one.if_null if value is None else self._value(one.kind, value)
         return values
 
@@ -286,6 +300,7 @@ class _Reader:
         if isinstance(kind, MapOf):
             return self._map(kind, tree)
         if isinstance(kind, PartitionTuple):
+            # Missing names are reported by `_get`; this finds names that are too many.
             if isinstance(tree, Mapping) and len(tree) > len(self._fields):
                 raise InvalidInput(
                     "partition: values of "
@@ -296,6 +311,7 @@ class _Reader:
         if isinstance(kind, Struct):
             return self.struct(kind, tree)
         expected, convert = _SCALARS[kind.name]
+        # No scalar of an event is a boolean, which Python would accept as an int.
         if not isinstance(tree, expected) or isinstance(tree, bool):
             raise InvalidInput(f"a {kind.name} expected, got {shown(tree)}")
         return convert(tree)

@@ -1,9 +1,9 @@
-"""Iceberg's primitive types in the partition record: type names, Avro forms, and values in Python, on the
-wire and in JSON.
+"""Partition tuples: the fields of a table's spec, their types and Avro forms, and values on the wire and in
+JSON.
 
-These are Iceberg's rules for a partition tuple in Avro, including the rewriting of names that Avro does not
-allow, and the partition fields of a table's spec. A type or value that does not fit raises `InvalidInput` if
-the caller passed it and `Corrupted` if it is in stored bytes. This module reads and writes no Avro bytes.
+These are Iceberg's rules for a partition tuple in Avro. A type or value that does not fit raises
+`InvalidInput` if the caller passed it, and `Corrupted` if it is in stored bytes. This module reads and writes
+no Avro bytes.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from archiver.events.avro import Fixed, Primitive, Schema, describe, shown
 from archiver.events.types import PartitionField, PartitionValue
 from archiver.runtime.errors import Corrupted, InvalidInput
 
+# --- Types and their Avro forms
 UUID_FIXED = {"type": "fixed", "name": "uuid_fixed", "namespace": "", "size": 16, "logicalType": "uuid"}
 """Java's schema of every uuid in an event."""
 
@@ -38,6 +39,7 @@ _PLAIN: dict[str, str | dict[str, Any]] = {
     "binary": "bytes",
     "date": {"type": "int", "logicalType": "date"},
     "time": {"type": "long", "logicalType": "time-micros"},
+    # Only `adjust-to-utc` distinguishes timestamps with and without a zone.
     "timestamp": {"type": "long", "logicalType": "timestamp-micros", "adjust-to-utc": False},
     "timestamptz": {"type": "long", "logicalType": "timestamp-micros", "adjust-to-utc": True},
     "timestamp_ns": {"type": "long", "logicalType": "timestamp-nanos", "adjust-to-utc": False},
@@ -48,6 +50,7 @@ _WHOLE_NUMBERS = frozenset(
     {"int", "long", "date", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"}
 )
 _DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,2})\s*,\s*([0-9]{1,2})\s*\)")
+# At most nine digits, so that the size fits in 32 bits.
 _FIXED = re.compile(r"fixed\[\s*([0-9]{1,9})\s*\]")
 
 
@@ -89,6 +92,7 @@ def _decimal_type(precision: int, scale: int, text: str) -> PartitionType:
         raise InvalidInput(
             f"{text!r:.80} needs 1 to {_DECIMAL_PRECISION_MAX} digits, and a scale of at most as many"
         )
+    # The fewest bytes that hold all numbers of that precision and a sign bit, as in Java.
     size = ((10**precision - 1).bit_length() + 8) // 8
     return PartitionType("decimal", precision, scale, size)
 
@@ -117,6 +121,7 @@ def type_of(node: Schema) -> PartitionType:
     if isinstance(node, Primitive):
         logical, utc = node.properties.get("logicalType"), node.properties.get("adjust-to-utc")
         for name, form in _PLAIN.items():
+            # All three attributes must match: timestamps differ only in the last two.
             full = {"type": form} if isinstance(form, str) else form
             if (
                 full["type"] == node.kind
@@ -139,6 +144,7 @@ def _type_of_fixed(node: Fixed) -> PartitionType:
             kind = _decimal_type(precision, scale, f"decimal({precision}, {scale})")
         except InvalidInput as error:
             raise Corrupted(str(error)) from error
+        # Java writes exactly this size; another one would not give the same bytes again.
         if kind.size == node.size:
             return kind
     raise Corrupted(f"a partition field has the avro type {describe(node)}, which no iceberg type has")
@@ -151,6 +157,7 @@ def avro_name(name: str) -> str:
     if not name:
         raise InvalidInput("a partition field has an empty name")
     try:
+        # Java sees a character beyond U+FFFF as two UTF-16 units.
         units = name.encode("utf-16-be")
     except UnicodeEncodeError as error:
         raise InvalidInput(f"the partition field name {name!r:.80} is not valid unicode: {error}") from error
@@ -159,12 +166,14 @@ def avro_name(name: str) -> str:
 
 
 def _avro_character(character: str, first: bool) -> str:
+    # The categories of Java's Character.isLetter and isDigit.
     category = unicodedata.category(character)
     if character == "_" or category[0] == "L" or (category == "Nd" and not first):
         return character
     return f"_{character}" if category == "Nd" else f"_x{ord(character):X}"
 
 
+# --- Values
 def to_wire(kind: PartitionType, value: PartitionValue) -> Any:
     """The value for the Avro writer, which checks plain types itself. Raises `InvalidInput`."""
     if value is None:
@@ -175,6 +184,7 @@ def to_wire(kind: PartitionType, value: PartitionValue) -> Any:
         if not isinstance(value, uuid.UUID):
             raise InvalidInput(f"a uuid expected, got {shown(value)}")
         return value.bytes
+    # Before `date`, because a datetime is a date in Python.
     if isinstance(value, dt.datetime):
         return _timestamp(kind, value)
     if isinstance(value, dt.date):
@@ -190,6 +200,7 @@ def _timestamp(kind: PartitionType, value: dt.datetime) -> int:
     if name != ("timestamptz" if with_zone else "timestamp"):
         raise InvalidInput(f"a {kind} expected, got {shown(value)}")
     epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC if with_zone else None)
+    # Integer arithmetic, because a float is not exact to the microsecond.
     micros = (value - epoch) // dt.timedelta(microseconds=1)
     return micros if name == kind.name else micros * 1000
 
@@ -207,6 +218,7 @@ def _decimal_bytes(kind: PartitionType, value: PartitionValue) -> bytes:
         if dropped.strip("0"):
             raise InvalidInput(f"{shown(value)} has more than {kind.scale} digits after the point")
         shift = 0
+    # Before the power below, because an exponent of the caller may be huge.
     if significant and len(significant) + shift > kind.precision:
         raise InvalidInput(f"{shown(value)} has too many digits for {kind}")
     unscaled = int(significant) * 10**shift if significant else 0
@@ -223,6 +235,7 @@ def from_wire(kind: PartitionType, value: Any) -> PartitionValue:
         unscaled = int.from_bytes(value, "big", signed=True)
         if abs(unscaled) >= 10**kind.precision:
             raise Corrupted(f"the unscaled value {unscaled} has too many digits for {kind}")
+        # Built from digits, because decimal arithmetic would round to its context.
         digits = tuple(map(int, str(abs(unscaled))))
         return decimal.Decimal((int(unscaled < 0), digits, -kind.scale))
     result: PartitionValue = value
@@ -231,15 +244,18 @@ def from_wire(kind: PartitionType, value: Any) -> PartitionValue:
 
 def to_json(kind: PartitionType, value: PartitionValue) -> bool | int | float | str | None:
     """The value in JSON: bytes as hex; decimals, uuids and non-finite numbers as text."""
+    # Through the wire form, so that dates become numbers and wrong values are refused.
     wire = to_wire(kind, value)
     value = from_wire(kind, wire)
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, decimal.Decimal):
+        # Without an exponent, which Decimal's own text may have.
         return f"{value:f}"
     if isinstance(value, uuid.UUID):
         return str(value)
     if isinstance(value, float) and not math.isfinite(value):
+        # JSON has no such numbers.
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if kind.name == "float" and isinstance(value, int | float):
         return _shortest(value)
@@ -249,6 +265,7 @@ def to_json(kind: PartitionType, value: PartitionValue) -> bool | int | float | 
 
 def _shortest(value: float) -> float:
     """The shortest number that is equal in 32 bits: 1.1, not 1.100000023841858."""
+    # Nine digits distinguish all 32-bit floats, so one of them always matches.
     candidates = (float(f"{value:.{digits}g}") for digits in range(1, 10))
     return next(one for one in candidates if _in_32_bits(one) == _in_32_bits(value))
 
@@ -257,6 +274,7 @@ def _in_32_bits(value: float) -> float:
     try:
         packed: float = struct.unpack("<f", struct.pack("<f", value))[0]
     except OverflowError:
+        # Python refuses what Java rounds to infinity.
         return math.copysign(math.inf, value)
     return packed
 
@@ -284,6 +302,7 @@ def _floating(kind: PartitionType, value: float) -> float:
         found = _in_32_bits(value) if kind.name == "float" else float(value)
     except OverflowError as error:
         raise InvalidInput(f"{shown(value)} does not fit in a {kind}") from error
+    # Infinity is written as text, so a number that becomes infinite is out of range.
     if math.isinf(found):
         raise InvalidInput(f"{shown(value)} does not fit in a {kind}")
     return found
@@ -293,6 +312,7 @@ def _from_text(kind: PartitionType, value: str) -> PartitionValue:
     if kind.name == "string":
         return value
     if kind.name in ("binary", "fixed"):
+        # The inverse of `to_json`, which writes bytes as hex.
         return bytes.fromhex(value)
     if kind.name == "decimal":
         return decimal.Decimal(value)
@@ -303,8 +323,10 @@ def _from_text(kind: PartitionType, value: str) -> PartitionValue:
     raise ValueError("text is not expected here")
 
 
+# --- The fields of a partition spec
 _FIRST_FIELD_ID = 1000
 """Old specs have no field ids: their fields are numbered from here on."""
+# Iceberg's result types. A day is a date, and the others are counts since 1970.
 _RESULTS = {"year": "int", "month": "int", "day": "date", "hour": "int"}
 _TRUNCATE = re.compile(r"truncate\[[0-9]+\]")
 _BUCKET = re.compile(r"bucket\[[0-9]+\]")
@@ -318,6 +340,7 @@ def partition_fields(spec: object, schema: object) -> tuple[PartitionField, ...]
     listed = spec.get("fields") if isinstance(spec, Mapping) else None
     if not isinstance(listed, list):
         raise InvalidInput(f"a partition spec has a list of fields, got {shown(spec)}")
+    # A source may be nested in structs.
     sources = dict(_columns(schema))
     return tuple(_field(one, _FIRST_FIELD_ID + at, sources) for at, one in enumerate(listed))
 
@@ -326,6 +349,7 @@ def _field(tree: object, field_id: int, sources: Mapping[int, object]) -> Partit
     if not isinstance(tree, Mapping):
         raise InvalidInput(f"a partition field is an object, got {shown(tree)}")
     name, transform, source_id = tree.get("name"), tree.get("transform"), tree.get("source-id")
+    # Format 1 of Iceberg may omit the ids.
     given_id = tree.get("field-id", field_id)
     if (
         not isinstance(name, str)
@@ -347,6 +371,7 @@ def _field(tree: object, field_id: int, sources: Mapping[int, object]) -> Partit
 def _result(transform: str, source: object) -> str:
     if not isinstance(source, str):
         raise InvalidInput("a partition field cannot have a struct, list or map as its source")
+    # These transforms keep the type of their source.
     if transform in ("identity", "void") or _TRUNCATE.fullmatch(transform):
         return source
     if _BUCKET.fullmatch(transform):
@@ -368,6 +393,7 @@ def _columns(tree: object) -> Iterator[tuple[int, object]]:
         field: Mapping[str, Any] = tree
         if isinstance(field.get("id"), int):
             yield field["id"], field.get("type")
+        # Structs, lists and maps keep their parts under these keys.
         for key in _NESTED:
             if isinstance(field.get(key), Mapping | list):
                 yield from _columns(field[key])

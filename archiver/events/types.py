@@ -23,6 +23,7 @@ months, years, microseconds or nanoseconds since 1970 (times: microseconds of th
 class EventType(enum.IntEnum):
     """The type number of an event on the wire. Older names in brackets."""
 
+    # The numbers are on the wire and never change.
     START_COMMIT = 0
     """A round begins (COMMIT_REQUEST)."""
     DATA_WRITTEN = 1
@@ -58,8 +59,9 @@ class TableReference:
     """Levels of the namespace, outermost first."""
     name: str
     """Name of the table inside its namespace."""
+    # Optional, because readers of release 1.10 fail at the field.
     uuid: UUID | None = None
-    """Identity of the table; None if unknown. Omitted for readers of release 1.10."""
+    """Identity of the table; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +141,9 @@ class DataWritten:
     table: TableReference
     data_files: tuple[DataFile, ...] | None
     """None and the empty tuple differ on the wire and mean the same."""
+    # The archiver only appends and replaces data files; other writers may delete rows.
     delete_files: tuple[DataFile, ...] | None = ()
-    """The archiver writes none; other writers may."""
+    """Empty in events of the archiver."""
 
 
 @dataclass(frozen=True, slots=True)

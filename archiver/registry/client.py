@@ -1,8 +1,7 @@
 """Client of a schema registry with Confluent's protocol: subjects, versions and their schemas.
 
 The schema of a version is cached and requested once for all callers. The newest version and the list of
-versions are never cached. One request is active at a time. Soft-deleted versions count as versions, because
-their records are still being archived.
+versions are never cached. One request is active at a time.
 
 A registry reuses a version number only after all versions from it on were hard-deleted. The cache of a
 subject is therefore valid while the subject's highest version, soft-deleted or not, equals the cached one. A
@@ -90,9 +89,11 @@ class RegistryClient:
         if there are too many.
         """
         with self._asking(until_s):
+            # Soft-deleted versions count, because their records may still be archived.
             found = self._http.get(f"{_versions(subject)}?deleted=true", until_s)
         if not isinstance(found, list) or not all(_is_whole(item, 1, _VERSION_MAX) for item in found):
             raise self._strange(f"the versions of subject {subject} with no list of numbers")
+        # Each version may cost a request and a compilation.
         if len(found) > self._settings.versions_max:
             raise ConfigInvalid(
                 f"subject {subject} has {counted(len(found), 'version')}, more than "
@@ -107,7 +108,7 @@ class RegistryClient:
         if known is not None:
             return known
         with self._asking(until_s):
-            # another caller may have requested it while this one waited
+            # Another caller may have requested it while this one waited.
             known = self._cache.get(subject, version)
             if known is None:
                 known = self._asked(subject, version, until_s)
@@ -121,12 +122,14 @@ class RegistryClient:
 
     def _asked(self, subject: str, version: int, until_s: float) -> Registered:
         found = self._parsed(subject, self._http.get(f"{_versions(subject)}/{version}?deleted=true", until_s))
+        # A proxy or a wrong address may return another version, which must not be cached under this one.
         if found.version != version:
             raise self._strange(f"version {version} of subject {subject} with version {found.version}")
         return found
 
     def _renew(self, found: Registered) -> None:
         """Cache a version. If it differs from the cached one, drop the cache of its subject first."""
+        # See the module docstring: other versions of the subject may have been registered again too.
         if self._cache.get(found.subject, found.version) != found:
             self._cache.forget(found)
         self._cache.put(found)
@@ -137,11 +140,13 @@ class RegistryClient:
         """
         with self._asking(until_s):
             found = self._http.get(_versions(registered.subject), until_s)
+        # Without `deleted=true` the list has only versions that are not deleted.
         return isinstance(found, list) and registered.version not in found
 
     @contextlib.contextmanager
     def _asking(self, until_s: float) -> Iterator[None]:
         """Allow one request at a time; a waiting caller then finds the result in the cache."""
+        # Bounded by the caller's deadline, because the thread before it may wait for a slow registry.
         if not self._turn.acquire(timeout=max(0.0, until_s - self._clock.monotonic_s())):
             raise RetryLater(
                 f"requests of other threads to the schema registry {self._settings.url} take too long"
@@ -164,12 +169,14 @@ class RegistryClient:
         if not isinstance(text, str) or not isinstance(kind, str | None) or not (kind or "").isprintable():
             raise self._strange(f"{where} a version {version} without a schema")
         try:
+            # JSON may hold lone surrogates, which have no UTF-8 form.
             data = text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise self._strange(f"{where} a version {version} whose schema is no text") from error
         references = found.get("references")
         if not isinstance(references, list | None):
             raise self._strange(f"{where} a version {version} whose references are no list")
+        # Registries omit the type of an Avro schema.
         return Registered(
             subject, version, number, kind or "AVRO", data, tuple(map(self._reference, references or ()))
         )
@@ -214,6 +221,7 @@ class _Cache:
     def put(self, registered: Registered) -> None:
         """Cache a version."""
         with self._lock:
+            # Removed first, so that the entry moves to the end of the order.
             before = self._found.pop((registered.subject, registered.version), None)
             self._bytes += _size(registered) - (0 if before is None else _size(before))
             self._found[registered.subject, registered.version] = registered
@@ -223,21 +231,26 @@ class _Cache:
     def forget(self, found: Registered) -> None:
         """Drop the version's subject, and all subjects that it or the dropped versions reference."""
         with self._lock:
+            # References may be circular, so each subject is dropped once.
             left, seen = {found.subject, *(one.subject for one in found.references)}, set[str]()
             while left:
                 seen |= left
                 gone = [self._found.pop(key) for key in list(self._found) if key[0] in left]
                 self._bytes -= sum(map(_size, gone))
+                # Versions of referenced subjects may have been registered again together with this one.
                 left = {one.subject for registered in gone for one in registered.references} - seen
 
 
 def _size(registered: Registered) -> int:
+    # 200 bytes for the Python objects of an entry, so that many small ones count too.
     return len(registered.text) + sum(len(one.name) + len(one.subject) for one in registered.references) + 200
 
 
 def _versions(subject: str) -> str:
+    # Subjects may contain slashes.
     return f"/subjects/{quote(subject, safe='')}/versions"
 
 
 def _is_whole(value: object, least: int, most: int) -> TypeGuard[int]:
+    # JSON's true is an int in Python.
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most

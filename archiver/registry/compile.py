@@ -1,8 +1,7 @@
-"""Compile `.proto` texts to descriptor sets in a separate process with limits.
+"""Reads folders of `.proto` files, and compiles texts to descriptor sets in a separate process with limits.
 
-The compiler sees only the given texts, the built-in files and the well-known files, and has an empty
-environment. Its time, memory and output are bounded by the settings. Its errors are reported with file and
-line.
+The compiler sees only the given texts, the built-in files and the well-known files. Its time, memory and
+output are bounded by the settings. Its errors are reported with file and line.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from archiver.config.settings import CompileSettings, ProtosSettings
 from archiver.runtime.errors import ConfigInvalid, RetryLater
 from archiver.runtime.redaction import excerpt
 
+# --- Folders of .proto files
 _ENTRIES_PER_FILE = 20
 """Folder entries to read at most, per allowed `.proto` file."""
 _DEPTH_MAX = 64
@@ -43,6 +43,7 @@ class ProtoFolders:
     def __init__(self, protos: ProtosSettings, limits: CompileSettings) -> None:
         self._protos = protos
         self._limits = limits
+        # Resolved once, because the folders may be links themselves.
         self._allowed = tuple(Path(os.path.realpath(folder)) for folder in (protos.folder, *protos.include))
         self._files = 0
         self._bytes = 0
@@ -70,18 +71,21 @@ class ProtoFolders:
     def _walk(self, folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
         """Every `.proto` below a folder, in name order."""
         real = Path(os.path.realpath(folder))
+        # A link to an enclosing folder, which is walked already.
         if real in above:
-            return  # a link to an enclosing folder, which is walked already
+            return
         if len(above) > _DEPTH_MAX:
             raise ConfigInvalid(
                 f"{folder} is nested deeper than {_DEPTH_MAX} folders; name a folder with less in it"
             )
         try:
+            # In name order, so that results and errors do not depend on the file system.
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError as error:
             raise ConfigInvalid(
                 f"the folder of .proto files {folder} cannot be read: {error.strerror or error}"
             ) from error
+        # All entries count: a folder may hold millions of files that are no schemas.
         self._entries += len(entries)
         if self._entries > _ENTRIES_PER_FILE * self._limits.files_max:
             raise ConfigInvalid(
@@ -90,9 +94,11 @@ class ProtoFolders:
             )
         for entry in entries:
             path = folder / entry.name
+            # Names become lines of the compiler's argument file, and parts of messages.
             if not entry.name.isprintable():
                 raise ConfigInvalid(f"{folder} holds {entry.name!r}, whose name cannot be printed; rename it")
             is_proto = entry.name.endswith(".proto")
+            # A file that is left out would only cause a confusing compiler error; a folder may be unrelated.
             if entry.is_symlink() and not self._inside(path):
                 if is_proto:
                     raise ConfigInvalid(
@@ -119,10 +125,13 @@ class ProtoFolders:
                 "(schema_registry.compile.files_max); name a folder with less in it"
             )
         try:
+            # Opening a named pipe would block without O_NONBLOCK.
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             with os.fdopen(descriptor, "rb") as file:
+                # Checked on the open file, because the path could be replaced in between.
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                     raise ConfigInvalid(f"{path} is no regular file; a .proto must be one")
+                # One byte beyond the bound shows that it is exceeded.
                 data = file.read(self._limits.bytes_max - self._bytes + 1)
         except OSError as error:
             raise ConfigInvalid(f"{path} cannot be read: {error.strerror or error}") from error
@@ -136,6 +145,7 @@ class ProtoFolders:
         return data
 
 
+# --- Built-in and well-known files
 FOLDER = Path(__file__).with_name("builtin_protos")
 DESCRIPTORS = FOLDER / "builtin.binpb"
 """The folder's files as a descriptor set, without their imports; written by `scripts/generate_proto.py`."""
@@ -158,7 +168,7 @@ _WELL_KNOWN = (
 
 @cache
 def builtin_texts() -> Mapping[str, bytes]:
-    """Texts by import name. The compiler has the `google/protobuf` files itself."""
+    """Texts by import name, without the `google/protobuf` files, which are part of the compiler."""
     return MappingProxyType(
         {path.relative_to(FOLDER).as_posix(): path.read_bytes() for path in sorted(FOLDER.rglob("*.proto"))}
     )
@@ -177,6 +187,7 @@ def builtin_descriptors() -> Mapping[str, descriptor_pb2.FileDescriptorProto]:
     return MappingProxyType(found)
 
 
+# --- The compiler
 _LINES_SHOWN = 20
 _OUTPUT_SHOWN_MAX = 64 * 1024
 """Bytes of the compiler's messages to read."""
@@ -184,6 +195,7 @@ _CACHED_MAX = 64
 _CACHED_BYTES_MAX = 64 * 2**20
 _ROOT = re.compile(r"^\d+/")
 """Prefix of a file name in messages: the number of its root."""
+# Lines that are no errors: blank ones, warnings, and log lines of the compiler's libraries.
 _CHATTER = re.compile(r"^\s*$|: warning: |^WARNING: |^[IW]\d{4} ")
 _PROCESS = Path(__file__).with_name("compile_process.py")
 
@@ -234,7 +246,9 @@ class ProtoCompiler:
             if digest in self._results:
                 self._results.move_to_end(digest)
                 return self._results[digest]
+        # Last among the roots, so that a file of the user takes precedence.
         builtin = {name: text for name, text in builtin_texts().items() if name not in (described or {})}
+        # Not under the lock, because it takes up to `timeout`.
         result = self._compiled([*roots, builtin], targets, where, known)
         with self._lock:
             self._results[digest] = result
@@ -251,9 +265,8 @@ class ProtoCompiler:
             with tempfile.TemporaryDirectory(prefix="archiver-protos-") as name:
                 folder = Path(name)
                 _write(folder, roots, where)
-                # The arguments are in a file, because a command line could be too long. A file of a root has
-                # the root before its name, so no name can look like an option. A described file has only its
-                # own name.
+                # A file of a root has the root before its name, so that no name is mistaken for an option. A
+                # described file has only its own name.
                 files = [f"0/{one}" if one in roots[0] else one for one in targets]
                 arguments = [
                     "--include_imports",
@@ -264,31 +277,39 @@ class ProtoCompiler:
                 if known:
                     (folder / "known").write_bytes(known)
                     arguments.insert(0, "--descriptor_set_in=known")
+                # A file, because a command line could be too long.
                 (folder / "arguments").write_text(
                     "".join(f"{argument}\n" for argument in arguments), encoding="utf-8"
                 )
                 self._run(folder, packages, where)
                 return (folder / "out").read_bytes()
         except OSError as error:
+            # A full disk or too many processes: the state of the machine, not of the schema.
             raise RetryLater(f"{where} cannot be compiled now: {error}") from error
 
     def _run(self, folder: Path, packages: Path, where: str) -> None:
         limits = self._limits
+        # The kernel limits processor time in whole seconds.
         bounds = (limits.memory_max, math.ceil(limits.timeout), limits.output_max)
+        # Isolated: no variables, no site packages, and no current folder on the path.
         command = [sys.executable, "-I", "-S", str(_PROCESS), str(packages), *map(str, bounds), "@arguments"]
+        # A file instead of a pipe: the limit of output bounds it too, and nothing has to be drained.
         with (folder / "messages").open("wb") as messages:
             try:
                 done = subprocess.run(
                     command,
                     cwd=folder,
+                    # Nothing of the daemon's environment, which may hold secrets.
                     env={"LC_ALL": "C.UTF-8"},
                     stdin=subprocess.DEVNULL,
                     stdout=messages,
                     stderr=messages,
                     timeout=limits.timeout,
+                    # A Ctrl-C in the terminal must not reach the compiler.
                     start_new_session=True,
                     check=False,
                 )
+            # The limit of processor time does not end a process that only waits.
             except subprocess.TimeoutExpired as error:
                 raise ConfigInvalid(
                     _too_much(where, f"took longer than {limits.timeout:g} s", "timeout")
@@ -302,10 +323,13 @@ class ProtoCompiler:
     def _refusal(self, code: int, output: str, where: str) -> str:
         """The message for a failed compilation."""
         limits = self._limits
+        # Soft and hard limit are equal, so the kernel may send either signal.
         if code in (-signal.SIGXCPU, -signal.SIGKILL):
             return _too_much(where, f"took more than {limits.timeout:g} s of the processor", "timeout")
+        # A failed allocation ends Python with MemoryError, and C++ with bad_alloc or abort.
         if "MemoryError" in output or "bad_alloc" in output or code == -signal.SIGABRT:
             return _too_much(where, f"needed more than {limits.memory_max:,} bytes of memory", "memory_max")
+        # Python ignores SIGXFSZ, so a write beyond the limit fails with this text.
         if "File too large" in output:
             return _too_much(where, f"gives more than {limits.output_max:,} bytes", "output_max")
         if code < 0:
@@ -321,6 +345,7 @@ def _too_much(where: str, what: str, setting: str) -> str:
 
 def _packages() -> Path:
     """The folder of the compiler's package."""
+    # Only located, because the compiler is imported in its own process.
     found = importlib.util.find_spec("grpc_tools")
     if found is None or found.origin is None:
         raise ConfigInvalid(
@@ -347,6 +372,7 @@ def _write(folder: Path, roots: Sequence[Texts], where: str) -> None:
 def _digest(roots: Sequence[Texts], targets: Sequence[str]) -> bytes:
     """A digest that differs for any two compilation tasks."""
     digest = hashlib.sha256()
+    # The length comes before each part, so that different tasks never give the same bytes.
     for part in (*(name.encode() for name in targets), b""):
         digest.update(len(part).to_bytes(8, "big") + part)
     for texts in roots:

@@ -2,8 +2,7 @@
 subject.
 
 It also applies `schema_registry.when_down` while a registry is unreachable, slow or wrong. Continuing with
-the last known schema is always logged. The ids are then marked as incomplete, so no record is called wrong
-for an id that could not be requested. No list of versions is kept between calls.
+the last known schema is always logged. No list of versions is kept between calls.
 """
 
 from __future__ import annotations
@@ -34,11 +33,8 @@ class SchemaFetcher:
         self._warned: dict[str, str] = {}
 
     def __call__(self, settings: SchemaSettings, known: SourceSchema | None) -> Fetched:
-        """See `Fetch`. Configured column names are resolved here only for a first schema.
-
-        A later schema may lack fields of an earlier one. `archiver.schema.evolution.state.decide`, which has
-        both, decides about that.
-        """
+        """See `Fetch`. Configured column names are resolved here only for a first schema."""
+        # A later schema may lack fields of an earlier one. `state.decide` has both, and decides about that.
         fetched = self._fetched(settings, known, tuple(settings.columns.items()) if known is None else ())
         return replace(
             fetched, source=replace(fetched.source, columns=tuple(sorted(settings.columns.items())))
@@ -71,6 +67,7 @@ class SchemaFetcher:
         subject = settings.subject or ""
         try:
             source, newest_id = self._subjects.fetch(settings, known)
+        # ConfigInvalid too: a registry that answers wrongly must not stop topics that have a schema.
         except (RetryLater, ConfigInvalid) as error:
             if self._settings.when_down == "wait" or not _usable(settings, known):
                 raise
@@ -80,6 +77,7 @@ class SchemaFetcher:
                 f"cannot be fetched: {error}"
             )
             self._warn_once(subject, str(error), note)
+            # Incomplete ids: a record with an id that could not be requested waits, and is no error.
             return Fetched(
                 replace(known.source(), recursion_depth=settings.recursion_depth), note, complete=False
             )

@@ -26,6 +26,7 @@ from archiver.runtime.errors import ConfigInvalid, NotFound, RetryLater
 from archiver.runtime.redaction import excerpt
 
 _REDIRECTS_MAX = 3
+# Request timeout, too early, too many requests.
 _AGAIN = frozenset({408, 425, 429})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _CHUNK = 64 * 1024
@@ -64,13 +65,16 @@ class RegistryHttp:
         self._origin = _origin(settings.url)
         self._headers = {
             "Accept": "application/vnd.schemaregistry.v1+json, application/json",
+            # A compressed response could be far larger than the bound on its bytes.
             "Accept-Encoding": "identity",
             "User-Agent": "stream-archiver",
+            # Each request has its own connection, which is cut at its own deadline.
             "Connection": "close",
             **_authorization(settings),
         }
         self._secrets = _secrets(settings, self._headers)
         self._tls = _tls(settings) if parts.scheme == "https" else None
+        # Time until which no request is sent, and the message. Replaced as a whole, so it needs no lock.
         self._down: tuple[float, str] | None = None
 
     def get(self, path: str, until_s: float) -> Any:
@@ -82,11 +86,13 @@ class RegistryHttp:
         for a refusal, an external redirect, a response that is too large, or no JSON.
         """
         settings = self._settings
+        # An outage costs a round one wait, and not one for each topic.
         if self._down is not None and self._clock.monotonic_s() < self._down[0]:
             raise RetryLater(self._down[1])
         trouble = _Failure("there is no time left")
         for attempt in range(settings.attempts_max):
             if attempt:
+                # Exponential backoff, but never beyond the caller's deadline.
                 self._clock.sleep(
                     min(settings.backoff * 2 ** (attempt - 1), max(0.0, until_s - self._clock.monotonic_s()))
                 )
@@ -98,6 +104,7 @@ class RegistryHttp:
                 self._down = None
                 return self._parsed(answer, path)
             trouble = answer
+            # Another attempt would need as much time again.
             if trouble.slow:
                 break
         message = f"the schema registry {settings.url} cannot be asked: {trouble.why}"
@@ -115,6 +122,7 @@ class RegistryHttp:
             found = _redirect_target(
                 f"{self._scheme}://{urlsplit(self._settings.url).netloc}{target}", answer.location
             )
+            # The headers hold secrets, which must not be sent to another origin.
             if _origin(found) != self._origin:
                 raise ConfigInvalid(
                     f"the schema registry {self._settings.url} redirects to "
@@ -143,8 +151,10 @@ class RegistryHttp:
                 connection.request("GET", target, headers=self._headers)
                 with connection.getresponse() as response:
                     body = self._body(response)
-                    if late.is_set():  # the apparent end is where the timer cut the connection
+                    # The timer cut the connection, which looks like the end of the response.
+                    if late.is_set():
                         return _Failure(f"it took longer than {left_s:.3g} s", slow=True)
+                    # `read1` reports no early end, but the library still counts the missing bytes.
                     if response.length:
                         return _Failure(f"its answer was cut off, {response.length:,} bytes before its end")
                     answer = _Response(response.status, response.getheader("Location") or "", body)
@@ -154,14 +164,12 @@ class RegistryHttp:
                 f"{error.verify_message}; "
                 "correct schema_registry.confluent.tls.ca"
             ) from error
-        except (
-            OSError,
-            http.client.HTTPException,
-            UnicodeError,
-        ) as error:  # UnicodeError: a host or a path that cannot be encoded
+        # UnicodeError: a host or a path that cannot be encoded.
+        except (OSError, http.client.HTTPException, UnicodeError) as error:
             if late.is_set() or isinstance(error, TimeoutError):
                 return _Failure(f"it took longer than {left_s:.3g} s", slow=reached, unreached=not reached)
             return _Failure(f"{type(error).__name__}: {excerpt(str(error))}", unreached=not reached)
+        # The registry or a proxy before it is overloaded or restarting.
         if answer.status in _AGAIN or answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return _Failure(f"it answers with status {answer.status}{self._reason(answer.body)}")
         return answer
@@ -170,20 +178,20 @@ class RegistryHttp:
     def _connection(
         self, left_s: float, late: threading.Event, opened: list[socket.socket]
     ) -> Iterator[http.client.HTTPConnection]:
-        """A connection that is cut at its deadline, because a socket's own timeout restarts with every byte.
-
-        `opened` collects its sockets. The library drops its reference while a response without a length is
-        still being read.
-        """
+        """A connection that is cut at its deadline. `opened` collects its sockets."""
         kind = http.client.HTTPConnection if self._tls is None else http.client.HTTPSConnection
         connection = kind(self._host, self._port)
 
         def cut() -> None:
             late.set()
+            # The library drops its own reference while a response without a length is still being read.
             for one in opened:
                 with contextlib.suppress(OSError):
+                    # Wakes a blocked read, which close() would not. SSLSocket.shutdown would drop its TLS
+                    # state during use.
                     socket.socket.shutdown(one, socket.SHUT_RDWR)
 
+        # A socket's own timeout restarts with every byte.
         timer = threading.Timer(left_s, cut)
         timer.daemon = True
         timer.start()
@@ -192,6 +200,7 @@ class RegistryHttp:
         finally:
             timer.cancel()
             connection.close()
+            # `cut` may be running, and must not outlive the connection.
             timer.join()
 
     def _connect(
@@ -201,13 +210,10 @@ class RegistryHttp:
         late: threading.Event,
         opened: list[socket.socket],
     ) -> None:
-        """Connect, and register the socket before its first byte, so that the TLS handshake can be cut too.
-
-        The timer sets `late` before it reads `opened`. So either the timer finds the socket, or this thread
-        finds `late` set.
-        """
+        """Connect, and register the socket before its first byte, so that a TLS handshake can be cut too."""
         port = self._port or (http.client.HTTP_PORT if self._tls is None else http.client.HTTPS_PORT)
         connection.sock = socket.create_connection((self._host, port), left_s)
+        # The timer sets `late`, then reads `opened`. So it finds the socket, or this thread finds `late` set.
         opened.append(connection.sock)
         _not_late(late)
         if self._tls is not None:
@@ -215,6 +221,7 @@ class RegistryHttp:
                 connection.sock, server_hostname=self._host, do_handshake_on_connect=False
             )
             connection.sock = protected
+            # wrap_socket detaches the plain socket, so the new one is registered too.
             opened.append(protected)
             _not_late(late)
             protected.do_handshake()
@@ -222,6 +229,7 @@ class RegistryHttp:
     def _body(self, response: http.client.HTTPResponse) -> bytes:
         bound = self._settings.answer_bytes_max
         body = bytearray()
+        # `read1` returns bytes as they arrive, so that the bound is checked early.
         while chunk := response.read1(_CHUNK):
             body += chunk
             if len(body) > bound:
@@ -247,6 +255,7 @@ class RegistryHttp:
             )
         try:
             return json.loads(body)
+        # Deeply nested JSON raises RecursionError.
         except (ValueError, RecursionError) as error:
             raise ConfigInvalid(
                 f"the schema registry {url} answers {excerpt(path)} with a body that is no JSON; is the "
@@ -262,6 +271,7 @@ class RegistryHttp:
         message = found.get("message") if isinstance(found, dict) else None
         if not isinstance(message, str) or not message:
             return ""
+        # A registry or proxy may repeat the request in its message.
         for secret in self._secrets:
             message = message.replace(secret, "***")
         return f": {excerpt(message)!r}"
@@ -298,6 +308,7 @@ def _authorization(settings: ConfluentSettings) -> dict[str, str]:
         return {}
     if auth.bearer is not None:
         token = auth.bearer.get_secret_value()
+        # http.client would refuse such a header with an error that quotes it.
         if not token.isascii() or not token.isprintable() or not token:
             raise ConfigInvalid(
                 "schema_registry.confluent.auth.bearer is no valid token: it is empty, or has characters "
@@ -322,11 +333,13 @@ def _secrets(settings: ConfluentSettings, headers: Mapping[str, str]) -> tuple[s
 def _tls(settings: ConfluentSettings) -> ssl.SSLContext:
     tls = settings.tls
     try:
+        # With a configured authority, the system's own are not loaded: it is the only trusted one.
         context = ssl.create_default_context(cafile=None if tls is None or tls.ca is None else str(tls.ca))
     except (OSError, ssl.SSLError) as error:
         raise ConfigInvalid(f"schema_registry.confluent.tls.ca cannot be used: {error}") from error
     if tls is not None and tls.certificate is not None:
         try:
+            # Without a password, OpenSSL would ask for one on the terminal.
             context.load_cert_chain(
                 str(tls.certificate), None if tls.key is None else str(tls.key), password=lambda: b""
             )

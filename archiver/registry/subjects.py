@@ -1,10 +1,10 @@
 """A registry subject as a schema source: its newest schema with all references, and the ids of all its
 versions.
 
-This module maps references to files, chooses the topic's message, and finds the schema id and message indexes
-of its records. The ids are complete as of a moment after the call began: no earlier accepted record can have
-another id. The number, depth and bytes of references are bounded, and so is the total time. A reference's
-name never becomes a path outside the compiler's folder.
+This module parses serialized schemas, maps references to files, chooses the topic's message, and finds the
+schema id and message indexes of its records. `Fetch` is the interface of all schema sources. The ids are
+complete as of a moment after the call began: no earlier accepted record can have another id. The number,
+depth and bytes of references are bounded, and so is the total time.
 """
 
 from __future__ import annotations
@@ -61,10 +61,12 @@ class Fetch(Protocol):
         ...
 
 
+# --- Serialized schemas: base64 of a FileDescriptorProto
 ELEMENTS_MAX = 100_000
 """Messages, fields and enum values that one serialized schema may declare. Each can take 100 bytes of memory
 for 2 bytes of the schema."""
 _DEPTH_MAX = 64
+# Possessive quantifiers: a long text that does not match must not cause backtracking.
 _BASE64 = re.compile(rb"[A-Za-z0-9+/\s]++={0,2}+\s*+")
 """Matches no `.proto` text with a declaration: each has a semicolon or a brace."""
 _LENGTH_DELIMITED = 2
@@ -83,13 +85,16 @@ def parse_serialized(text: bytes, name: str, where: str) -> File:
     Raises `ConfigInvalid`; its message begins with `where`.
     """
     try:
+        # Encoders may break the text into lines.
         data = base64.b64decode(b"".join(text.split()), validate=True)
+        # Before the parser, which allocates far more memory than the schema has bytes.
         _check(data, File.DESCRIPTOR)
         file = File.FromString(data)
     except (binascii.Error, DecodeError, ValueError) as error:
         raise ConfigInvalid(
             f"{where} is neither the text of a .proto file nor base64 of a FileDescriptorProto: {error}"
         ) from error
+    # The name inside is the producer's. Other schemas import the file by the name of their reference.
     file.name = name
     file.ClearField("source_code_info")
     return file
@@ -104,6 +109,7 @@ def complete_set(files: Mapping[str, File], root: str, where: str) -> bytes:
     waiting = [root]
     while waiting:
         name = waiting.pop()
+        # A reference takes precedence over the built-in file of the same name.
         file = files.get(name) or builtin_descriptors()[name]
         result.file.add().CopyFrom(file)
         for imported in file.dependency:
@@ -121,8 +127,6 @@ def complete_set(files: Mapping[str, File], root: str, where: str) -> bytes:
 def _check(data: bytes, top: Descriptor) -> None:
     """Raise `ValueError` if a serialized message has too many messages, too deep nesting, or a string that is
     not UTF-8.
-
-    The Protobuf library accepts such a string and then returns bytes for a name.
     """
     found = 0
     waiting: list[tuple[Descriptor, int, int, int]] = [(top, 0, len(data), 0)]
@@ -137,6 +141,7 @@ def _check(data: bytes, top: Descriptor) -> None:
                     raise ValueError("it is cut off")
                 field = descriptor.fields_by_number.get(tag >> 3)
                 if field is not None and field.type == FieldDescriptor.TYPE_STRING:
+                    # The Protobuf library accepts other bytes in a string, and then returns bytes for a name.
                     data[at : at + length].decode("utf-8")
                 if field is not None and field.message_type is not None:
                     found += 1
@@ -144,6 +149,7 @@ def _check(data: bytes, top: Descriptor) -> None:
                         raise ValueError(f"it declares more than {ELEMENTS_MAX:,} elements")
                     if depth >= _DEPTH_MAX:
                         raise ValueError(f"it is nested deeper than {_DEPTH_MAX} levels")
+                    # A list instead of recursion, because the data decides the depth.
                     waiting.append((field.message_type, at, at + length, depth + 1))
                 at += length
             else:
@@ -155,6 +161,7 @@ def _passed(data: bytes, wire: int, at: int, end: int) -> int:
     if wire == 0:
         return _varint(data, at, end)[1]
     size = {1: 8, 5: 4}.get(wire)
+    # Groups, which no descriptor has, or a wire type that does not exist.
     if size is None:
         raise ValueError(f"it has a field of wire type {wire}")
     return at + size
@@ -172,6 +179,7 @@ def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     raise ValueError("it is cut off")
 
 
+# --- Subjects and their references
 _INDEXES_CACHED_MAX = 100_000
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]")
 
@@ -205,8 +213,10 @@ class SubjectSource:
         try:
             newest = self._client.latest(subject, until_s)
             numbers = self._client.versions(subject, until_s)
-            if numbers and numbers[-1] != newest.version:  # soft-deleted, or registered since
-                with contextlib.suppress(NotFound):  # hard-deleted since
+            # The highest version is soft-deleted, or new. If it has changed, the subject's cache is invalid.
+            if numbers and numbers[-1] != newest.version:
+                # It may have been hard-deleted since.
+                with contextlib.suppress(NotFound):
                     self._client.refresh(subject, numbers[-1], until_s)
         except NotFound as error:
             raise ConfigInvalid(
@@ -227,11 +237,13 @@ class SubjectSource:
             )
         ids: dict[int, Indexes] = {}
         if known is not None and known.envelope is not None and known.message == message:
+            # Records of a version that was deleted for good may still arrive, so the ledger's ids stay.
             ids.update(known.envelope.ids)
         ids[newest.id] = indexes
         for number in numbers:
             self._add(ids, subject, number, message, until_s)
         envelope = Envelope(tuple(sorted(ids.items())))
+        # A later schema may lack a renamed field, about which `decide` decides.
         columns = tuple(settings.columns.items()) if known is None else ()
         return make_source(
             data, message, newest.label, settings.recursion_depth, columns, envelope
@@ -242,7 +254,9 @@ class SubjectSource:
         try:
             found = self._client.version(subject, number, until_s)
         except NotFound:
-            return  # hard-deleted between two requests
+            # The version was hard-deleted between two requests.
+            return
+        # Ids of the ledger need no compilation.
         if found.id not in ids:
             ids[found.id] = self._found_indexes(found, message, until_s)
 
@@ -251,21 +265,25 @@ class SubjectSource:
         with self._lock:
             if key in self._indexes:
                 return self._indexes[key]
+        # Not under the lock, because it can take seconds. Two threads may compile the same version.
         indexes = self._compiled_indexes(found, message, until_s)
         with self._lock:
             self._indexes[key] = indexes
+            # The oldest entry goes first; it can be computed again.
             if len(self._indexes) > _INDEXES_CACHED_MAX:
                 self._indexes.popitem(last=False)
         return indexes
 
     def _compiled_indexes(self, found: Registered, message: str, until_s: float) -> Indexes:
+        # Empty indexes: the id is known, and a record with it is a decode error.
         if found.kind != PROTOBUF:
             return ()
         try:
             data = self._compiled(found, until_s)
         except ConfigInvalid:
+            # A version that does not compile halts the topic, unless an operator has withdrawn it.
             if self._client.is_deleted(found, until_s):
-                return ()  # the version was withdrawn
+                return ()
             raise
         return message_indexes(_root_file(data, _root_name(found)), message)
 
@@ -280,6 +298,7 @@ class SubjectSource:
             for name, text in texts.items()
             if is_serialized(text)
         }
+        # Nothing is left to compile, so the compiler need not be installed.
         if len(described) == len(texts):
             return complete_set(described, root, registered.label)
         left = {name: text for name, text in texts.items() if name not in described}
@@ -314,6 +333,7 @@ class _Closure:
         for reference in registered.references:
             name = _import_name(reference, registered)
             owner = self._owners.get(name)
+            # Checked along the path only: two branches may refer to the same schema.
             passed = [
                 one for one in above if (one.subject, one.version) == (reference.subject, reference.version)
             ]
@@ -323,6 +343,7 @@ class _Closure:
             if owner is not None and (owner.subject, owner.version) == (reference.subject, reference.version):
                 continue
             found = self._found(reference, registered)
+            # Different versions with equal text are the same file.
             if owner is not None and self._texts[name] != found.text:
                 raise ConfigInvalid(
                     f"{above[0].label} imports {name} twice, as version {owner.version} of subject "
@@ -334,6 +355,7 @@ class _Closure:
             self._follow(found, (*above, found))
 
     def _found(self, reference: Reference, referring: Registered) -> Registered:
+        # Counted before the request, so that references bound the number of requests.
         self._count += 1
         if self._count > self._settings.references_max:
             raise ConfigInvalid(
@@ -369,10 +391,12 @@ class _Closure:
 def _import_name(reference: Reference, referring: Registered) -> str:
     """The name of a reference, checked to be a relative path below a folder."""
     name = reference.name
+    # The compiler gets each text as a file of this name, which must stay inside its folder.
     parts = name.split("/")
     if (
         not name.isprintable()
         or {"", ".", ".."} & set(parts)
+        # The longest file name of common file systems.
         or any(len(part.encode()) > 255 for part in parts)
         or "\\" in name
     ):
@@ -393,6 +417,7 @@ def _root_name(registered: Registered) -> str:
     """The file name of a subject's own schema: stable per subject, in a folder name that imports do not
     use.
     """
+    # Shortened to fit a file name. One schema has one root, so names need not differ between subjects.
     return f"__subject__/{_PLAIN.sub('_', registered.subject)[:100]}.proto"
 
 
@@ -416,6 +441,7 @@ def _message(
                 f"its messages are: {names}"
             )
         return configured
+    # A topic keeps its message even if another one becomes the first.
     if known is not None and message_indexes(home, known.message):
         return known.message
     if not home.message_type:
@@ -426,8 +452,6 @@ def _message(
 def message_indexes(file: descriptor_pb2.FileDescriptorProto, message: str) -> Indexes:
     """The indexes of a message in its file, as in envelopes: its number at each nesting level, from 0; empty
     if absent.
-
-    Synthetic messages of map entries are not counted, because they are not in the schema's text.
     """
     prefix = f"{file.package}." if file.package else ""
     if not message.startswith(prefix):
@@ -439,6 +463,7 @@ def message_indexes(file: descriptor_pb2.FileDescriptorProto, message: str) -> I
         if name not in names:
             return ()
         indexes.append(names.index(name))
+        # Serializers for Java count messages of the text, which has no messages for map entries.
         level = [one for one in level[indexes[-1]].nested_type if not one.options.map_entry]
     return tuple(indexes)
 
