@@ -73,6 +73,7 @@ def _definition(name: str, item: dict[str, Any]) -> str:
             names = ("element",) if kind["type"] == "list" else ("key", "value")
             parts = [(kind[f"{part}-id"], part, {"type": kind[part]}) for part in names]
         inside = f", children: {_children(parts)}"
+    # Names inside structs come from the schema too: a renamed field is found by its id.
     return f"{{name: {literal(name)}, type: {literal(_type(kind))}, default_value: NULL{inside}}}"
 
 

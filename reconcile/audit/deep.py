@@ -689,7 +689,7 @@ class RowProof:
         self._read_archives(ledger, others)
         self._read_intake(topic_id, others.works, intake)
         views = [self._file_view(work, reread=False) for work in (*read.works, *others.works)]
-        # A damaged archive must not make rows of other writers look altered.
+        # Against a damaged archive, intact rows of other writers would count as altered.
         sound = {view.path for view in views if not view.faults}
         files = [work.file for work in (*read.works, *others.works) if work.view.path in sound]
         lacking: dict[int, list[tuple[Range, str]]] = {}

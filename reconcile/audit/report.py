@@ -139,7 +139,7 @@ class Audit:
     def _read_views(
         self, ledger: Callable[[], LedgerFold], intake: Callable[[], Backlog], scope: Scope | None
     ) -> _Views:
-        """All views as of now. In this order of reads a newer state never looks like a fault."""
+        """All views as of now. In this order of reads a newer state never appears as a fault."""
         # The ledger is first: a table that is loaded later contains what it records, and may be ahead.
         known = ledger()
         # Only for topics and gaps. The offsets come from the second read below.
@@ -236,6 +236,7 @@ class Audit:
         """Traces of the given topics in intake files that the log does not reference. An empty log needs no
         such check.
         """
+        # With an empty log every intake file would be unnamed; `_anything` covers that case.
         if not topics or intake.next_index == 0:
             return UnnamedIntake()
         try:
@@ -414,6 +415,7 @@ def _chosen(intake: Backlog, scope: Scope | None, unlogged: Sequence[TopicSettin
         if intake.fold.deleted_named(name) is not None:
             raise NotFound(f"topic {name} was deleted; `archiver topics list` shows those there are")
         raise no_topic(name, intake.topics_by_name)
+    # A topic that the log lacks has its partitions from the configuration.
     count = unlogged[0].partitions if topic is None else topic.partitions
     beyond = [partition for partition in sorted(numbers or ()) if partition >= count]
     if beyond:
@@ -480,6 +482,7 @@ def _lost_topic(
         *range(settings.partitions),
         *(place.partition for folder in folders for place in folder.partitions),
     }
+    # The table is preferred: several folders may have the same topic name.
     topic_id = table.topic_id or (folders[0].topic_id if folders else None)
     why = (
         f"the configured topic {settings.name} is not in the intake log, but {' and '.join(proofs)}; "

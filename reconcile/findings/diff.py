@@ -79,6 +79,7 @@ others compare the ledger with another view."""
 
 def differences(topics: Sequence[TopicSnapshot], folder: FolderSnapshot) -> list[Finding]:
     """Every finding, by topic, kind and partition."""
+    # Sorted, so that equal views give the findings in the same order.
     return sorted(chain(_of_topics(topics), _of_folder(folder)), key=order)
 
 

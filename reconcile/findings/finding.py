@@ -73,6 +73,7 @@ def order(finding: Finding) -> tuple[str, int, int, str]:
         finding.topic or "",
         # The order of `IDS`: the most severe kinds come first.
         list(IDS).index(finding.id),
+        # Findings of the whole topic come before those of its partitions.
         -1 if finding.partition is None else finding.partition,
         finding.what,
     )

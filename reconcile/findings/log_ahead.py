@@ -13,6 +13,7 @@ ID = "log-ahead"
 
 def of_folder(folder: FolderSnapshot) -> Iterator[Finding]:
     """At most one. It ends when the clock reaches that time."""
+    # The collector compares with `intake.clock_skew_max`, so a small skew gives no finding.
     if folder.log_ahead is None:
         return
     yield Finding(

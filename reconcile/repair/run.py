@@ -153,6 +153,7 @@ class ReconcileRun:
             if attempt == ATTEMPTS_MAX - 1:
                 found = _reportable(seen, after, found, steady)
                 break
+            # A round in progress appends for a moment, then the ledger is steady again.
             parts.clock.sleep(ATTEMPT_PAUSE_S)
         _count(report, seen)
         return found

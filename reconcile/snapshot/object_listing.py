@@ -53,6 +53,7 @@ def archive_folders(objects: ObjectStore) -> ArchiveFolders:
     topics: dict[TopicId, dict[int, Reach]] = {}
     example: str | None = None
     for info in objects.list(paths.ARCHIVE_PREFIX):
+        # Any object proves that the folder was used before.
         example = example or info.key
         topic_id = TopicId(info.key.removeprefix(paths.ARCHIVE_PREFIX).partition("/")[0])
         partitions = topics.setdefault(topic_id, {})
@@ -99,6 +100,7 @@ def unnamed_intake(objects: ObjectStore, named: Collection[str], topics: Collect
             break
         opened += 1
         try:
+            # One column is enough, so most of the file is not fetched.
             with objects.open_input(info.key) as source:
                 names = set(pq.read_table(source, columns=["topic"]).column("topic").unique().to_pylist())
         except (ArchiverError, pa.ArrowException, OSError) as error:

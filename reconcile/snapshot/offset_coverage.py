@@ -62,6 +62,7 @@ def merge(ranges: Iterable[Range]) -> tuple[Range, ...]:
     for low, high in sorted(ranges):
         if high <= low:
             continue
+        # `<=`: ranges that only touch become one.
         if merged and low <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], high))
         else:
@@ -74,6 +75,7 @@ def subtract(ranges: Sequence[Range], removed: Sequence[Range]) -> tuple[Range, 
     left: list[Range] = []
     position = 0
     for low, high in ranges:
+        # Both inputs ascend, so each removed range is passed once.
         while position < len(removed) and removed[position][1] <= low:
             position += 1
         # A second index, because a removed range may reach into the next range.
@@ -121,6 +123,7 @@ def _depths(spans: Iterable[Range]) -> Iterator[tuple[int, int, int]]:
     depth = 0
     reached = 0
     for at in sorted(steps):
+        # A depth of 0 is a hole between spans.
         if depth:
             yield reached, at, depth
         depth += steps[at]

@@ -155,6 +155,7 @@ class TopicSnapshot:
             self.view.unreadable is None
             and self.view.absent is None
             and (
+                # Without a table (kind parquet) the archives stand for its rows.
                 table is None
                 or (table.mismatch is None and table.doubt is None and table.contradiction is None)
             )

@@ -175,6 +175,7 @@ class CleanReport:
             return WRONG
         if self.error is not None:
             return exit_code(self.error)
+        # Topics in doubt keep everything until a later run can read them.
         return UNKNOWN if self.doubted or any(topic.why for topic in self.compacted) else FINE
 
     def to_json(self) -> dict[str, object]:
