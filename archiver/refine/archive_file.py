@@ -85,6 +85,7 @@ class Footer:
             "epoch": str(self.epoch),
             "schema": str(self.schema),
             "records_digest": self.records_digest.hex(),
+            # The placeholder has the length of the checksum, so `seal` can overwrite it in place.
             SEAL_KEY: UNSEALED,
         }
         return {_PREFIX + name: text for name, text in texts.items()}
@@ -170,6 +171,7 @@ class ArchiveWriter:
         with _spooling("write to"):
             writer = self._writer()
             table = pa.Table.from_batches(self._pending, schema=self._columns.schema)
+            # The size makes it one row group; by default pyarrow would begin another after 1 Mi rows.
             # At least 1: pyarrow refuses a row group size of 0.
             writer.write_table(table, row_group_size=max(1, table.num_rows))
         self._floats.add(table)
@@ -196,9 +198,11 @@ class ArchiveWriter:
             # Without any row this writer was opened just now, and writes the schema alone.
             writer.add_key_value_metadata(footer.values())
             writer.close()
+            # The checksum is of the footer, so the file must be closed before it is known.
             with self._path.open("r+b") as file:
                 seal(file)
                 file.seek(0)
+                # Hashed after sealing: the ledger names the bytes that are uploaded.
                 sha256 = hashlib.file_digest(file, "sha256").digest()
             # Read the footer back from the file, so that statistics describe what readers will see.
             metadata = pq.read_metadata(self._path)
@@ -209,6 +213,7 @@ class ArchiveWriter:
     def discard(self) -> None:
         """Close and remove the spool file; allowed in every state."""
         self._pending, self.pending_rows, self.pending_bytes = [], 0, 0
+        # Cleanup must not replace the error that led to it.
         with contextlib.suppress(OSError, pa.ArrowException):
             if self._opened is not None:
                 self._opened.close()
@@ -223,6 +228,7 @@ class _Spooling(contextlib.AbstractContextManager[None]):
         self._doing = doing
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        # Arrow raises errors of the file system as `OSError` too.
         if isinstance(error, OSError) and not isinstance(error, ArchiverError):
             raise RetryLater(
                 f"cannot {self._doing} a spool file ({error}); make room there, the next run tries again"
@@ -249,6 +255,7 @@ def _open_writer(path: Path, columns: Columns, zstd_level: int, encodings: Encod
         write_statistics=[leaf.path for leaf in columns.measured if not leaf.floating],
         write_page_checksum=True,
         store_schema=False,
+        # Declares the order that the rows have: ingest times never decrease along the offsets.
         sorting_columns=[
             pq.SortingColumn(order[path])
             for path in ("kafka.ingest_timestamp", "kafka.offset")
@@ -267,6 +274,7 @@ def store_archive(objects: ObjectStore, key: str, spooled: SpooledArchive) -> St
         failpoints.reach("archive.upload.before")
         objects.create_from_file(key, spooled.path)
         failpoints.reach("archive.upload.after")
+    # Mostly an earlier attempt at the same plan stored it.
     except KeyExists:
         return _adopt(objects, key, spooled)
     except OutcomeUnknown as error:
@@ -302,6 +310,7 @@ def _adopt(objects: ObjectStore, key: str, spooled: SpooledArchive) -> StoredArc
             metadata = pq.read_metadata(source)
     except NotFound as error:
         raise RetryLater(f"{key} was there and is gone; the next run tries again") from error
+    # An object is never replaced, not even a damaged one: an operator must decide.
     except (Corrupted, pa.ArrowInvalid) as error:
         return Conflict(f"{key} exists and is no whole archive ({error}); move it away, then archive again")
     theirs, ours = (
@@ -314,6 +323,7 @@ def _adopt(objects: ObjectStore, key: str, spooled: SpooledArchive) -> StoredArc
                 f"{key} exists with {_PREFIX}{name} {theirs.get(name)!r}, ours is {ours[name]!r}; find "
                 "out who wrote it and move it away"
             )
+    # The ledger records the schema version of the existing object, so its footer must state one.
     if metadata.num_rows != spooled.metadata.num_rows or not theirs.get("schema", "").isdigit():
         return Conflict(
             f"{key} exists with {metadata.num_rows} rows, ours has {spooled.metadata.num_rows}; find "
@@ -340,6 +350,7 @@ class Upload(Future[StoredArchive | Conflict]):
 
     def run(self, objects: ObjectStore, key: str, spooled: SpooledArchive) -> None:
         """Store it as `store_archive` does, unless another thread has started to."""
+        # A job may run twice: in the pool, and in the caller that could start no thread (`Uploads.begin`).
         if not self._claim.acquire(blocking=False):
             return
         try:
@@ -370,6 +381,7 @@ class Uploads:
     ) -> None:
         """Wait for all uploads that were started; the timeouts of the store bound this."""
         if self._pool is not None:
+            # Jobs that still wait in the queue are carried out: their callers may ask for the result.
             self._pool.shutdown()
 
     def begin(self, key: str, spooled: SpooledArchive) -> Upload:
@@ -404,6 +416,7 @@ def describe_archive(objects: ObjectStore, found: FoundArchive, cluster_id: str)
             source.seek(0)
             metadata = pq.read_metadata(source)
     except ArchiverError as error:
+        # The ledger or the listing has named the object, so its absence is damage and no wrong input.
         if isinstance(error, NotFound):
             raise Corrupted(
                 f"{found.key} is gone; offsets {found.base} to {found.end - 1} are in it"
@@ -413,6 +426,7 @@ def describe_archive(objects: ObjectStore, found: FoundArchive, cluster_id: str)
         damage = Corrupted(
             f"{found.key} cannot be read ({error}); offsets {found.base} to {found.end - 1} are in it"
         )
+        # A lack of memory or files says nothing about the bytes.
         raise passing(error, found.key) or damage from error
     footer = check_footer(found, metadata, cluster_id)
     expected = found.end - found.base - sum(high - low for low, high in footer.gaps)
@@ -422,6 +436,7 @@ def describe_archive(objects: ObjectStore, found: FoundArchive, cluster_id: str)
             "altered"
         )
     columns = Columns.of(metadata.schema.to_arrow_schema())
+    # The values were not counted, so floating-point columns get no bounds.
     counted = describe(metadata, columns, {})
     data_file = DataFile(
         path=objects.uri(found.key),

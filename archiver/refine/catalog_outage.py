@@ -31,8 +31,10 @@ def check_known(
     The table certainly has the columns of the newest version that archives were written with: it was loaded
     before the first of them.
     """
+    # A table that was never loaded may not exist, and no columns are known.
     if ledger.table_uuid is None or not ledger.written_version:
         raise away
+    # A recorded version without archives may not have reached the table yet.
     if schema not in history or schema.version != ledger.written_version:
         raise RetryLater(
             f"{away}; the schema of topic {topic} has changed, and its records wait in intake for the "
@@ -48,6 +50,7 @@ def check_granularity(
 
     It has one if the topic has such archives: the table gets the spec before the first of them is written.
     """
+    # Pending archives first: they answer mostly, and the listing is then never requested.
     pending = (item.archive.key for item in ledger.pending if item.archive.key)
     stored = (item.key for item in objects.list(data_prefix(ledger.topic_id)))
     known = (parse_archive_key(key) for key in chain(pending, stored))
@@ -69,6 +72,7 @@ def limit_plans(plans: Sequence[Plan], room_of: dict[str, int]) -> list[Plan]:
     The remaining plans of a partition still begin where its archives end. Partitions share the capacity
     evenly.
     """
+    # By turns: the first plan of every partition, then the second, until the capacity is used.
     in_order = sorted(plans, key=lambda plan: (plan.topic_id, plan.partition, plan.base))
     turns: dict[TopicPartition, int] = defaultdict(int)
     asked: list[tuple[int, int]] = []
@@ -79,6 +83,7 @@ def limit_plans(plans: Sequence[Plan], room_of: dict[str, int]) -> list[Plan]:
     left, taken = dict(room_of), set[int]()
     for _, index in sorted(asked):
         name = in_order[index].topic
+        # A dropped plan drops the later ones of its partition too, so no hole arises.
         if left.get(name, 1) > 0:
             taken.add(index)
             if name in left:

@@ -117,6 +117,7 @@ def _leaves_of(
     if pa.types.is_struct(kind):
         for index in range(kind.num_fields):
             yield from _leaves_of(kind.field(index), f"{path}.", (*place, index), repeated=repeated)
+    # Parquet's names of the children, which may differ from Arrow's.
     elif pa.types.is_map(kind):
         yield from _leaves_of(kind.key_field, f"{path}.key_value.", place, repeated=True, name="key")
         yield from _leaves_of(kind.item_field, f"{path}.key_value.", place, repeated=True, name="value")
@@ -126,6 +127,7 @@ def _leaves_of(
         metadata = column.metadata or {}
         if _FIELD_ID not in metadata:
             raise Corrupted(f"column {path} has no field id; the file was not written by this archiver")
+        # No place inside a list or map: its values are not one per row.
         yield Leaf(path, int(metadata[_FIELD_ID]), kind, repeated, () if repeated else place)
 
 
@@ -138,6 +140,7 @@ def describe(
     `floats`: what the writer counted of floating-point columns, by field id; empty for a file that was found
     in the store.
     """
+    # Columns are matched by position, so a different count would mix up their statistics.
     if len(columns.leaves) != metadata.num_columns:
         raise Corrupted(f"a footer lists {metadata.num_columns} columns, its schema {len(columns.leaves)}")
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
@@ -153,9 +156,11 @@ def describe(
         found.column_sizes[leaf.field_id] = sum(chunk.total_compressed_size for chunk in chunks)
         found.value_counts[leaf.field_id] = sum(chunk.num_values for chunk in chunks)
         if leaf.field_id in floats:
+            # Before the statistics are read: the footer has none for these columns.
             _add_counted(found, leaf, floats[leaf.field_id])
             continue
         statistics = [chunk.statistics for chunk in chunks]
+        # One row group without statistics leaves the whole column unknown.
         if any(one is None for one in statistics):
             continue
         if all(one.has_null_count for one in statistics):
@@ -197,10 +202,12 @@ def _add_bounds(found: FileStatistics, leaf: Leaf, chunks: list[Any]) -> None:
         highs.append(_comparable(leaf.type, statistics.max_raw))
     if not lows:
         return
+    # Truncated towards the outside: a bound may be too wide, never too narrow.
     lower = single_value(leaf.type, truncate_down(min(lows)))
     if lower is not None:
         found.lower_bounds[leaf.field_id] = lower
     highest = truncate_up(max(highs))
+    # Without a representable upper bound the column keeps its lower bound alone.
     upper = None if highest is None else single_value(leaf.type, highest)
     if upper is not None:
         found.upper_bounds[leaf.field_id] = upper
@@ -208,6 +215,7 @@ def _add_bounds(found: FileStatistics, leaf: Leaf, chunks: list[Any]) -> None:
 
 def _comparable(kind: pa.DataType, raw: Any) -> Any:
     """A raw statistic as a value whose order is the column's."""
+    # Parquet stores decimals big-endian in two's complement, whose byte order is not numeric.
     if pa.types.is_decimal(kind) and isinstance(raw, bytes):
         return int.from_bytes(raw, "big", signed=True)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -228,6 +236,7 @@ def truncate_up(value: Any) -> Any | None:
     if isinstance(value, str) and len(value) > TRUNCATE_LENGTH:
         return _string_above(value[:TRUNCATE_LENGTH])
     if isinstance(value, bytes) and len(value) > TRUNCATE_LENGTH:
+        # 0xff cannot be incremented, so the byte before is.
         kept = value[:TRUNCATE_LENGTH].rstrip(b"\xff")
         return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
     return value
@@ -237,6 +246,7 @@ def _string_above(prefix: str) -> str | None:
     """The smallest string above every string with this prefix, without surrogates: they are no characters."""
     for end in range(len(prefix), 0, -1):
         following = ord(prefix[end - 1]) + 1
+        # Surrogates cannot be encoded as UTF-8; the next character is U+E000.
         if 0xD800 <= following <= 0xDFFF:
             following = 0xE000
         if following <= 0x10FFFF:
@@ -256,6 +266,7 @@ def single_value(kind: pa.DataType, value: Any) -> bytes | None:
         return str(value).encode("utf-8")
     if pa.types.is_decimal(kind):
         unscaled = int(value.scaleb(kind.scale)) if isinstance(value, decimal.Decimal) else int(value)
+        # Iceberg: big-endian two's complement in the fewest bytes; the sign needs one bit.
         size = (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
         return unscaled.to_bytes(size, "big", signed=True)
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
@@ -304,6 +315,7 @@ def _counted(values: Any) -> FloatColumn:
     nans = pc.sum(pc.is_nan(values)).as_py() or 0
     extremes = pc.min_max(values).as_py()
     low, high = extremes["min"], extremes["max"]
+    # A bound would be wrong: engines order NaN above every number, `min_max` ignores it.
     if nans or low is None:
         return FloatColumn(values.null_count, nans, None, None)
     # Iceberg orders -0.0 before +0.0, and a minimum of equal zeros may be either.
@@ -314,6 +326,7 @@ def _both(one: FloatColumn, other: FloatColumn) -> FloatColumn:
     nulls, nans = one.null_count + other.null_count, one.nan_count + other.nan_count
     lows = [column.low for column in (one, other) if column.low is not None]
     highs = [column.high for column in (one, other) if column.high is not None]
+    # A NaN in any row group makes the bounds of the whole file unsure.
     if nans or not lows:
         return FloatColumn(nulls, nans, None, None)
     return FloatColumn(nulls, 0, min(lows), max(highs))

@@ -45,6 +45,7 @@ def run_bundle(task: TaskDescriptor, objects: ObjectStore | None = None) -> Iter
     is written below the mount point of a folder that is gone.
     """
     store = open_store(task.place, task.cluster_id) if objects is None else objects
+    # Kept over all passes of the task, because compiling descriptors is costly.
     topics: dict[TopicId, TopicRows] = {}
     with Uploads(store, task.options.uploads_max) as uploads:
         for plans in written_together(task.plans, task.options.open_writers_max, task.options.writer_bytes):
@@ -101,10 +102,12 @@ class _Demultiplexer:
             for parts in self._reader.through(parts_to_read([work.plan for work in self._works])):
                 yield from self._read(parts)
                 yield from self._stored(self._task.options.uploads_max)
+            # What is still open here lacks segments; `finish` reports that, so no plan is without a result.
             for owner, work in list(self._open.items()):
                 yield from self._finish(owner, work)
             yield from self._stored(0)
         finally:
+            # Reads in progress and spool files must not outlive a task that ends early.
             self._reader.close()
             for work in self._open.values():
                 work.writer.discard()
@@ -140,6 +143,7 @@ class _Demultiplexer:
 
         A row group that cannot be read fails the plans that need it; reading continues after it.
         """
+        # Plans may have failed since the file was read ahead.
         remaining = self._still_needed(parts)
         while remaining:
             taken = 0
@@ -172,14 +176,16 @@ class _Demultiplexer:
         self._held_bytes += part.raw_bytes + ROW_OVERHEAD_BYTES * part.rows
         try:
             trimmed, start = _trimmed(records, part)
-        except Exception as error:  # noqa: BLE001 - the plans that need it fail, so that none continues without it
+        except Exception as error:  # noqa: BLE001 - the plans that need it fail
             for owner, *_ in part.lines:
                 yield from self._fail(owner, *_error_of(error))
             return
         for owner, place, first, rows in part.lines:
             work = self._works[owner]
+            # It has failed; another plan needs the same row group.
             if work.ended:
                 continue
+            # Slicing beyond the end would silently give fewer rows.
             if first + rows > records.num_rows:
                 yield from self._fail(
                     owner, *_intake_error(beyond(part.file, part.row_group, records.num_rows))
@@ -208,6 +214,7 @@ class _Demultiplexer:
         """
         limit = self._task.options.buffer_bytes
         if self._pinned_bytes > self._pinned_next:
+            # Counting visits every writer, so it is repeated only after some growth.
             self._pinned_next = self._pinned_bytes + limit // 16
             self._held_bytes = self._count_held()
             unneeded_bytes = self._pinned_bytes - sum(
@@ -221,7 +228,9 @@ class _Demultiplexer:
                         work.writer.detach()
                     except Exception as error:  # noqa: BLE001 - no error of one plan may stop another plan
                         yield from self._fail(owner, *_error_of(error))
+                # Every piece is a copy now, so no row group is referred to.
                 self._pinned_bytes, self._pinned_next = 0, limit // 4
+        # The estimate may be too high, so the exact number decides.
         if self._held_bytes > limit:
             self._held_bytes = self._count_held()
         while self._held_bytes > limit and self._open:
@@ -244,6 +253,7 @@ class _Demultiplexer:
         except Exception as error:  # noqa: BLE001 - no error of one plan may stop another plan
             yield from self._fail(owner, *_error_of(error))
             return
+        # Its records are written. Only the outcome of the last upload is open.
         self._end(owner)
         self._uploading.append(work)
         yield from self._stored(self._task.options.uploads_max)
@@ -275,6 +285,7 @@ class _Demultiplexer:
     def _end(self, owner: int) -> None:
         work = self._open.pop(owner)
         work.ended = True
+        # Frees the records now: other plans of the task may run for long.
         work.writer.discard()
 
 
@@ -292,6 +303,7 @@ def _intake_error(error: Exception) -> tuple[ErrorKind, str]:
     """What an error of reading intake means for the plans that need the bytes."""
     if isinstance(error, NotFound) or isinstance(error.__cause__, NotFound):
         return "missing", str(error)
+    # Arrow's lack of memory is an `ArrowException` too, and says nothing about the bytes.
     if isinstance(error, pa.ArrowException) and not isinstance(error, MemoryError):
         return "corrupted", f"{type(error).__name__}: {error}"
     return _error_of(error)
@@ -304,6 +316,7 @@ def _error_of(error: Exception) -> tuple[ErrorKind, str]:
         return "retry", why
     if isinstance(error, Corrupted):
         return "corrupted", why
+    # A full disk or short memory on this worker; another run may succeed.
     if isinstance(error, OSError | MemoryError):
         return "retry", f"{type(error).__name__}: {why}"
     if isinstance(error, ArchiverError):
@@ -313,6 +326,7 @@ def _error_of(error: Exception) -> tuple[ErrorKind, str]:
 
 RESULT_SCHEMA = pa.schema([pa.field("result", pa.binary())])
 
+# Per process: arming again would reset the counts of the failpoints.
 _armed_with: list[str] = [""]
 
 

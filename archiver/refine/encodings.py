@@ -110,8 +110,10 @@ def _samples(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
     are short.
     """
     long = [batch for batch in batches if batch.num_rows >= SAMPLE_ROWS]
+    # Neighbours are what is measured, so a sample must not be put together from short batches.
     if not long:
         return []
+    # With a single batch the second sample comes after the first, so that no row is in both.
     last = long[-1].slice(SAMPLE_ROWS) if len(long) == 1 else long[-1]
     start = max(0, last.num_rows - SAMPLE_ROWS)
     return [
@@ -157,8 +159,10 @@ def _of_numbers(samples: list[npt.NDArray[np.int64]]) -> str | None:
         return "DELTA_BINARY_PACKED"
     together = np.sort(np.concatenate(samples))  # faster than numpy.unique
     distinct = 1 + int(np.count_nonzero(together[1:] != together[:-1]))
+    # Values that seldom repeat would fill the dictionary.
     if distinct * _REPEATED > len(together):
         return "DELTA_BINARY_PACKED"
+    # A dictionary index needs the bits of `distinct - 1`; the smaller of the two wins.
     return None if (distinct - 1).bit_length() < _delta_bits(samples) else "DELTA_BINARY_PACKED"
 
 
@@ -167,13 +171,16 @@ def _delta_bits(samples: list[npt.NDArray[np.int64]]) -> float:
     widths: list[float] = []
     for numbers in samples:
         deltas = np.diff(numbers)
+        # A block is packed at one bit width; the incomplete last block is left out.
         blocks = deltas[: len(deltas) // _MINIBLOCK * _MINIBLOCK].reshape(-1, _MINIBLOCK)
+        # Float, because the difference of two 64-bit deltas can overflow.
         spans = blocks.max(axis=1).astype(np.float64) - blocks.min(axis=1)
         widths += np.ceil(np.log2(spans + 1)).tolist()
     return sum(widths) / len(widths) if widths else 0.0
 
 
 def _numbers(array: pa.Array[Any]) -> npt.NDArray[np.int64]:
+    # Arrow casts date32 to int32 only.
     plain = array.cast(pa.int32()) if pa.types.is_date32(array.type) else array
     found: npt.NDArray[np.int64] = plain.cast(pa.int64()).to_numpy(zero_copy_only=False)
     return found
@@ -188,6 +195,7 @@ def _of_texts(samples: list[pa.Array[Any]], times: float) -> str | None:
         return None
     distinct = _distinct(samples, different)
     size = sum(one.get_total_buffer_size() for one in samples) / count
+    # The dictionary is of the whole row group, and the sample shows only a part of it.
     if distinct * _REPEATED_TEXTS <= count * times and distinct * size <= DICTIONARY_BYTES_MAX:
         return None
     shared = np.concatenate([_shared(sample.slice(0, _NEIGHBOURS)) for sample in samples])
@@ -201,10 +209,12 @@ def _distinct(samples: list[pa.Array[Any]], different: list[pa.Array[Any]]) -> f
     `different`: the distinct values of each sample.
     """
     if len(samples) == 1 or min(map(len, samples)) < _NEIGHBOURS:
+        # Two halves of one sample stand for two samples.
         longest = max(samples, key=len)
         different = [longest.slice(0, len(longest) // 2).unique(), longest.slice(len(longest) // 2).unique()]
     one, other = different
     both = len(one) + len(other) - len(arrow.concat_arrays([one, other]).unique())
+    # No common value: the column may have any number of values.
     return len(one) * len(other) / both if both else math.inf
 
 
@@ -215,10 +225,12 @@ def _shared(texts: pa.Array[Any]) -> npt.NDArray[np.int64]:
     plain: Any = texts.take(arrow.array(np.arange(len(texts))))  # without an offset
     _, offsets, data = plain.buffers()
     ends = np.frombuffer(offsets, np.int32, len(plain) + 1)
+    # One zero byte where all texts are empty, so that indexing below works.
     held = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
     longest = int(np.diff(ends).max(initial=0))
     places = ends[:-1, None] + np.arange(min(longest, _SHARED_MAX))
     there = places < ends[1:, None]
+    # Places beyond a text read some other byte; `there` excludes them.
     values = held[np.minimum(places, len(held) - 1)]
     alike = (values[1:] == values[:-1]) & there[1:] & there[:-1]
     shared: npt.NDArray[np.int64] = np.logical_and.accumulate(alike, axis=1).sum(axis=1)

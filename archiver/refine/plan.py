@@ -8,9 +8,8 @@ it never makes a plan shorter.
 
 Every plan is in exactly one bundle, and a bundle becomes one task. A task reads each of its intake files
 once, so plans over the same files belong together: reading a file once per partition would cost far more
-requests than the records are worth. Large plans stand alone, so that every core has work. The number of plans
-written at a time is bounded by what their writers hold. A thousand archives of some kB hold no more than one
-of some MB, and dividing them would read every file again for each part.
+requests than the records are worth. The number of plans written at a time is bounded by what their writers
+hold.
 """
 
 from __future__ import annotations
@@ -88,9 +87,11 @@ def plan_partition(
         return []
     needed = segments.where((segments.bases < stable) & (segments.ends > start))
     inside = merged(gaps, start, stable)
+    # With gaps, or if the fast check fails, the slow one finds the offset to report.
     if inside or not _is_chain(needed, start, stable):
         _check_chain(topic, tp[1], needed, inside, start, stable)
     groups = _groups(needed, _sizes(needed, start, stable), max_bytes)
+    # The range begins at the watermark, so gaps before the first record belong to the first plan.
     bases = [start, *(int(group.bases[0]) for group, _ in groups[1:])]
     ends = [*bases[1:], stable]
     taken = _gaps_by_end(inside, ends)
@@ -161,6 +162,7 @@ def _check_chain(
     for base, end, kind in spans:
         if base > reached:
             break
+        # An overlap is never resolved here: either entry could be the wrong one.
         if base < reached:
             claims = (
                 f"two intake {kind} claim offset {base}"
@@ -184,7 +186,8 @@ def _groups(needed: Segments, sizes: Sequence[int], max_bytes: int) -> list[tupl
     at least one run.
     """
     total = sum(sizes)
-    if total < max_bytes:  # most partitions, and then their segments are many and small
+    # Most partitions end here, and their segments are many and small.
+    if total < max_bytes:
         return [(needed, total)]
     groups: list[tuple[Segments, int]] = []
     first = group_bytes = 0
@@ -231,15 +234,18 @@ def bundle(
     # Whole waves of tasks: with three equal tasks on two cores, one core is idle for half of the second wave.
     waves = max(1, -(-work_bytes // max(1, cores * task_bytes)))
     share_bytes = -(-work_bytes // (max(1, cores) * waves))
+    # An equal share per core and wave, not below what a task is worth, never above its bound.
     target_bytes = max(1, min(task_bytes, max(share_bytes, min(task_bytes_min, task_bytes))))
     bundles: list[tuple[Plan, ...]] = []
     together = Together(open_writers_max, writer_bytes)
     together_bytes = 0
     for plan in _neighbours_together(plans):
         if plan.raw_bytes >= target_bytes:
+            # Large plans stand alone, so that every core has work.
             bundles.append((plan,))
             continue
         overshoot = together_bytes + plan.raw_bytes - target_bytes
+        # Cut before this plan if that is nearer to the target than a cut after it.
         too_large = together_bytes + plan.raw_bytes > task_bytes or overshoot > target_bytes - together_bytes
         if together.plans and (too_large or not together.has_room(plan)):
             bundles.append(tuple(together.plans))
@@ -272,6 +278,8 @@ class Together:
         self._left -= self._held(plan)
 
     def _held(self, plan: Plan) -> int:
+        # A thousand archives of some kB hold no more than one of some MB; in separate lists they would read
+        # every file again.
         return max(1, min(plan.loose_bytes, self._writer_bytes))
 
 
@@ -280,6 +288,7 @@ def written_together(plans: Sequence[Plan], open_writers_max: int, writer_bytes:
     together = Together(open_writers_max, writer_bytes)
     for plan in plans:
         if not together.has_room(plan):
+            # Each further list reads the intake files of its plans again.
             yield together.plans
             together = Together(open_writers_max, writer_bytes)
         together.add(plan)
@@ -301,6 +310,7 @@ def _neighbours_together(plans: Iterable[Plan]) -> list[Plan]:
         first, last = plan.segments.first_index, plan.segments.last_index
         if not windows or first > reaches_to:
             windows.append([])
+            # The window is not extended by later plans: one chain of overlaps could join everything.
             reaches_to = last
         windows[-1].append(plan)
     return [

@@ -6,9 +6,7 @@ plan's offsets without its gaps, each once, in order, with ingest times that nev
 each other; a gap between two of them belongs to the first. A record is never skipped: a hole in the input is
 an error.
 
-Records of segments wait to be decoded as slices (`Piece`) of the row groups that were read. Headers are kept
-apart from the other columns, and left out where no record has any, as in most row groups. Slicing and joining
-empty headers would take a third of the time that small pieces take (`docs/performance-notes.md`).
+Records of segments wait to be decoded as slices (`Piece`) of the row groups that were read.
 """
 
 from __future__ import annotations
@@ -84,6 +82,8 @@ has 2.7 KB however few its rows are."""
 def kept(records: pa.RecordBatch) -> Kept:
     """Prepare records (columns as `READ_SCHEMA`) for pieces; copies nothing."""
     headers: ArrowArray = records.column("headers")
+    # Most row groups have no headers. Slicing and joining empty ones takes a third of the time of small
+    # pieces (`docs/performance-notes.md`).
     return Kept(records.select(_OTHERS), headers if len(headers.flatten()) else None)
 
 
@@ -95,6 +95,7 @@ def together(pieces: Sequence[Piece]) -> pa.RecordBatch:
         found = _joined(pieces)
         first, rows = 0, found.others.num_rows
     others = found.others.slice(first, rows)
+    # The archive always has the column, so headers that were left out are empty lists here.
     headers = _none(rows) if found.headers is None else found.headers.slice(first, rows)
     columns = [headers if name == "headers" else others.column(name) for name in READ_COLUMNS]
     return pa.RecordBatch.from_arrays(columns, schema=READ_SCHEMA)
@@ -107,6 +108,7 @@ def copied(pieces: Sequence[Piece]) -> Piece:
 
 
 def _joined(pieces: Sequence[Piece]) -> Kept:
+    # Joined level by level, because each slice costs 2.7 KB however few rows it has.
     if len(pieces) > _JOINED_MAX:
         return _joined([copied(pieces[at : at + _JOINED_MAX]) for at in range(0, len(pieces), _JOINED_MAX)])
     others = copied_batches([one.others.slice(first, rows) for one, first, rows in pieces])
@@ -286,6 +288,7 @@ class PlanWriter:
         while start < stop:
             value = partition_value_of(int(ingest_us[start]), granularity)
             end = stop
+            # Times never decrease. If the first row has the value of the last, all between have it too.
             if value != last:
                 end = bisect.bisect_right(
                     ingest_us,
@@ -301,6 +304,7 @@ class PlanWriter:
         """Copy what points into intake row groups, so that these can be freed."""
         if self._own == len(self._pieces):
             return
+        # Few copies stay as they are; many are joined to one, so that their number stays bounded.
         first = self._own if self._own < _OWN_PIECES_MAX else 0
         self._pieces[first:] = [copied(self._pieces[first:])]
         self._own = first + 1
@@ -330,6 +334,7 @@ class PlanWriter:
         self._due = self._next_due()
         records = together(pieces)
         bases, raw_bytes, floors_us = lines[:, BASE], lines[:, RAW_BYTES], lines[:, FLOOR_US]
+        # Offsets are not stored with the rows. A row too few or too many would shift every offset after it.
         if records.num_rows != held_rows:
             raise Corrupted(
                 f"{self.plan.topic} partition {self.plan.partition}: {records.num_rows} rows came for "
@@ -337,14 +342,16 @@ class PlanWriter:
                 f"{bases[0]} on; the log says {held_rows}"
             )
         rows = lines[:, END] - bases
+        # Row `i` of a segment has the offset `base + i`; `firsts` is where each segment begins among the
+        # rows.
         firsts = np.cumsum(rows) - rows
         offsets = np.repeat(bases - firsts, rows) + np.arange(held_rows)
+        # A copy, because the array from Arrow is read-only.
         accept_us = records.column("accept_timestamp").cast(pa.int64()).to_numpy().copy()
         # The floor applies to the first row of a segment; the running maximum carries it on to the others.
         accept_us[firsts] = np.maximum(accept_us[firsts], floors_us)
-        ingest_us = np.maximum.accumulate(
-            accept_us
-        )  # a segment's floor is never below the time reached before it
+        # The maximum may begin in this call: a segment's floor is never below the time reached before it.
+        ingest_us = np.maximum.accumulate(accept_us)
         # The first and the last segment may reach beyond the plan.
         start, stop = np.searchsorted(offsets, (self.plan.base, self.plan.end)).tolist()
         taken = 0
@@ -352,6 +359,7 @@ class PlanWriter:
             base, last = int(offsets[start]), int(offsets[end - 1])
             if self._file is not None and self._file.value != value:
                 self._hand_over(base)
+                # The outcome is awaited here: after a conflict the plan must not make another file.
                 self._await_stored()
             if self._conflict is not None:
                 return
@@ -360,6 +368,7 @@ class PlanWriter:
             file = self._file or self._open_file(
                 value, base if self._begun else self.plan.base, int(ingest_us[start])
             )
+            # The size of a record is an average; it only sets how many are decoded at a time.
             run = slice(start, end)
             self._write(
                 placed(offsets[run], records.slice(start, end - start), ingest_us[run]),
@@ -376,13 +385,16 @@ class PlanWriter:
         decodes fastest.
         """
         assert self._file is not None
+        # The last row is the latest, because ingest times never decrease.
         self._file.ingest_max_us = records.column("ingest_timestamp")[-1].value
+        # Digest of the records and not of the columns, which depend on the schema version.
         self._file.digest.update(records)
         step = max(1, min(self._options.decode_rows, self._options.decode_bytes // max(1, record_bytes)))
         writer = self._file.writer
         for start in range(0, records.num_rows, step):
             for rows in self._rows.built(self.plan.partition, records.slice(start, step)):
                 count_errors(rows, self._file.decode_errors)
+                # Before `append`: once the row is in an archive, only a replay can decode it.
                 self._check_judged(rows)
                 writer.append(rows)
                 if (
@@ -397,6 +409,7 @@ class PlanWriter:
         """
         assert self._file is not None
         judged_to = self._rows.topic.judged_to
+        # The counts of the file save the search through rows without such a mark.
         if judged_to is None or not any(cause == "unknown_schema" for _, cause in self._file.decode_errors):
             return
         beyond = unknown_from(rows, judged_to.get(self.plan.partition, 0))
@@ -421,8 +434,10 @@ class PlanWriter:
         if file is None:
             return
         spooled = file.writer.finish(self._footer(file, end))
+        # Not before `finish` has succeeded: until then `discard` must find the spool file.
         self._file = None
         topic = self._rows.topic
+        # The key contains the range, so it is known only now that the file is complete.
         key = archive_key(
             topic.topic_id,
             self.plan.partition,
@@ -441,8 +456,10 @@ class PlanWriter:
         upload, self._uploading = self._uploading, None
         file, stored = upload.file, upload.upload.result()
         if not isinstance(stored, Conflict) and stored.adopted:
+            # An existing object may have been written with an earlier schema version.
             stored = _unless_ids_lost(stored, self._rows.topic.schema)
         if isinstance(stored, Conflict):
+            # The first conflict is the one to report.
             self._conflict = self._conflict or stored
             return
         data_file = data_file_of(self._objects, self._rows, file.value, stored)
@@ -485,6 +502,7 @@ class PlanWriter:
 
     def finish(self) -> None:
         """Start the upload of the last file. Raises `Halt` if records of the plan are missing."""
+        # Checked before the last file is closed: a short archive would leave a hole in the partition.
         if not self.complete or self._reached != self.plan.end:
             raise Halt(
                 f"{self.plan.topic} partition {self.plan.partition}: the plan ends at offset "
@@ -522,6 +540,7 @@ def data_file_of(objects: ObjectStore, rows: TopicRows, value: int, stored: Stor
     the counts of its writer.
     """
     columns = (
+        # A reused object may have the columns of an earlier version, so its own footer names them.
         Columns.of(stored.metadata.schema.to_arrow_schema(), rows.columns.bounded)
         if stored.adopted
         else rows.columns
@@ -571,9 +590,11 @@ def _reached(plan: Plan) -> int:
     """
     lines = plan.segments.numbers
     starts, stops = np.maximum(lines[:, BASE], plan.base), np.minimum(lines[:, END], plan.end)
+    # Where each segment must begin: at the end of the one before it, or of the gap that begins there.
     behind = np.concatenate([[plan.base], stops])
     if plan.gaps:
         lows, highs = np.array(plan.gaps, np.int64).T
+        # `searchsorted` answers one past the last gap for offsets above all gaps.
         at = np.minimum(np.searchsorted(lows, behind), len(lows) - 1)
         begins = lows[at] == behind
         if np.count_nonzero(begins) != len(lows):
@@ -584,6 +605,7 @@ def _reached(plan: Plan) -> int:
         behind = np.where(begins, highs[at], behind)
     wrong = np.flatnonzero(behind[:-1] != starts)
     if not len(wrong):
+        # Plus 1, because the comparison begins with the second segment.
         wrong = 1 + np.flatnonzero(~_later(lines[1:], lines[:-1]))
     if len(wrong):
         segment = plan.segments[int(wrong[0])]

@@ -75,6 +75,7 @@ class Planned:
     def take(self, plans: Sequence[Plan], limits: RoundLimits) -> None:
         """Add the plans of one partition, as many as fit."""
         for plan in plans:
+            # Plans are in offset order, so stopping here leaves a prefix and no hole.
             if not self.room(limits):
                 return
             self.plans.append(plan)
@@ -130,8 +131,10 @@ def choose_plans(
     for work in works:
         try:
             found = list(_candidates(work, intake, ledger, now_us, limits, skip))
+            # A gap-only backlog is passed with the others: the ledger entry and the snapshot are due anyway.
             if any(candidate.due for candidate in found):
                 of_topics.append([candidate for candidate in found if candidate.due or candidate.gap_only])
+        # `RetryLater` passes: an unavailable log or store concerns every topic.
         except (Halt, InvalidInput) as error:
             planned.halted.append(_halted(work.name, error))
     taken: Counter[str] = Counter()
@@ -148,6 +151,7 @@ def choose_plans(
             at_a_time = concurrent_limit(
                 work.archive.concurrent_max, limits.memory_bytes, PARTITION_MEMORY_BYTES
             )
+            # Not `break`: later candidates may have gaps only, which no limit concerns.
             if taken[work.name] == at_a_time or not planned.room(limits):
                 continue
             taken[work.name] += 1
@@ -232,6 +236,7 @@ def _waiting(
     for partition in partitions:
         tp = (state.topic_id, partition)
         start, stable = topic.planned_to(partition), intake.stable_offset(tp)
+        # Never clipped: offsets that were archived once and are assigned again would be other records.
         if start > stable:
             raise TopicHalted(
                 state.name,
@@ -247,6 +252,7 @@ def _waiting(
         elif summary.rows == 0:
             due = gaps_due(topic.written_us, now_us, archive)
         else:
+            # Passed as a function, because it reads segments and is rarely needed.
             opened = partial(opened_at_us, intake, tp, start, stable, summary, archive.min_bytes)
             due = is_due(summary, opened, now_us, archive)
         yield _Waiting(partition, start, stable, summary, due)
@@ -260,6 +266,7 @@ def has_work(
     Costs a few lookups per partition and opens nothing. An error here counts as work as well: the round then
     reports it.
     """
+    # Pending archives are committed even if no partition is due.
     if ledger.topic(state.topic_id).pending_by_id:
         return True
     try:
@@ -280,6 +287,7 @@ def opened_at_us(
     if min_bytes <= 0:
         return summary.first_accept_us
     total = reached_us = 0
+    # The first window mostly reaches `min_bytes`; a larger one would load segments for nothing.
     for window in windows(intake, tp, start, stable, min(min_bytes, WINDOW_BYTES)):
         for segment in window.segments:
             total += bytes_within(segment, start, stable)
@@ -298,6 +306,7 @@ def _records(intake: Backlog, candidate: _Candidate, bytes_left: int, segments_l
     were fewer.
     """
     summary = candidate.summary
+    # A segment has at least one record, so this is a lower bound of its average size.
     per_segment = max(1, summary.bytes // summary.rows)
     bytes_needed = bytes_left + candidate.work.archive.max_bytes
     segments: list[Segments] = []
@@ -355,6 +364,7 @@ def valid_through_us(work: TopicWork, intake: Backlog, watermarks: dict[int, int
         watermark = watermarks.get(partition, 0)
         if watermark >= intake.next_offset(tp):
             continue
+        # The floor of the first segment beyond the watermark bounds every ingest time after it.
         waiting = intake.segments(tp, watermark, 1)
         through_us = min(through_us, waiting[0].floor_us if waiting else through_us)
     return through_us
@@ -379,9 +389,11 @@ def _path_used(ledger: TopicLedger, plans: Iterable[Plan]) -> bool:
     all of planning.
     """
     ends: dict[tuple[int, int], int] = {}
+    # Killed keys count as well: an expirer may still have such an object on its list.
     for key in chain(ledger.epoch_keys, ledger.killed):
         used = parse_archive_key(key)
         if used is not None:
             place = (used.epoch, used.partition)
+            # Only the highest end is kept; a plan that begins below it may meet a key.
             ends[place] = max(used.end, ends.get(place, 0))
     return any(ends.get((plan.epoch, plan.partition), 0) > plan.base for plan in plans)

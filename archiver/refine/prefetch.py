@@ -50,6 +50,7 @@ def parts_to_read(plans: Sequence[Plan]) -> Iterator[list[Part]]:
     """The parts of each intake file, one file after another."""
     lines = _lines(plans)
     for of_file in _runs(lines, _OF_SEGMENT + LOG_INDEX):
+        # Every plan over the file has the same reference to it, so the first line's does.
         owner, index = of_file[0, _OWNER], int(of_file[0, _OF_SEGMENT + LOG_INDEX])
         file = plans[owner].segments.files[index]
         yield [_part(file, of_group) for of_group in _runs(of_file, _OF_SEGMENT + ROW_GROUP)]
@@ -62,6 +63,7 @@ def _lines(plans: Sequence[Plan]) -> Numbers:
     counts = [len(plan.segments) for plan in plans]
     owners = np.repeat(np.arange(len(plans)), counts)
     if not len(owners):
+        # `_runs` asks only for its length.
         return np.zeros((0, 1), np.int64)
     lines = np.column_stack(
         [
@@ -71,6 +73,7 @@ def _lines(plans: Sequence[Plan]) -> Numbers:
         ]
     )
     return lines[
+        # The last key is the first to sort by; the sort is stable, so the first plan's line comes first.
         np.lexsort(
             (
                 lines[:, _OF_SEGMENT + FIRST_ROW],
@@ -148,6 +151,7 @@ class ReadAhead:
 
     def close(self) -> None:
         """Start nothing more, and wait for reads in progress."""
+        # Results are dropped: no plan waits for them any more.
         self._ahead.clear()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
@@ -157,6 +161,7 @@ class ReadAhead:
         queue: deque[Sequence[Part]] = deque()
         for parts in files:
             queue.append(parts)
+            # The file at the front is given once as many as may be read ahead stand behind it.
             if len(queue) > self._files_max:
                 yield from self._next(queue)
         while queue:
@@ -179,6 +184,7 @@ class ReadAhead:
         room = AHEAD_BYTES
         for parts in files:
             file, required = parts[0].file, self._needed(parts)
+            # Files that are being read count too: their row groups are, or will be, in memory.
             room -= sum(
                 max(self._largest_bytes, part.raw_bytes + ROW_OVERHEAD_BYTES * part.rows) for part in required
             )
@@ -190,6 +196,7 @@ class ReadAhead:
                         self._read, file, [part.row_group for part in required]
                     )
                 except (RuntimeError, MemoryError):
+                    # Pressure on threads or memory: trying again at every file would only add to it.
                     self._short = True
                     return
 
@@ -199,13 +206,14 @@ class ReadAhead:
             for row_group, records in self._reader.row_groups(file, required):
                 read.found[row_group] = records
         except MemoryError:
-            pass  # there may be enough when its turn comes
+            # The file is read again at its turn, when there may be enough.
+            pass
         except Exception as error:  # noqa: BLE001 - it is raised where the row group is asked for
-            if len(read.found) < len(required):  # else the file could not be closed, which harms nothing
+            # With all row groups found, only closing the file failed, which harms nothing.
+            if len(read.found) < len(required):
                 read.failed_at = required[len(read.found)]
-                read.error = error.with_traceback(
-                    None
-                )  # a traceback would keep the read data alive until the garbage collector finds the cycle
+                # A traceback would keep the data alive until the garbage collector finds the cycle.
+                read.error = error.with_traceback(None)
         return read
 
     def row_groups(self, file: FileRef, required: Sequence[int]) -> Iterator[pa.RecordBatch]:
@@ -222,11 +230,14 @@ class ReadAhead:
         read = _Read() if future is None else future.result()
         for at, row_group in enumerate(required):
             if read.error is not None and row_group == read.failed_at:
+                # The variable is deleted too: with the exception's frames it would form a cycle that keeps
+                # the data.
                 error, read.error = read.error, None
                 try:
                     raise error
                 finally:
                     del error
+            # Removed from the result, so that a row group is freed once its plans have it.
             records = read.found.pop(row_group, None)
             if records is None:
                 for _, records in self._reader.row_groups(file, required[at:]):

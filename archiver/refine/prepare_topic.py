@@ -215,6 +215,7 @@ class TopicSetup:
             settings, state.topic_id, state.partitions, self._cluster.cluster_id, self._objects
         )
         try:
+            # Asked once per run: each further topic would wait for the same timeout.
             if aways is not None and catalog in aways:
                 raise aways[catalog]
             tables = self._tables(catalog)
@@ -222,15 +223,19 @@ class TopicSetup:
         except RetryLater as error:
             if aways is None:
                 raise
+            # Other `RetryLater` errors may concern this table alone.
             if isinstance(error, CatalogAway):
                 aways[catalog] = error
             schema = self._decide(settings, history, fetched, None)
+            # Nothing may be assumed about the table beyond what the ledger proves (decision 0024).
             check_known(settings.name, ledger, schema, history, error)
             check_granularity(settings.name, ledger, self._objects, target.granularity, error)
             assert ledger.table_uuid is not None, "it is known"
             return TopicTable(catalog, None, target, ledger.table_uuid, str(error)), schema
         schema = self._decide(settings, history, fetched, view)
         if schema not in history:
+            # Before the table is created or altered: a schema that cannot be recorded must leave nothing
+            # behind.
             self._check_size(state, schema)
         if view is None:
             view = ensure_table(tables, target, ledger.table_uuid, schema.iceberg_json)
@@ -295,7 +300,8 @@ class TopicSetup:
         failpoints.reach("schema.append.before")
         self._leader.append(schema.to_entry(bytes.fromhex(state.topic_id)))
         failpoints.reach("schema.append.after")
-        change, self._planned = self._planned, None  # a version after it differs in ids alone
+        # Taken once: a version that is recorded right after it differs in field ids alone.
+        change, self._planned = self._planned, None
         if change is not None:
             self._changed[change.topic] = change
             _log.log(
@@ -308,8 +314,10 @@ class TopicSetup:
 
 def _check_kind(settings: TopicSettings, ledger: TopicLedger) -> None:
     """Archives with and without a table do not continue each other."""
+    # The check is by the ledger: the configuration says nothing about the past.
     archived_to = max(ledger.watermarks.values(), default=0)
     if settings.archive.kind != "iceberg" and (
+        # A pending archive with an event was written for a table, even if none was committed yet.
         ledger.table_uuid is not None or any(item.event is not None for item in ledger.pending)
     ):
         raise TopicHalted(
@@ -343,9 +351,11 @@ class KnownIds:
         began.
         """
         sides = (work.schema.key, work.schema.value)
+        # Forgotten first: the new schema may have no registry ids any more.
         self._reached.pop(work.state.topic_id, None)
         if any(side is not None and side.envelope is not None for side in sides):
             complete = all(one is None or one.complete for one in work.fetched)
+            # An incomplete list proves nothing about any record, so every unknown id waits.
             self._reached[work.state.topic_id] = reached if complete else {}
 
     def judged_to(self, topic_id: TopicId, partitions: Iterable[int]) -> dict[int, int] | None:
@@ -408,6 +418,7 @@ class SchemaChange:
 
 def change_of(topic: str, history: Sequence[TopicSchema], decision: Decision) -> SchemaChange | None:
     """The change that a decision would record; None for a first version and where nothing is new."""
+    # A first version changes nothing, and a recorded one was reported when it was recorded.
     if not history or not decision.changes or decision.schema in history:
         return None
     return SchemaChange(topic, history[-1].version, decision.schema.version, decision.changes)

@@ -77,6 +77,7 @@ class SparkRefiner:
                 frame = handed_out(session, [pack(task) for task in tasks])
                 answers = frame.mapInArrow(same_version(refine_batches), "result binary").collect()
         except PythonException as error:
+            # First: a worker without memory or disk is no defect and may do the task later.
             if short_of := shortage(error):
                 raise RetryLater(
                     f"a worker ran short of something, the next run repeats the job: {short_of}"
@@ -87,9 +88,11 @@ class SparkRefiner:
                 f"{_last_line(error)}"
             )
             raise Halt(why) from error
+        # A JVM that dies closes its socket, which py4j reports as an error of its own or of the socket.
         except (PySparkException, Py4JError, OSError, EOFError) as error:
             if why_never := unfit(error):
                 raise Halt(why_never) from error
+            # Heartbeat and watch end the job themselves; Spark's own error would hide the reason.
             if heartbeat.silent:
                 raise RetryLater(
                     f"the JVM of spark gave no sign of life for {heartbeat.timeout_s:g} s and was killed; "

@@ -113,7 +113,9 @@ class RefineJob:
         return [self._descriptor(plans) for plans in self.bundles if plans]
 
     def _descriptor(self, plans: tuple[Plan, ...]) -> TaskDescriptor:
+        # A schema may be large, so a task gets those of its own topics only.
         topics = {plan.topic_id: self.topics[plan.topic_id] for plan in plans}
+        # Plans that share intake files name them once, so that the descriptor stays small.
         shared = Segments.sharing([plan.segments for plan in plans])
         sent = tuple(replace(plan, segments=segments) for plan, segments in zip(plans, shared, strict=True))
         return TaskDescriptor(self.cluster_id, self.place, self.epoch, topics, sent, self.options)

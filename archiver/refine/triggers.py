@@ -36,6 +36,7 @@ def bytes_within(segment: SegmentRef, start: int, stable: int) -> int:
     the rows.
     """
     rows = rows_within(segment, start, stable)
+    # Sizes of single records are not in the log; integer division keeps the sum within the segment's.
     return segment.raw_bytes if rows == segment.rows else segment.raw_bytes * rows // segment.rows
 
 
@@ -62,6 +63,7 @@ def is_due(
     if not is_open(backlog, settings):
         return False
     if (
+        # The cheap questions first: `opened_at_us` reads segments.
         backlog.bytes >= settings.max_bytes
         or settings.idle_max == 0
         or _passed(backlog.newest_us, now_us, settings.idle_max)
@@ -75,6 +77,7 @@ def gaps_due(written_us: int, now_us: int, settings: ArchiveSettings) -> bool:
 
     `written_us` is when the ledger last recorded anything of the topic; 0 if it never did.
     """
+    # A topic that was never written has the time 0, so its gaps are due at once.
     return settings.min_bytes != NEVER and _passed(written_us, now_us, settings.complete_delay_max)
 
 
@@ -127,6 +130,7 @@ class PollState:
 
     def ended(self, topic: str, state: str) -> None:
         """How the topic's part of a run ended, as `TopicReport.state` says."""
+        # A topic that was deferred or halted is prepared again, because its trouble may be over.
         if state in ("idle", "archived"):
             self._ready.add(topic)
         else:
