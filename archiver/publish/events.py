@@ -80,6 +80,7 @@ class RoundEvents:
             commit_id=commit_id,
             topic_id=work.state.topic_id,
             table_uuid=None if table is None else table.uuid,
+            # Rule T3: with this a later leader can prove that a file was never in the table.
             last_sequence_number=self._leader.fold.topic(work.state.topic_id).sequence_number,
             what=work.name if table is None else shown(table.identifier),
             events=self._events,
@@ -114,13 +115,13 @@ class RoundEvents:
         fold = self._leader.fold
         round_, ledger = fold.round(commit_id), fold.topic(work.state.topic_id)
         newest = {} if round_ is None else dict(round_.moved.get(work.state.topic_id, {}))
+        # Archives of earlier rounds count as well, because this round commits them.
         for pending in ledger.pending:
             partition = pending.archive.partition
             newest[partition] = max(newest.get(partition, 0), pending.archive.ingest_max_us)
         return [
-            TopicPartitionOffset(
-                work.name, partition, ledger.planned_to(partition), newest_us or None
-            )  # a range of gaps has no time
+            # A range of gaps has no time.
+            TopicPartitionOffset(work.name, partition, ledger.planned_to(partition), newest_us or None)
             for partition, newest_us in sorted(newest.items())
         ]
 
@@ -139,6 +140,7 @@ class RoundEvents:
             event = self._message(
                 payload, shown(work.table.identifier) if work.table is not None else work.name
             )
+        # An id of zeros stands for no round.
         append_table_committed(
             self._leader, outcome.to_proto(_uuid(commit_id or bytes(16)), work.state.topic_id, event)
         )
@@ -154,6 +156,7 @@ class RoundEvents:
             for work in works
             if work.table is not None
         ]
+        # One table without a known time leaves that of the round unknown.
         through_us = min(known) if known and all(known) else None
         self._leader.append(
             pb.RoundSettled(

@@ -66,8 +66,10 @@ def check_log_is_newest(
     `read` reads `log`, the intake log, to its tail.
     """
     before = read()
+    # Objects are listed before the logs are read to their tails, so none can seem too new.
     checkpoints, of_ledger = CheckpointStore(objects).indexes(), LedgerCheckpoints(objects).indexes()
     archives, newest = _archives(objects)
+    # With an empty log every object is proof, so no file need be read.
     farthest = _farthest_file(objects, before.newest_key, now_us) if before.next_index else None
     # Read again after the listing: what other processes wrote in between is in the log now.
     fold = read()
@@ -101,6 +103,7 @@ def _check_checkpoints(store: Checkpoints[C], log: Log, tail: int, indexes: list
             f"{where} was made when the {log.name} log had {indexes[-1]} entries, but it ends at "
             f"{tail}; {_REPAIR}"
         )
+    # The newest readable checkpoint decides: it includes what the older ones have.
     for index in reversed(indexes):
         try:
             if not store.is_of(store.load(index), log):
@@ -133,6 +136,7 @@ def _check_epoch(objects: ObjectStore, control: Log, epoch: int, key: str) -> No
     """The control log's last entry has its newest epoch: who appends has read the one that deposed the
     earlier leader (rule L1).
     """
+    # The floor, because the last entry may have been trimmed.
     last = control.read(max(control.tail() - 1, control.floor()))
     had = control_log_pb2.ControlEntry.FromString(last[-1].data).epoch if last else 0
     if epoch > had:
@@ -144,10 +148,13 @@ def _check_epoch(objects: ObjectStore, control: Log, epoch: int, key: str) -> No
 
 def _check_archive(objects: ObjectStore, fold: IntakeFold, tp: TopicPartition, end: int, key: str) -> None:
     topic = fold.topics_by_id.get(tp[0])
+    # The archives of a deleted topic stay.
     if tp[0] in fold.deleted_topics:
-        return  # the archives of a deleted topic stay
+        return
+    # The number of partitions never changes, so the log has lost the entry that declared them.
     if topic is None or tp[1] >= topic.partitions:
         raise Halt(f"{objects.uri(key)} is of a topic partition that the intake log does not know; {_REPAIR}")
+    # It never decreases, so an archive beyond it was made from a longer log.
     stable = fold.stable_offset(tp)
     if end > stable:
         raise Halt(
@@ -163,6 +170,7 @@ def _farthest_file(objects: ObjectStore, newest_key: str, now_us: int) -> tuple[
     A writer whose clock is behind makes keys that sort before the newest key of the log. So the store's
     modification times decide which files came last.
     """
+    # Only some are opened: how far the writer had read is in the footer, one request each.
     last = nlargest(
         _FILES_MAX, _recent_files(objects, newest_key, now_us), key=lambda info: (info.modified_us, info.key)
     )
@@ -183,6 +191,7 @@ def _recent_files(objects: ObjectStore, newest_key: str, now_us: int) -> Iterato
     first = max(0, newest.written_ms * 1000 // _HOUR_US - _HOURS_MAX)
     last = max(first + _HOURS_MAX, now_us // _HOUR_US) + 1
     hours = range(first, last + 1)
+    # After a long pause, only the hours around both times are listed.
     chosen = list(hours) if len(hours) <= 3 * _HOURS_MAX else [*hours[: 2 * _HOURS_MAX], *hours[-_HOURS_MAX:]]
     for prefix in intake_hours_prefixes(chosen):
         yield from objects.list(prefix)

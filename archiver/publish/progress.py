@@ -36,6 +36,7 @@ class HeldBack:
 
     def described(self, now_us: int) -> str:
         """For people: whose it is, and since when."""
+        # The writer's clock may be ahead of this one.
         age_s = max(0.0, (now_us - self.since_us) / 1e6)
         return (
             f"{self.transactional_id} (producer {self.producer_id}, epoch {self.epoch}, open for "
@@ -116,6 +117,7 @@ def _backlog(intake: Backlog, tp: TopicPartition, start: int) -> tuple[BacklogSu
     """What is stable from `start` on, or why it cannot be counted."""
     try:
         return intake.summary(tp, start), None
+    # `RetryLater` passes: an unavailable store says nothing about this partition.
     except (Halt, InvalidInput) as error:
         return None, str(error)
 
@@ -124,11 +126,13 @@ def whole_backlog(found: Sequence[PartitionPosition]) -> tuple[int | None, int |
     """Rows and bytes of all these partitions; None if they cannot be counted for one of them."""
     rows = [item.backlog_rows for item in found if item.backlog_rows is not None]
     sizes = [item.backlog_bytes for item in found if item.backlog_bytes is not None]
+    # A partial sum would read as the whole.
     return (sum(rows), sum(sizes)) if len(rows) == len(sizes) == len(found) else (None, None)
 
 
 def troubles(topic: str, found: Iterable[PartitionPosition]) -> list[str]:
     """For people: the partitions whose backlog cannot be counted, and why. One line per reason."""
+    # One damaged segment may concern many partitions, for the same reason.
     partitions: dict[str, list[int]] = {}
     for item in found:
         if item.trouble is not None:

@@ -76,6 +76,7 @@ class TopicReport:
         halted or deferred.
         """
         self.held = [{"partition": partition, **item.to_json()} for partition, item in sorted(held.items())]
+        # A halted or deferred topic keeps its own reason, which is more urgent.
         if self.held and self.state in ("idle", "archived"):
             oldest = min(held.values(), key=lambda item: item.since_us)
             waiting = counted(sum(item.waiting for item in held.values()), "offset waits", "offsets wait")
@@ -89,6 +90,7 @@ class TopicReport:
     def add_notes(self) -> None:
         """Add the notes to the reason, unless the topic is halted or deferred."""
         if self.notes and self.state in ("idle", "archived"):
+            # Key and value of one registry may have the same note.
             self.why = "; ".join([*([] if self.why is None else [self.why]), *dict.fromkeys(self.notes)])
 
     def not_decoded(self, counts: Mapping[str, int]) -> None:
@@ -151,6 +153,7 @@ class ArchiveReport:
     @property
     def exit_code(self) -> int:
         """What `archiver archive` exits with."""
+        # In the order of what an operator has to do: edit the configuration, act, or wait.
         if self.misconfigured:
             return USAGE
         if self.halted:
@@ -162,6 +165,7 @@ class ArchiveReport:
         return {
             "epoch": self.epoch,
             "rounds": self.rounds,
+            # The fields are the document: a new one is public.
             "topics": [vars(item) for item in self.topics.values()],
         }
 
@@ -172,4 +176,5 @@ def commit_end(error: ArchiverError) -> CommitEnd:
         return "retry"
     if isinstance(error, OutcomeUnknown):
         return "unknown"
+    # `Deposed` is a `Halt` too.
     return "deposed" if isinstance(error, Deposed) else "halted"

@@ -7,12 +7,9 @@ wait: archives are written up to a bound (`catalog_outage.py`), and the first ro
 them. A run can be killed at any step; the next run continues from the logs and the table. A topic that cannot
 continue is reported and left out. A newer leader ends the run (`Deposed`).
 
-Each round begins with a tick of the intake log. Before it, overdue transactions are aborted, because nothing
-after them can be archived. Idempotent producers that were idle for `intake.producer_idle_max` are forgotten.
-All three are permanent in the log, so the clock is checked as a writer's is (`intake.write.accept_clock`).
-The wall clock is compared with the time that passed since the `ArchiveRun` was made. If it is ahead by more
-than `intake.clock_skew_max`, none of this is done and the run ends. A process that starts with a wrong clock
-cannot notice it: its first reading is the reference.
+Each round begins with a tick of the intake log. Before it, overdue transactions are aborted, and idempotent
+producers that were idle for `intake.producer_idle_max` are forgotten. None of this is done, and the run ends,
+while the clock is ahead by more than `intake.clock_skew_max`.
 """
 
 from __future__ import annotations
@@ -114,6 +111,7 @@ class ArchiveRun:
     def __init__(self, parts: RoundParts) -> None:
         intake = parts.settings.intake
         self._parts = parts
+        # A process that starts with a wrong clock cannot notice it: its first reading is the reference.
         self._times = parts.times or AcceptClock(parts.clock, intake.clock_skew_max, intake.clock_settle)
         self._report = ArchiveReport()
         self._halted: set[str] = set()
@@ -133,12 +131,14 @@ class ArchiveRun:
 
         With `polls` (a daemon's), only topics are prepared that have due or pending work, and those that were
         not ready when they were last prepared. If there is none, nothing is written: no tick, and no epoch.
-        Raises `LeaseHeld` if another process archives, `NotFound` for an unknown topic or partition in
-        `scope`, `Deposed` if a newer leader appears, `RetryLater` or `OutcomeUnknown` if a log cannot be
-        reached, and `RetryLater` if the clock runs ahead. What concerns one topic only is in the report.
+        What concerns one topic only is in the report. Raises `LeaseHeld` if another process archives, and
+        `Deposed` if a newer leader appears. Raises `NotFound` for an unknown topic or partition in `scope`.
+        Raises `RetryLater` or `OutcomeUnknown` if a log cannot be reached, and `RetryLater` if the clock runs
+        ahead.
         """
         parts = self._parts
         self._report = ArchiveReport()
+        # The report, these sets and the outages are of one run: the next one tries every topic again.
         self._halted.clear()
         self._broken.clear()
         self._outages.clear()
@@ -146,9 +146,11 @@ class ArchiveRun:
         with parts.leadership.turn("archiving"):
             with self._timed("look"):
                 chosen = self._choose(scope, polls)
+            # Ends before `lead`, so that an idle daemon does not add an epoch with every tick.
             if not chosen and polls is not None:
                 self._report.epoch = parts.leader.fold.epoch
                 return self._report
+            # Preparing appends schemas and alters tables, so it needs the epoch.
             self._report.epoch = parts.leadership.lead()
             with self._timed("prepare"):
                 works = self._prepare(chosen)
@@ -174,6 +176,7 @@ class ArchiveRun:
         """One round, or as many as there is work for."""
         fruitless = 0
         while fruitless <= FRUITLESS_ROUNDS_MAX:
+            # Progress is measured, because refused archives are made again and a loop would never end.
             before = self._reached(works)
             if not self._round(works, limits) or not limits.everything:
                 return
@@ -205,9 +208,8 @@ class ArchiveRun:
                 {position.partition: position.held for position in found if position.held is not None}, now_us
             )
             report.add_notes()
-        for name in {topic.name for topic in chosen} - {
-            work.name for work in works
-        }:  # topics that could not be prepared
+        # Topics that could not be prepared.
+        for name in {topic.name for topic in chosen} - {work.name for work in works}:
             state = intake.topics_by_name.get(name)
             if state is not None:
                 self._report.of(name).waiting, _ = whole_backlog(
@@ -240,9 +242,11 @@ class ArchiveRun:
         now_us, archive = parts.clock.now_us(), parts.settings.archive_for(topic)
         if not polls.due(topic.name, now_us, archive.start_delay_max):
             return False
+        # Counted as polled even without work: the delay bounds how often idle topics cost anything.
         polls.polled(topic.name, now_us)
         state = intake.topics_by_name.get(topic.name)
         return (
+            # A topic that the intake log does not have yet must be declared.
             state is None
             or not polls.was_ready(topic.name)
             or has_work(state, archive, intake, parts.leader.fold, now_us)
@@ -256,6 +260,7 @@ class ArchiveRun:
         )
         if polls is None:
             return topics
+        # Read without an epoch: whether there is work decides whether this process leads.
         self._parts.leader.refresh()
         intake = self._parts.sequencer.backlog()  # once for all topics: each call costs a request to the log
         return [topic for topic in topics if self._worth_preparing(topic, polls, intake)]
@@ -269,6 +274,8 @@ class ArchiveRun:
             self._report.of(settings.name)
             try:
                 state = parts.sequencer.declare_topic(settings.name, settings.partitions)
+                # Before the schemas are fetched: only earlier records can be judged by their ids
+                # (`KnownIds`).
                 reached = ends(parts.sequencer.backlog(), state.topic_id, state.partitions)
                 work = parts.setup.prepare(
                     settings, parts.settings.archive_for(settings), state, self._outages
@@ -278,6 +285,7 @@ class ArchiveRun:
                     one.note for one in work.fetched if one is not None and one.note is not None
                 ]
                 works.append(work)
+            # A newer leader ends the whole run, not this topic.
             except Deposed:
                 raise
             except ArchiverError as error:
@@ -343,7 +351,9 @@ class ArchiveRun:
         parts = self._parts
         able = [work for work in works if work.name not in self._halted]
         tick_us = self._tick()
+        # Rule L4: also a turn in which nothing is due notices a newer leader.
         parts.leader.check()
+        # After the tick: `valid_through_us` needs a view that has read at least that far.
         intake = parts.sequencer.backlog()
         with self._timed("plan"):
             planned = self._plan(able, intake, limits)
@@ -369,9 +379,11 @@ class ArchiveRun:
                 files = written.get(work.state.topic_id, [])
                 if files:
                     self._guard(work, partial(parts.publisher.files_written, commit_id, work, files))
+            # After the last DATA_WRITTEN, because it states what the round has reached.
             parts.publisher.round_written(commit_id, due)
         with self._timed("commit"):
             for work in due:
+                # Without a catalog the archives stay pending; the first round after its return commits them.
                 if work.table is None or self._outage(work) is not None:
                     self._count(work, None)
                 else:
@@ -398,6 +410,7 @@ class ArchiveRun:
         parts = self._parts
         fold = parts.sequencer.refresh()
         known_us, now_us = fold.tick_us, self._now_us(fold.newest_us)
+        # Transactions, producers and ticks are permanent in the log, hence the check of the clock before.
         for ended in parts.sequencer.end_overdue(now_us):
             text = (
                 f"transaction {ended.transactional_id} of producer {ended.producer_id} (epoch "
@@ -438,6 +451,7 @@ class ArchiveRun:
             )
         for halted in planned.halted:
             self._report_error(halted.topic, halted)
+        # Limited after planning: the bound counts archives, and only plans say how many there will be.
         away = [work for work in works if self._outage(work) is not None]
         rooms = {
             work.name: pending_capacity(
@@ -453,6 +467,7 @@ class ArchiveRun:
         """
         if work.table is None or work.table.away is not None:
             return None if work.table is None else work.table.away
+        # The topic was prepared before another one found the catalog to be unavailable.
         found = self._outages.get(work.table.catalog)
         return None if found is None else str(found)
 
@@ -504,6 +519,7 @@ class ArchiveRun:
         end.
         """
         written: dict[TopicId, list[Written]] = defaultdict(list)
+        # In offset order, so that a failed plan comes before those that continue it.
         for plan in sorted(plans, key=lambda plan: (plan.topic_id, plan.partition, plan.base)):
             tp = (plan.topic_id, plan.partition)
             result = results.get(plan.plan_key)
@@ -512,6 +528,7 @@ class ArchiveRun:
             if tp in self._broken:
                 continue
             if plan.gap_only:
+                # The ledger entry alone moves the watermark over gaps.
                 _take(report, written[plan.topic_id], [(gaps_archive(plan), None)])
             elif result is None:
                 self._broken.add(tp)
@@ -520,6 +537,7 @@ class ArchiveRun:
                     "answer; run it again"
                 )
             elif result.error is not None:
+                # The partition is left out of the run: a later round would plan the same range again.
                 self._broken.add(tp)
                 why = f"partition {plan.partition}, offsets {plan.base} to {plan.end - 1}: {result.why}"
                 if result.error == "retry":
@@ -540,9 +558,11 @@ class ArchiveRun:
         parts, table = self._parts, work.table
         assert table is not None, "only topics with a table are committed"
         ledger = parts.leader.fold.topic(work.state.topic_id)
+        # Where the watermarks will be if every pending archive is committed.
         reached = {partition: ledger.planned_to(partition) for partition in range(work.state.partitions)}
         through_us = valid_through_us(work, intake, reached, tick_us)
         committer, began_s = parts.committer(table.tables), parts.clock.monotonic_s()
+        # The value for errors outside of the error tree, such as a broken invariant.
         end: CommitEnd = "halted"
         try:
             outcome = committer.commit(
@@ -551,6 +571,7 @@ class ArchiveRun:
             end = "committed" if outcome is not None and outcome.committed else "nothing"
         except ArchiverError as error:
             end = commit_end(error)
+            # Spares the other tables of this catalog the wait for the same timeout.
             if isinstance(error, CatalogAway):
                 self._outages[table.catalog] = error
             elif isinstance(error, OutcomeUnknown) and error.catalog_away:
@@ -566,16 +587,19 @@ class ArchiveRun:
             what = f"{type(error).__name__}: {excerpt(str(error), MESSAGE_MAX)}"
             raise OutcomeUnknown(f"the commit may or may not have been applied: {what}") from error
         finally:
+            # Recorded for every outcome, because metrics count attempts and durations.
             self._report.committing(
                 CommitTry(work.name, parts.clock.monotonic_s() - began_s, committer.attempts, end)
             )
         if outcome is not None:
             self._report_outcome(work, outcome)
+            # After the catalog: in the other order a crash could plan beyond rows that are in no table.
             parts.publisher.table_committed(commit_id, work, outcome)
             self._count(work, outcome.snapshot_id)
 
     def _count(self, work: TopicWork, snapshot_id: int | None) -> None:
         report = self._report.of(work.name)
+        # A topic that was halted or deferred in this run keeps that state.
         if report.state == "idle":
             report.state = "archived"
         report.snapshot_id = snapshot_id

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 Scope = tuple[str, frozenset[int] | None]
 """A topic's name and some of its partitions (None: all)."""
 
+# Six digits bound the span, which becomes a set.
 _PARTITION = re.compile(r"[0-9]{1,6}")
 
 
@@ -44,6 +45,7 @@ def check_scope(scope: Scope | None, topics: Sequence[TopicSettings]) -> None:
     beyond = sorted(
         partition
         for partition in partitions or ()
+        # A mirrored topic has the partitions of its upstream, which the configuration does not say.
         if not settings.mirrored and partition >= settings.partitions
     )
     if beyond:
