@@ -77,6 +77,7 @@ class TableRewriter:
 
     def settle(self) -> None:
         """Record the outcome of what earlier runs left. Raises as `FileReplacer.exchange`."""
+        # No archives are offered, so the id names no commit.
         nothing = uuid.UUID(int=0)
         self._tell(self._exchanger.exchange(self._target, (), nothing, self._gaps), nothing)
 
@@ -89,6 +90,7 @@ class TableRewriter:
 
         Raises as `FileReplacer.exchange`, or the error of an append.
         """
+        # The entry comes before the swap: a file in the table that no log names could not be attributed.
         commit_id = new_uuid(self._ids)
         failpoints.reach(f"{self._kind}.written.before")
         append_in_parts(
@@ -101,6 +103,7 @@ class TableRewriter:
         under_way = self._leader.fold.topic(self._target.topic_id).rewrites.under_way
         exchanges: list[Exchange] = []
         for item in made:
+            # The fold decides: it refuses an entry whose old archive is marked, or whose key was used.
             if item.key in under_way:
                 exchanges.append(Exchange(under_way[item.key], item.paths, item.written.data_file))
             else:
@@ -109,6 +112,7 @@ class TableRewriter:
                     f"the ledger refused {item.key}, or an old archive is marked for deletion; the next "
                     "run checks again",
                 )
+        # Also without exchanges: rewrites of earlier runs are resolved here.
         exchanged = self._exchanger.exchange(self._target, exchanges, commit_id, self._gaps)
         self._tell(exchanged, commit_id)
         return exchanged
@@ -127,17 +131,20 @@ class TableRewriter:
             commit_id=commit_id.bytes,
             topic_id=bytes.fromhex(self._target.topic_id),
             table_uuid=view.uuid.bytes,
+            # With it a later run can prove that the new file was never in the table (as rule T3).
             last_sequence_number=view.sequence_number,
             files=files,
         )
 
     def _tell(self, exchanged: Exchanged | None, commit_id: uuid.UUID) -> None:
         """Append REWRITE_SETTLED, unless there is nothing to record."""
+        # The table is gone; the rewrites stay under way.
         if exchanged is None:
             return
         for key, why in exchanged.abandoned:
             self._skip(key, why)
         failpoints.reach(f"{self._kind}.settled.before")
+        # After the swap: old archives may be deleted only once they are known to be replaced.
         self._leader.append(exchanged.to_proto(commit_id, self._target.topic_id))
         failpoints.reach(f"{self._kind}.settled.after")
         replaced = counted(len(exchanged.replaced), "archive")

@@ -2,9 +2,8 @@
 offset order, byte for byte.
 
 Owns the order of effects, a few archives at a time: merged archives are stored, then recorded in the ledger
-and committed to the table (`commit.py`). A daemon that keeps the lease stores them without a turn, so that
-its rounds continue; where other processes lead in between, that would be wasted. Can be killed at any step:
-an object that was stored and is in no log is unreferenced, and cleaning deletes it. A topic that cannot
+and committed to the table (`commit.py`). Can be killed at any step: an object that was stored and is in no
+log is unreferenced, and cleaning deletes it. A topic that cannot
 continue is reported and left out. Never deletes an object, never moves a watermark, and never merges across a
 hole.
 
@@ -137,11 +136,13 @@ class Compaction:
         found: list[TopicCompaction] = []
         for settings in sorted(self._topics, key=lambda topic: topic.name):
             state = intake.topics_by_name.get(settings.name)
+            # Only a table can replace several archives by one in a single step.
             if state is None or settings.archive.kind != "iceberg":
                 continue
             report = TopicCompaction(settings.name)
             try:
                 _Topic(self, settings, state, known_gaps(intake, state.topic_id), report).run(dry_run=dry_run)
+            # A newer leader ends the whole run, not this topic.
             except Deposed:
                 raise
             except ArchiverError as error:
@@ -154,6 +155,7 @@ class Compaction:
         """Whether archives of that many bytes may be merged in addition to `chosen` bytes that are not spent
         yet; the first ones always may.
         """
+        # Otherwise archives larger than the bound would never be merged.
         first = chosen == 0 and self._bytes_left == self.settings.compact_run_bytes_max
         return first or chosen + size <= self._bytes_left
 
@@ -187,25 +189,30 @@ class _Topic:
         """Choose archives; if there are any, resolve what earlier runs left, merge, and replace, a few at a
         time.
         """
+        # Without a table there is nothing to replace, and loading one would be a request for nothing.
         if self._ledger.table_uuid is None:
             return
         view = load_table(self._tables, self._target, self._ledger.table_uuid)
         if view is None:
             return
+        # Chosen without the lease first: mostly nothing is small, and no turn is needed.
         found = self._chosen(view)
         if dry_run:
             self._plan(found)
             return
+        # A rewrite that an earlier run left must be resolved even if nothing is small.
         if not found and not self._ledger.rewrites.under_way:
             return
         with self._run.leadership.turn("compaction"):
             self._run.leadership.lead()
+            # Before the table is loaded for choosing: a merge that has landed must not be made again.
             self._rewriter.settle()
             schemas = {
                 version: TopicSchema.from_entry(entry) for version, entry in self._ledger.schemas.items()
             }
             view = self._rewriter.sound()
         if view is not None:
+            # Chosen again: the table may have changed before the turn began.
             self._merge(self._chosen(view), view, schemas)
 
     def _plan(self, found: Iterable[list[Small]]) -> None:
@@ -234,6 +241,7 @@ class _Topic:
             closed_us=run.clock.now_us() - round(run.settings.grace * 1e6),
             start=ledger.start,
         )
+        # Not the replaced ones: after a rollback they are live again and are merged again.
         given_up = ChainMap[str, Any](
             ledger.killed, ledger.rewrites.abandoned, run.leadership.leader.fold.condemned
         )
@@ -251,6 +259,7 @@ class _Topic:
     def _files(self, view: TableView) -> Iterator[LiveFile]:
         for file in self._tables.live_files(view):
             if file.has_deletes:
+                # A merged file has another path and other positions, so the deletes would be lost.
                 raise _DeleteFiles
             yield file
 
@@ -261,6 +270,7 @@ class _Topic:
         size = 0
         for together in self._pieces(found):
             bytes_ = sum(piece.small.size for piece in together)
+            # Ends here instead of searching for smaller ones: the next run continues in order.
             if not self._run.room(bytes_, size):
                 self._report.more = True
                 break
@@ -282,11 +292,14 @@ class _Topic:
         leadership = self._run.leadership
         with leadership.turn("compaction"):
             epoch = leadership.lead_again()  # a new epoch, so that no key was used before (rule P2)
+            # Without a kept lease another leader could begin an epoch, and what was stored would be wasted.
             if not leadership.holding:
                 self._exchange(self._made(handful, epoch))
                 return
+        # Outside of a turn, so that archiving rounds continue while archives are merged and stored.
         made = self._made(handful, epoch)
         with leadership.turn("compaction"):
+            # The ledger is read again, because it was not watched outside of the turn.
             leadership.leader.refresh()
             # Another leader, or a round of this one, may have begun an epoch while the archives were merged.
             if leadership.leader.fold.epoch != epoch:
@@ -306,6 +319,7 @@ class _Topic:
             for together in split_run(
                 run.objects, neighbours, run.cluster_id, run.entry_bytes_max // 2, self._report.skip
             ):
+                # A change of schema or a damaged archive may have left too little.
                 if is_worth_it([piece.small for piece in together]):
                     yield together
 
@@ -337,6 +351,7 @@ class _Topic:
             written = merge_archives(run.objects, together, rows, run.cluster_id, run.options, epoch)
         except Damaged as error:
             self._report.skip(together[error.place].small.key, str(error))
+            # Not merged across the damaged archive, because that would leave a hole.
             yield from self._merged(together[: error.place], rows, epoch)
             yield from self._merged(together[error.place + 1 :], rows, epoch)
             return
@@ -348,9 +363,11 @@ class _Topic:
 
     def _exchange(self, made: Sequence[Remade]) -> None:
         """Commit merged archives to the table, within a turn."""
+        # Loaded again: the ledger's entry names the state of the table just before the swap.
         view = self._rewriter.sound() if made else None
         exchanged = None if view is None else self._rewriter.exchange(made, view)
         for item in made:
+            # Only what is in the table counts; the rest is chosen again.
             if exchanged is not None and item.key in exchanged.replaced:
                 self._run.spend(sum(old.size for old in item.olds))
                 self._note(item.olds, item.written.archive.size)
@@ -392,14 +409,17 @@ def smalls(
     """The archives that may be merged, ordered by topic partition, table partition and offset; none whose key
     is in `given_up`.
     """
+    # The partition that contains this time is the first that is still open.
     open_from = partition_value_of(target.closed_us, target.granularity)
     found: list[Small] = []
     for file in files:
         key = key_of(file.path)
         parsed = None if key is None else parse_archive_key(key)
+        # Files of other writers, and archives of another topic, are not part of this stream.
         if key is None or parsed is None or parsed.topic_id != target.topic_id or key in given_up:
             continue
         if (
+            # A merged file gets the present spec, under which its rows must form one partition.
             file.spec_id != target.spec_id
             or parsed.granularity != target.granularity
             or parsed.partition_value >= open_from
@@ -420,6 +440,7 @@ def runs(found: Iterable[Small], bytes_wanted: int) -> Iterator[list[Small]]:
     together: list[Small] = []
     size = 0
     for one in found:
+        # The number is bounded as well, because each old archive is named in the ledger's entry.
         full = len(together) == TOGETHER_MAX or size + one.size > bytes_wanted
         if together and (full or not _follows(together[-1], one)):
             if is_worth_it(together):
@@ -434,6 +455,7 @@ def runs(found: Iterable[Small], bytes_wanted: int) -> Iterator[list[Small]]:
 def is_worth_it(together: Sequence[Small]) -> bool:
     """Whether the merged archive is at least half as large again as each of its parts."""
     sizes = [one.size for one in together]
+    # A factor of 1.5 per merge bounds how often a record is rewritten.
     return len(sizes) > 1 and 2 * sum(sizes) >= 3 * max(sizes)
 
 

@@ -98,14 +98,15 @@ class ReplayRun:
         """Rewrite at most `files_max` archives of the topics in `scope` (None: all). With `dry_run` nothing
         is written.
 
-        Raises `LeaseHeld` if another process leads (a dry run needs no lease), `NotFound` for an unknown
-        topic or partition in `scope`, `Deposed` if a newer leader appears, `RetryLater` or `OutcomeUnknown`
-        if a log cannot be reached. What concerns one topic only is in the report.
+        What concerns one topic only is in the report. Raises `LeaseHeld` if another process leads (a dry run
+        needs no lease), and `Deposed` if a newer leader appears. Raises `NotFound` for an unknown topic or
+        partition in `scope`. Raises `RetryLater` or `OutcomeUnknown` if a log cannot be reached.
         """
         self._files_left, self._fresh = files_max, False
         report = ReplayReport(dry_run)
         chosen = self._chosen(scope)
         if dry_run:
+            # Read without the lease: nothing is written, so no epoch is needed.
             self._leader.refresh()
             report.epoch = self._leader.fold.epoch
             self._topics(report, chosen, scope)
@@ -113,6 +114,7 @@ class ReplayRun:
         with self._leadership.turn("replaying"):
             report.epoch = self._leadership.lead()
             self._topics(report, chosen, scope)
+            # A new epoch may have begun before the first archive.
             report.epoch = self._leader.epoch
         return report
 
@@ -131,6 +133,7 @@ class ReplayRun:
         intake = self._sequencer.backlog()
         for settings in chosen:
             state = intake.topics_by_name.get(settings.name)
+            # The intake log does not have the topic yet.
             if state is None:
                 continue
             found = TopicReplay(settings.name)
@@ -144,6 +147,7 @@ class ReplayRun:
                     None if scope is None else scope[1],
                     dry_run=report.dry_run,
                 )
+            # A newer leader ends the whole run, not this topic.
             except Deposed:
                 raise
             except ArchiverError as error:
@@ -167,11 +171,13 @@ class ReplayRun:
             )
             return
         ledger = self._leader.fold.topic(state.topic_id)
+        # Not archived to a table yet.
         if ledger.table_uuid is None:
             return
         if dry_run:
             self._look(settings, state, report, partitions)
             return
+        # The newest schema must be recorded, and its columns in the table, before a file has them.
         work = self._setup.prepare(settings, self._settings.archive_for(settings), state)
         if work.table is None:
             return
@@ -191,6 +197,7 @@ class ReplayRun:
             return
         rows = self.rows(state, self._setup.newest_schema(settings, ledger, view), settings, view)
         for file, probed in self.candidates(tables, view, rows, report, partitions):
+            # A file beyond the limit was found, so another run has work.
             if not self.room():
                 report.more = True
                 return
@@ -221,6 +228,7 @@ class ReplayRun:
         report.schema_version = rows.topic.schema.version
         target = ReplayTarget(view.spec_id, rows.topic.granularity, partitions)
         for file in doubted_files(self.objects, rows.topic.topic_id, tables, view):
+            # By the key alone, before the file is opened.
             if not is_requested(file, target):
                 continue
             try:
@@ -228,10 +236,12 @@ class ReplayRun:
             except Corrupted as error:
                 report.skip(file.name, str(error))
                 continue
+            # Probed first: a file that cannot be rewritten is reported only if it would have to be.
             why = refusal(file, target)
             if probed.decoded and why is not None:
                 report.skip(file.name, why)
             if probed.decoded == 0 or why is not None:
+                # What would decode but stays as it is counts as left.
                 report.left += probed.left + (probed.decoded if why is not None else 0)
                 continue
             yield file, probed
@@ -251,6 +261,7 @@ class ReplayRun:
                 "archive": key,
             }
         )
+        # In a dry run the note stands for the rewrite; else `_make` has counted it.
         if key is None:
             self.spend()
 
@@ -267,6 +278,7 @@ class ReplayRun:
     def own_epoch(self) -> int:
         """The epoch of the new keys: one of this run's own, so that no key was used before."""
         if not self._fresh:
+            # Once per run, before its first archive, so a run without work adds no further one.
             self._leader.take_over()
             self._fresh = True
         return self._leader.epoch
@@ -308,13 +320,17 @@ class _Topic:
 
     def run(self) -> None:
         """Resolve what earlier leaders left, then rewrite and replace, a few archives at a time."""
+        # Rule T1, as a round: what an earlier leader left comes first.
         outcome = self._rewriter.committer.settle(self._table.target, self._gaps)
         if outcome is not None:
             self._run.events.table_committed(None, self._work, outcome)
+        # Then earlier rewrites: one that has landed must not be made again.
         self._rewriter.settle()
+        # Loaded after both, so that the files are chosen from their result.
         view = self._rewriter.sound()
         if view is None:
             return
+        # Built once, because it compiles descriptors.
         rows = self._run.rows(self._work.state, self._work.schema, self._work.settings, view)
         made: list[_Made] = []
         for file, probed in self._run.candidates(
@@ -326,6 +342,7 @@ class _Topic:
             again = self._make(file, probed, rows)
             if again is not None:
                 made.append(again)
+            # A few at a time: a crash then loses little, and the ledger's entry stays small.
             if len(made) == EXCHANGED_TOGETHER_MAX:
                 self._exchange(made, view)
                 made = []
@@ -338,6 +355,7 @@ class _Topic:
         assert file.archive is not None, "only archives are rewritten"
         try:
             source = open_source(run.objects, file, file.archive, run.cluster_id)
+            # After the footer was checked: a damaged archive needs no epoch.
             epoch = run.own_epoch()
             written = decode_again(
                 run.objects,
@@ -355,6 +373,7 @@ class _Topic:
         if isinstance(written, Conflict):
             self._left(file, probed, written.why)
             return None
+        # Counted when it is stored, even if the exchange fails: the work was done.
         self._run.spend()
         self._report.emptied = sorted(
             {*self._report.emptied, *self._emptied(source.footer.schema_version, rows)}
@@ -380,9 +399,11 @@ class _Topic:
         exchanged = self._rewriter.exchange([item.remade for item in made], view)
         if exchanged is None:
             return
+        # A batch without a snapshot must not hide that of an earlier one.
         self._report.snapshot_id = exchanged.snapshot_id or self._report.snapshot_id
         for item in made:
             key = item.written.archive.key
+            # What was given up stays undecoded in the table.
             if key in exchanged.replaced:
                 self._run.note(self._report, item.file, item.probe, key)
             else:
@@ -423,6 +444,7 @@ def refusal(file: DoubtedFile, target: ReplayTarget) -> str | None:
             "the table has delete files of another engine, which name rows by their file; compact the "
             "table, which applies them"
         )
+    # A rewritten file would get the present spec, under which its rows may be of several partitions.
     if file.spec_id != target.spec_id or file.archive.granularity != target.granularity:
         return "it was written for another partition spec than the table has now"
     return None

@@ -44,12 +44,14 @@ class TopicReplay:
 
     def skip(self, name: str, why: str) -> None:
         """Record a file that stays as it is."""
+        # Bounded, because the report is held in memory and printed as a whole.
         if len(self.skipped) < SKIPPED_MAX:
             self.skipped.append({"archive": name, "why": why})
 
     def failed(self, error: ArchiverError) -> None:
         """Record what ended the topic's part early."""
         self.why = error.why if isinstance(error, TopicHalted) else str(error)
+        # `RetryLater` and `OutcomeUnknown` are over by themselves; the next run continues.
         self.state = "halted" if isinstance(error, Halt | InvalidInput) else "deferred"
 
 
@@ -65,6 +67,7 @@ class ReplayReport:
     def exit_code(self) -> int:
         """What `archiver dlq replay` exits with."""
         states = {item.state for item in self.topics}
+        # The worst topic decides.
         return WRONG if "halted" in states else UNKNOWN if "deferred" in states else FINE
 
     def to_json(self) -> dict[str, object]:

@@ -107,6 +107,7 @@ def error_fields(schema_json: str) -> dict[Side, int]:
     columns = {item["name"]: item["type"] for item in json.loads(schema_json)["fields"]}
     for side in SIDES:
         kind = columns.get(side)
+        # A side without a schema has `__raw__` alone.
         for item in kind.get("fields", []) if isinstance(kind, dict) else []:
             if item["name"] == ERR:
                 found[side] = item["id"]
@@ -125,6 +126,7 @@ def undecoded_count(tables: Tables, view: TableView) -> int:
     found = 0
     for file in tables.live_files(view, nulls_of=fields):
         nulls = dict(file.null_counts)
+        # A record without an error has null there, so the others are the undecoded ones.
         found += sum(file.record_count - nulls[number] for number in fields if number in nulls)
     return found
 
@@ -154,6 +156,7 @@ def doubted_files(
     """
     fields = set(error_fields(view.schema_json).values())
     doubted: list[DoubtedFile] = []
+    # Without a schema on either side nothing is decoded, so nothing can fail.
     for file in tables.live_files(view, nulls_of=fields) if fields else ():
         nulls = dict(file.null_counts)
         # A file without counts, of another writer, may hold some and is kept.
@@ -178,11 +181,13 @@ def doubted_archives(
     footers say more.
     """
     for partition in range(partitions):
+        # Listed as a reader does, so that killed and replaced archives do not count.
         index = find_archives(objects, topic_id, partition, ArchiveVisibility.of(ledger, partition))
         at, end = ledger.start(partition), ledger.watermark(partition)
         while at < end:
             found = index.covering(at)
             if found is None:
+                # No archive holds it, as in a range of gaps.
                 at = min(end, index.next_base(at) or end)
                 continue
             yield DoubtedFile(found.key, found.key, found.size, parse_archive_key(found.key))
@@ -199,11 +204,13 @@ def undecoded_rows(
         raise Corrupted(f"{file.path} lies outside of the data folder; it cannot be read")
     try:
         with objects.open_input(file.key) as source:
+            # Files of other writers have no such checksum.
             if file.archive is not None:
                 check_seal(source, file.key)
             source.seek(0)
             with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
                 yield from _rows(source, parquet, payloads=payloads, ours=file.archive is not None)
+    # `KeyError`: another writer may have left out a column.
     except (NotFound, pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise passing(error, file.key) or Corrupted(
             f"{file.key} cannot be read ({error}); restore it"
@@ -217,10 +224,12 @@ def _rows(
     sides = [
         side for side in SIDES if side in schema.names and schema.field(side).type.get_field_index(ERR) >= 0
     ]
+    # By the statistics, before any column is read.
     groups = _row_groups(parquet.metadata, [f"{side}.{ERR}" for side in sides])
     if not groups:
         return
     columns = ["kafka.partition", "kafka.offset", *(f"{side}.{ERR}" for side in sides)]
+    # The bytes are much larger than the rest, and a listing does not need them.
     columns += [f"{side}.{RAW}" for side in sides] if payloads else []
     batches = (
         checked_batches(source, parquet, BATCH_ROWS, groups, columns)
@@ -231,6 +240,7 @@ def _rows(
         found: dict[Side, Any] = {side: pc.struct_field(batch.column(side), ERR) for side in sides}
         bad: Any = None
         for errors in found.values():
+            # Either side may be the undecoded one.
             bad = errors.is_valid() if bad is None else pc.or_(bad, errors.is_valid())
         rows = batch.filter(bad)
         if rows.num_rows:
@@ -246,6 +256,7 @@ def _payloads(rows: pa.RecordBatch, side: Side) -> Any:
     """The bytes of a side where it was not decoded, as plain binary."""
     raw: Any = pc.struct_field(rows.column(side), RAW)
     wrong: Any = pc.struct_field(rows.column(side), ERR)
+    # `__raw__` also has the bytes of decoded rows that do not encode to the same bytes.
     return pc.if_else(wrong.is_valid(), raw.cast(pa.binary()), pa.scalar(None, pa.binary()))
 
 
@@ -256,6 +267,7 @@ def _row_groups(metadata: pq.FileMetaData, names: Sequence[str]) -> list[int]:
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group)
         statistics: list[Any] = [rows.column(place).statistics for place in columns]
+        # A row group that says nothing must be read.
         if any(one is None or not one.has_null_count or one.null_count < rows.num_rows for one in statistics):
             chosen.append(group)
     return chosen
@@ -341,6 +353,7 @@ class UndecodedListing:
         why: str | None = None
         try:
             for file in self._files(settings, state, ledger):
+                # A file of another writer may hold any partition; its records are filtered later.
                 if (
                     file.archive is not None
                     and partitions is not None
@@ -351,10 +364,12 @@ class UndecodedListing:
                 try:
                     for record in self._records(file, partitions, counts):
                         report.total += 1
+                        # Counting continues after the limit, because the totals are of everything.
                         if len(report.records) < records_max:
                             report.records.append({"topic": settings.name, **record})
                 except Corrupted as error:
-                    why = why or str(error)  # the audit reports every damaged file
+                    # The first is enough: the audit reports every damaged file.
+                    why = why or str(error)
                 files += counts.total() > before
         except ArchiverError as error:
             why = str(error)

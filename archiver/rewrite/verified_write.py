@@ -62,6 +62,7 @@ class Sums:
         """Add a batch in `STREAM_SCHEMA`."""
         self.digest.update(records)
         headers: Any = records.column("headers")
+        # The list gives structs, and those their two fields.
         names, values = headers.flatten().flatten()
         column: Any
         for column in (records.column("key"), records.column("value"), names, values):
@@ -69,6 +70,7 @@ class Sums:
         if records.num_rows:
             times = records.column("ingest_timestamp").cast(pa.int64())
             first = times[0].as_py()
+            # Ingest times never decrease, so the first and the last are the extremes.
             self.ingest_min_us = first if self.ingest_min_us is None else self.ingest_min_us
             self.ingest_max_us = times[-1].as_py()
 
@@ -99,6 +101,7 @@ def mismatch(place: ArchiveLocation, spooled: SpooledArchive, layouts: Layouts) 
     """Why the records of the finished file are not those that its footer names; None if they are, byte for
     byte.
     """
+    # Read from the spool file as a reader would from the store, before it is uploaded.
     made = FoundArchive.of(place.key, spooled.size, place.archive)
     try:
         with pa.OSFile(str(spooled.path), "rb") as file:
@@ -122,6 +125,7 @@ def store_verified(
     stored = store_archive(objects, place.key, spooled)
     if isinstance(stored, Conflict):
         return stored
+    # Not reused as in refinement: its writer is not known, and so its columns are not verified.
     if stored.adopted:
         return Conflict(f"{place.key} exists already; the next run takes another key")
     archive = ArchiveFile(
@@ -179,6 +183,7 @@ class Piece:
         """Upper bound for its part of a ledger entry: its key and size, and its gaps, which the new archive
         has as well.
         """
+        # 24: the size as a number, and the tags and lengths of the message.
         return len(self.small.key) + 24 + _GAP_BYTES * len(self.footer.gaps)
 
 
@@ -209,9 +214,11 @@ def split_run(
             piece = Piece(small, read_footer(objects, small.found, cluster_id))
         except Corrupted as error:
             skip(small.key, str(error))
+            # The archives before and after the damaged one do not follow each other.
             yield together
             together, size = [], 0
             continue
+        # Columns are copied, so one file can have those of a single version only.
         other = together and together[-1].footer.schema_version != piece.footer.schema_version
         if other or size + piece.entry_bytes > entry_bytes_max:
             yield together
@@ -238,6 +245,7 @@ def merge_archives(
     """
     first, last = together[0].small.archive, together[-1].small.archive
     gaps = tuple(merged((gap for piece in together for gap in piece.footer.gaps), first.base, last.end))
+    # The merged range under the key of the first: same topic, partition and table partition.
     place = ArchiveLocation(replace(first, end=last.end, epoch=epoch), gaps, cluster_id)
     layout = Layout(rows.columns.schema, rows.codec)
     writer = ArchiveWriter(objects.spool_dir(), rows.columns, rows.encodings, options.zstd_level)
@@ -248,16 +256,20 @@ def merge_archives(
                 for batch, records in whole_archive(
                     objects, piece.small.found, cluster_id, lambda _topic, _version: layout
                 ):
+                    # The digest of all records cannot be computed from the digests of the old archives.
                     sums.add(records)
                     writer.append(_laid_out(batch, rows.columns.schema))
                     close_full(writer, options)
+            # Says which archive, so that the caller can merge those around it.
             except Corrupted as error:
                 raise Damaged(number, str(error)) from error
+        # Verified from the finished file: the copy is proven, not assumed.
         spooled = writer.finish(footer_of(place, rows, sums.digest.digest()))
         why = mismatch(place, spooled, lambda _topic, _version: layout)
         if why is not None:
             writer.discard()
             return Conflict(f"merged they would not give their records back: {why}")
+    # Also for Ctrl-C: the spool file must not stay.
     except BaseException:
         writer.discard()
         raise
@@ -304,6 +316,7 @@ def probe(objects: ObjectStore, file: DoubtedFile, rows: TopicRows) -> Probe:
     """Decode only what could not be decoded; stores nothing."""
     decoded = left = 0
     for batch in undecoded_rows(objects, file, payloads=True):
+        # A side without a schema has no payloads; nulls take part in nothing.
         no_payload = pa.nulls(len(batch), pa.binary())
         keys, values = batch.payloads.get("key", no_payload), batch.payloads.get("value", no_payload)
         for start, end in rows.codec.portions(keys, values):
@@ -314,6 +327,7 @@ def probe(objects: ObjectStore, file: DoubtedFile, rows: TopicRows) -> Probe:
                 errors = batch.errors.get(side)
                 before = _errors(None if errors is None else errors.slice(start, end - start))
                 after = _errors_of(column, before)
+                # Never negative: an undecoded key or value cannot become two.
                 decoded += max(0, before - after)
                 left += after
     return Probe(decoded, left)
@@ -332,12 +346,18 @@ def decode_again(
     """Decode the records of an archive again with the schema of `rows`, and store the result under a key of
     `epoch`.
 
-    Returns a `Conflict`, with nothing stored, if more than `left` keys and values would not be decoded, if
-    its keys or values have no schema any more, if the new columns do not give the records back, or if another
-    object exists under the key. Raises `Corrupted` if the old archive is not what it says, `RetryLater` if
+    Returns a `Conflict`, with nothing stored, in these cases:
+
+    - More than `left` keys and values would not be decoded.
+    - Its keys or values have no schema any more.
+    - The new columns do not give the records back.
+    - Another object exists under the key.
+
+    Raises `Corrupted` if the old archive is not what it says, `RetryLater` if
     the disk is full or the store is unavailable.
     """
     was = layouts(source.found.topic_id, source.footer.schema_version).columns
+    # The old columns decode a side that the new ones would keep as bytes only.
     if gone := sorted(_without_schema(rows.columns.schema) - _without_schema(was)):
         return Conflict(
             f"its {' and '.join(gone)} columns would be emptied: the newest schema has no message for them"
@@ -351,10 +371,12 @@ def decode_again(
         ):
             sums.add(records)
             _append(writer, rows, source.archive.partition, records, options, errors)
+        # Compared with the old footer: damage to the old archive must not get a new, valid digest.
         if sums.digest.digest() != source.footer.records_digest:
             raise Corrupted(
                 f"{source.found.key}: its records do not have the digest that its footer says; restore it"
             )
+        # A replay must never make a record worse that is decoded now.
         if errors.total() > left:
             writer.discard()
             return Conflict(
