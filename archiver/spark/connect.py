@@ -78,9 +78,8 @@ def connect(settings: SparkSettings) -> SparkSession:
     try:
         channels = DefaultChannelBuilder(str(settings.remote))
         channels.add_interceptor(_Deadline(settings.answer_timeout))
-        os.environ["SPARK_CONNECT_MODE_ENABLED"] = (
-            "1"  # as pyspark's own builder does, which accepts no channel
-        )
+        # As pyspark's own builder does, which accepts no channel.
+        os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
         session = ConnectSession.builder.channelBuilder(channels).create()
         wait_ms, retries = round(_WAIT_MAX_S * 1000), max(1, round(settings.answer_timeout / _WAIT_MAX_S))
         _bound(
@@ -110,12 +109,13 @@ def answers(session: Any) -> bool:
 
 
 def _bound(client: Any, policies: list[DefaultPolicy]) -> None:
-    """Remove the client's own waits: its retry policy and a request about ML models at the end of the
-    process. Also its close, which waits for a thread pool that all clients share. The garbage collector
-    closes clients too. If that happens in the thread that holds the pool's lock, the close never returns
-    (SPARK-55362). `leave` closes the channel, which is enough.
+    """Remove the client's own waits: its retry policy, its close, and a request about ML models at the end of
+    the process.
     """
     client.set_retry_policies(policies)
+    # Close waits for a thread pool of all clients. If called by the garbage collector in a thread that holds
+    # its lock, it never returns (SPARK-55362).
+    # `leave` closes the channel, which is enough.
     client.close = _nothing
     atexit.unregister(client._cleanup_ml_cache)
 
@@ -128,15 +128,15 @@ def parallelism(session: Any) -> int:
     """How many tasks the server runs at the same time. No call returns it, but a plan of the server shows it:
     a range is divided by this number.
     """
+    # The text of a plan is no interface, hence the small number where it does not match.
     planned = _SPLITS.search(session.range(1)._explain_string())
     return max(1, int(planned[1])) if planned else 2
 
 
 def end(session: Any) -> None:
     """Release the session at the server, and close this end of it."""
-    with contextlib.suppress(
-        PySparkException, grpc.RpcError, OSError
-    ):  # the server ends it after its own timeout
+    # A session that is not released ends after the server's own timeout.
+    with contextlib.suppress(PySparkException, grpc.RpcError, OSError):
         session.client.release_session()
     leave(session)
 
@@ -144,5 +144,6 @@ def end(session: Any) -> None:
 def leave(session: Any) -> None:
     """Close this end of a session. A running server ends its own part after a timeout."""
     if session is not None:
+        # First, so that `stop` has no server to wait for.
         hang_up(session)
         session.stop()

@@ -111,6 +111,7 @@ def store_variables(data: DataSettings) -> frozenset[str]:
     """
     if not data.uri.startswith("s3://"):
         return frozenset()
+    # With configured keys, a worker needs none of the machine.
     return _AWS_PLACE if data.access_key_id is not None else _AWS_PLACE | _AWS_CHAIN
 
 

@@ -31,6 +31,7 @@ class SparkTurns:
         """The session belongs to this thread inside of the block. Raises `RetryLater` if no turn comes in
         time.
         """
+        # One per call: the queue distinguishes calls by it.
         ticket = object()
         if not self._queue.enter(ticket, self._wait_s):
             raise RetryLater(

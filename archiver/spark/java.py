@@ -28,6 +28,7 @@ INSTALL = """install a Java runtime, version 17 or 21, for example:
   macOS:           brew install openjdk@17
 or, if one is installed already, set JAVA_HOME to its folder"""
 
+# Possessive quantifiers, so that no output makes the search slow.
 _VERSION = re.compile(r'version "(?P<first>\d++)(?:\.(?P<second>\d++))?[^"]*+"')
 
 
@@ -63,6 +64,7 @@ def require_java(environ: Mapping[str, str], timeout_s: float = 20.0) -> JavaFou
         raise JavaUnfit(f"{executable} -version does not tell a version but {excerpt(answer)!r}; {INSTALL}")
     # Java 8 and older call themselves 1.8.
     major = int(match["second"] or 0) if match["first"] == "1" else int(match["first"])
+    # Lines before it may be notes about `JAVA_TOOL_OPTIONS`.
     line = next(line for line in answer.splitlines() if match[0] in line)
     if major not in SUPPORTED:
         raise JavaUnfit(
@@ -96,9 +98,11 @@ def _ask(executable: Path, environ: Mapping[str, str], timeout_s: float) -> str:
             capture_output=True,
             check=False,
             text=True,
+            # A JVM prints in the encoding of its locale.
             errors="replace",
             timeout=timeout_s,
             env=dict(environ),
+            # A program that is not Java may wait for input.
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired as error:

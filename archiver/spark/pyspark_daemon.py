@@ -33,6 +33,7 @@ _ARCHIVE = (".zip", ".jar")
 
 def run() -> None:
     """Import what workers need, then run `pyspark.daemon` until Spark ends it."""
+    # Before the imports, so that they come from folders, which keep bytecode.
     _prefer_unpacked()
     for name in _NEEDED:
         # A worker reports a missing package: Spark passes its error to the driver.
@@ -40,6 +41,7 @@ def run() -> None:
             importlib.import_module(name)
     _forget_archives()
     daemon = importlib.import_module("pyspark.daemon")
+    # Otherwise the collector writes to the pages of all these objects, and so copies them in every worker.
     gc.freeze()
     daemon.manager()
 
@@ -50,6 +52,7 @@ def _prefer_unpacked() -> None:
     """
     whole = list(sys.path)
     sys.path[:] = [entry for entry in whole if not entry.endswith(_ARCHIVE)]
+    # Searched without the archives: only an unpacked PySpark makes them superfluous.
     found = importlib.util.find_spec("pyspark")
     brought: list[str] = []
     if found is not None and found.origin is not None and importlib.util.find_spec("py4j") is not None:
@@ -68,6 +71,7 @@ def _forget_archives() -> None:
     """
     for path, importer in list(sys.path_importer_cache.items()):
         if isinstance(importer, zipimporter):
+            # The directory that `zipimport` keeps of the archive stays, so reopening is cheap.
             del sys.path_importer_cache[path]
 
 

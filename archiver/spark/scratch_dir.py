@@ -30,7 +30,8 @@ def scratch_folder(where: Path) -> Path:
     sweep(where)
     for _ in range(_ATTEMPTS_MAX):
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=where))
-        if _locked(folder, os.O_CREAT) is not None:  # Never closed: the lock ends with the process.
+        # Never closed: the lock ends with the process.
+        if _locked(folder, os.O_CREAT) is not None:
             return folder
         shutil.rmtree(folder, ignore_errors=True)
     raise Halt(f"no scratch folder could be made in {where}: others keep removing it")
@@ -45,9 +46,11 @@ def sweep(where: Path) -> None:
 
 def _remove_if_dead(folder: Path) -> None:
     with contextlib.suppress(OSError):
+        # Not `stat`: a link must never be followed, and another user could place one here.
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
             return
+        # Without O_CREAT: a folder without the file is not ours, or not locked yet.
         descriptor = _locked(folder, 0)
         if descriptor is None:
             return
@@ -63,6 +66,7 @@ def _locked(folder: Path, flags: int) -> int | None:
     """
     path = folder / LOCK_NAME
     try:
+        # O_CLOEXEC: a child that inherited the descriptor would keep the lock.
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
     except FileNotFoundError:
         return None

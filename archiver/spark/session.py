@@ -73,8 +73,8 @@ class SparkSessions:
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
         self._starting: _Start | None = None
-        # until this object starts one: a session that exists before belongs to other code, and is not ended
-        # here
+        # Until this object starts one: a session that exists before belongs to other code, and is not ended
+        # here.
         self._borrowed = True
 
     def session(self) -> SparkSession:
@@ -83,8 +83,10 @@ class SparkSessions:
         Raises `Halt` if there is no Java that Spark runs on (with what to install), or if Spark does not
         start with these settings; `RetryLater` if a Spark Connect server cannot be reached.
         """
+        # Held while a session starts: a second caller waits for that one instead of starting another.
         with self._lock:
             with self.answering():
+                # The heartbeat, because a JVM that hangs would hold the lock for ever.
                 if self._session is not None and not _answers(self._session):
                     self._forget()
             if self._session is None:
@@ -101,6 +103,7 @@ class SparkSessions:
                 now = parallelism(session)
             promised = 0 if self._settings.remote else promised_cores(self._settings.properties())
             return max(now, promised)
+        # `AttributeError`: the context of a stopped session has no `_jsc`.
         except (PySparkException, Py4JError, OSError, AttributeError) as error:
             if self._settings.remote:
                 with self._lock:
@@ -131,6 +134,7 @@ class SparkSessions:
         try:
             gateway.jvm.System.currentTimeMillis()
         except (Py4JError, OSError) as error:
+            # A JVM that has ended in between is no error here: the next session is a new one.
             if self.runs:
                 raise RetryLater(f"the JVM of spark does not answer: {error}") from error
 
@@ -138,6 +142,7 @@ class SparkSessions:
         """End the JVM that this process started, also during its start. A thread that waits for it gets an
         error.
         """
+        # Without the lock, because a thread that starts a session holds it.
         if (starting := self._starting) is not None:
             starting.give_up()
         process = _process()
@@ -150,9 +155,11 @@ class SparkSessions:
         """
         with self._lock:
             session, self._session = self._session, None
+            # A session that other code started stays.
             if session is None or self._borrowed:
                 return
             if self._settings.remote:
+                # Imported here, because an installation without Spark Connect lacks its packages.
                 from archiver.spark import connect
 
                 connect.end(session)
@@ -163,15 +170,18 @@ class SparkSessions:
     def _start(self) -> SparkSession:
         logging.getLogger().addFilter(_is_not_py4j)  # adding it again does nothing
         if (process := _process()) is not None and process.poll() is not None:
-            _reset()  # The JVM of a session that other code started has ended, unnoticed.
+            # The JVM of a session that other code started has ended, unnoticed.
+            _reset()
         if SparkContext._active_spark_context is not None:
             self._borrowed = True
             return SparkSession.builder.getOrCreate()
         self._borrowed = False
+        # Before the JVM is launched: Spark's own error does not say what to install.
         require_java(scrubbed(self._environ, self._passed))
         with self.answering():
             if SparkContext._gateway is not None and not _alive(SparkContext._gateway):
-                _reset()  # The JVM died after a failed start, so no session noticed it.
+                # The JVM died after a failed start, so no session noticed it.
+                _reset()
         start = self._starting = _Start(self._settings.start_timeout, self._passed)
         try:
             return run_in_thread(lambda: self._started(start), start.give_up, "spark-start")
@@ -182,11 +192,13 @@ class SparkSessions:
         """A session with a JVM of its own; raises as `session`."""
         folder = _process_folder()
         try:
+            # Without Spark's defaults, so that every property comes from here or from the configuration.
             conf = SparkConf(loadDefaults=False).setAll(sorted(properties(self._settings, folder).items()))
             with start, _environment(self._settings), (folder / "spark.log").open("ab") as log:
                 _launch(_shown(conf, self._settings), log)
                 return SparkSession(_quiet(SparkContext(conf=conf)))
         except (PySparkException, Py4JError, OSError, EOFError, RuntimeError, ValueError) as error:
+            # Asked before `_reset`, which may end the JVM itself.
             code = start.killed()
             _reset()
             if start.overdue:
@@ -199,10 +211,12 @@ class SparkSessions:
                 raise RetryLater(
                     "spark was stopped while it started, because this process stops or no longer needs it"
                 ) from error
+            # A signal came from outside: nothing is wrong with the settings, so the next run may succeed.
             if code is not None:
                 raise RetryLater(
                     f"{_ended_by(code)} its last words: {_tail(folder / 'spark.log')}"
                 ) from error
+            # Spark has no error class of its own for this.
             if _NO_MASTER.search(str(error)):
                 raise RetryLater(
                     f"the master {self._settings.master} does not answer, or refuses us; the next run "
@@ -254,6 +268,7 @@ class _Start:
         """Whether it was stopped on request."""
 
     def __enter__(self) -> None:
+        # pyspark offers no other way to reach the process, or to choose its environment, before it answers.
         self._popen, _gateways.Popen = _gateways.Popen, self._open
         self._timer.start()
 
@@ -275,6 +290,7 @@ class _Start:
             return None
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._process.wait(ENDED_S)
+            # Negative from `Popen` itself, above 128 from the shell script that starts the JVM.
             return code if code < 0 or code > _SHELL_SIGNALS else None
         return None
 
@@ -283,6 +299,7 @@ class _Start:
         # JVM.
         options["env"] = scrubbed(options.get("env") or os.environ, self._passed)
         self._process = self._popen(*arguments, **options)
+        # `give_up` may have come before there was a process to kill.
         if self.given_up:
             self._process.kill()
         return self._process
@@ -302,6 +319,7 @@ def _ended_by(code: int) -> str:
             "again."
         )
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    # The kernel's memory killer sends SIGKILL.
     memory = " is there enough memory?" if number == signal.SIGKILL else ""
     return f"the JVM of spark was ended by {name} while it started; the next run starts it again.{memory}"
 
@@ -316,9 +334,8 @@ def _quiet(context: SparkContext) -> SparkContext:
 def _log_accumulator_error(*_: object) -> None:
     error = sys.exception()
     if isinstance(error, EOFError | OSError):
-        _log.debug(
-            "spark's channel of accumulators has ended", exc_info=error
-        )  # it ends with the JVM; the round reports what that means
+        # It ends with the JVM; the round reports what that means.
+        _log.debug("spark's channel of accumulators has ended", exc_info=error)
     else:
         _log.error("spark's channel of accumulators has failed", exc_info=error)
 
@@ -359,6 +376,7 @@ def promised_cores(conf: Mapping[str, str]) -> int:
     A cluster that has just started, or has released idle executors, has fewer at the moment when a round is
     divided into tasks.
     """
+    # `parallelism` then returns that setting.
     if "spark.default.parallelism" in conf:
         return 0
     dynamic = conf.get("spark.dynamicAllocation.enabled", "").lower() == "true"
@@ -368,6 +386,7 @@ def promised_cores(conf: Mapping[str, str]) -> int:
     per, most = conf.get("spark.executor.cores", ""), conf.get("spark.cores.max", "")
     cores = int(executors) * int(per or 1) if executors.isdigit() and (per or "1").isdigit() else 0
     if most.isdigit():
+        # `spark.cores.max` bounds all executors together, and alone it is what is requested.
         return min(cores or int(most), int(most))
     return cores
 
@@ -394,8 +413,10 @@ def properties(settings: SparkSettings, folder: Path) -> dict[str, str]:
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
         "spark.sql.session.timeZone": "UTC",
+        # Workers forked from it have everything imported (decision 0048).
         "spark.python.daemon.module": "archiver.spark.pyspark_daemon",
     }
+    # Otherwise Spark would listen on an address that other machines reach.
     if settings.is_here:
         found |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
     if settings.is_local:
@@ -405,6 +426,7 @@ def properties(settings: SparkSettings, folder: Path) -> dict[str, str]:
             # Workers import this package from the same path, however the process was started.
             "spark.executorEnv.PYTHONPATH": package_root,
         }
+    # Last, so that the configuration can replace each of these.
     return found | settings.properties()
 
 
@@ -454,6 +476,7 @@ def _answers(session: SparkSession) -> bool:
         return connect.answers(session)
     try:
         context: Any = session.sparkContext
+        # A context that was stopped by the cluster still answers calls.
         return context._jsc is not None and not context._jsc.sc().isStopped()
     except (PySparkException, Py4JError, OSError, AttributeError):
         return False
@@ -463,7 +486,8 @@ def _reset() -> None:
     """Drop a context and a JVM that are unusable, so that new ones can be started in this process."""
     context = SparkContext._active_spark_context
     if context is not None:
-        context._jsc = None  # Without this, `stop` would call a JVM that does not answer.
+        # Without this, `stop` would call a JVM that does not answer.
+        context._jsc = None
         with contextlib.suppress(Py4JError, OSError):
             context.stop()
     gateway: Any = SparkContext._gateway
@@ -471,9 +495,11 @@ def _reset() -> None:
         with contextlib.suppress(Py4JError, OSError):
             gateway.shutdown()
         with contextlib.suppress(AttributeError, OSError):
+            # The JVM ends when its standard input does.
             gateway.proc.stdin.close()
         SparkContext._gateway = None
         SparkContext._jvm = None
+    # Otherwise pyspark would keep the dead session.
     SparkSession._instantiatedSession = None
 
 
@@ -492,6 +518,7 @@ def _process() -> subprocess.Popen[bytes] | None:
 def _alive(gateway: Any) -> bool:
     process = getattr(gateway, "proc", None)
     try:
+        # The exit code first, because it needs no call.
         if process is not None and process.poll() is not None:
             return False
         gateway.jvm.System.currentTimeMillis()

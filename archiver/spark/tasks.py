@@ -19,4 +19,5 @@ def handed_out(session: SparkSession, tasks: Sequence[bytes]) -> DataFrame:
     """A column `task` of bytes; the index of a task is that of its Spark partition."""
     numbers: pa.Array[pa.Int32Scalar] = pa.array(range(len(tasks)), pa.int32())
     rows = pa.table({"number": numbers, "task": pa.array(tasks, pa.binary())})
+    # By the id: a partitioning by hash would put several tasks into one partition.
     return session.createDataFrame(rows).repartitionById(len(tasks), sql.col("number")).select("task")

@@ -46,7 +46,9 @@ def run_in_thread(work: Callable[[], _Answer], give_up: Callable[[], object], na
             thread.start()
         thread.wait()
     except BaseException:
+        # The interrupt reached this thread only; the other one ends when its work is ended.
         give_up()
+        # A thread that has not begun may never begin, after an interrupt inside of `start`.
         if thread.begun:
             thread.wait()
         raise
@@ -58,6 +60,7 @@ def run_in_thread(work: Callable[[], _Answer], give_up: Callable[[], object], na
 @contextlib.contextmanager
 def _sigint_deferred() -> Iterator[None]:
     """Defer SIGINT during the block: an interrupt inside of `Thread.start` breaks it."""
+    # Signals are handled in the main thread only, which alone may set a handler.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -66,6 +69,7 @@ def _sigint_deferred() -> Iterator[None]:
     try:
         yield
     finally:
+        # The handler first, then the signal that was deferred, so that it is not lost.
         signal.signal(signal.SIGINT, before)
         if came:
             signal.raise_signal(signal.SIGINT)
@@ -128,12 +132,14 @@ class JvmHeartbeat:
 
     def __enter__(self) -> Self:
         if self._process is not None:
+            # Two threads: a call to a hanging JVM does not return, and the time must still be kept.
             for work in (self._ask, self._judge):
                 threading.Thread(target=work, name="spark-pulse", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
+        # Wakes `_judge`, which would otherwise wait for the rest of its timeout.
         self._answered.set()
 
     def kill(self) -> None:
@@ -144,6 +150,7 @@ class JvmHeartbeat:
                 self._process.wait(ENDED_S)
 
     def _ask(self) -> None:
+        # At most half of the timeout, so that a JVM that answers at once is never killed.
         while not self._done.wait(min(_ASK_EVERY_S, self.timeout_s / 2)):
             with contextlib.suppress(Py4JError, OSError):
                 self._gateway.jvm.System.currentTimeMillis()
@@ -207,14 +214,13 @@ class JobWatch:
         self._done.set()
         self._over.set()
         self._leave.cancel()
+        # Bounded: the thread may be inside a request to a server that hangs.
         self._thread.join(_CANCEL_EVERY_S)
-        with contextlib.suppress(
-            PySparkException, Py4JError, OSError
-        ):  # The JVM may be gone, and the tag with it.
+        # The JVM may be gone, and the tag with it.
+        with contextlib.suppress(PySparkException, Py4JError, OSError):
             self._remove(self._tag)
-        if self._left and isinstance(
-            error, ValueError
-        ):  # gRPC raises this for a channel that is closed between two requests
+        # gRPC raises `ValueError` for a channel that is closed between two requests.
+        if self._left and isinstance(error, ValueError):
             raise ConnectionError(f"the client was closed: {error}") from error
 
     def give_up(self) -> None:
@@ -225,13 +231,16 @@ class JobWatch:
         cancelled_s = 0.0
         self.overdue = not self._over.wait(self._timeout_s)
         if self._session is not None:
-            self._leave.start()  # does nothing if it was cancelled before
+            # Does nothing if it was cancelled before.
+            self._leave.start()
         while not self._done.is_set():
             if cancelled_s > self._heartbeat.timeout_s:
-                self._heartbeat.kill()  # The JVM answers, but the job does not end; a task may hang.
+                # The JVM answers, but the job does not end; a task may hang.
+                self._heartbeat.kill()
             with contextlib.suppress(PySparkException, Py4JError, OSError, ValueError):
                 self._cancel(self._tag)
-            self._done.wait(_CANCEL_EVERY_S)  # The first call misses a job that starts only now.
+            # Again and again, because a call misses a job that starts only now.
+            self._done.wait(_CANCEL_EVERY_S)
             cancelled_s += _CANCEL_EVERY_S
 
     def _hang_up(self) -> None:

@@ -48,9 +48,11 @@ def same_version(
 
     The check is pickled by value, so it also runs on a worker whose package does not have it.
     """
+    # Read on the driver; the closure carries it to the worker.
     ours = importlib.import_module("archiver").__version__
 
     def run(batches: Iterable[_Batch]) -> Iterator[_Batch]:
+        # Imported at run time, so that it is the worker's package and not the driver's.
         found = importlib.import_module("archiver").__version__
         if found != ours:
             raise RuntimeError(
@@ -64,6 +66,7 @@ def same_version(
 
 def unfit(error: BaseException) -> str | None:
     """Why the workers cannot run this package, if the error of a job says so; else None."""
+    # A shortage can end an import, and is temporary.
     said = None if shortage(error) else _last(str(error), _UNFIT)
     return (
         None
@@ -82,9 +85,8 @@ def shortage(error: BaseException) -> str | None:
 
 def _last(text: str, pattern: re.Pattern[str]) -> str | None:
     """The last line of the text that matches the pattern."""
-    from archiver.runtime.redaction import (
-        excerpt,
-    )  # imported here, because workers import this module and never call this function
+    # Imported here, because workers import this module and never call this function.
+    from archiver.runtime.redaction import excerpt
 
     said = [line.strip() for line in text.splitlines() if pattern.search(line.strip())]
     return excerpt(said[-1], _TEXT_MAX) if said else None
