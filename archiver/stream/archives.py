@@ -81,8 +81,10 @@ class ArchiveIndex:
         """The archive that holds `offset` and has the highest end; of equal ones that of the newest epoch."""
         best: FoundArchive | None = None
         position = bisect_right(self._bases, offset) - 1
+        # Archives overlap, so the search goes back until none of the earlier ones can reach the offset.
         while position >= 0 and self._reach[position] > offset:
             found = self._archives[position]
+            # The highest end needs the fewest archives.
             if found.end > offset and (best is None or (found.end, found.epoch) > (best.end, best.epoch)):
                 best = found
             position -= 1
@@ -107,6 +109,7 @@ def list_archives(
     """Every archive of a topic, or of one of its partitions, in the order of the keys."""
     for info in objects.list(paths.data_prefix(topic_id, partition)):
         parsed = paths.parse_archive_key(info.key)
+        # A folder may hold objects that were put there by hand.
         if parsed is not None and parsed.topic_id == topic_id and partition in (None, parsed.partition):
             yield FoundArchive.of(info.key, info.size, parsed)
 
@@ -117,6 +120,7 @@ def read_footer(objects: ObjectStore, found: FoundArchive, cluster_id: str) -> F
     """
     try:
         with objects.open_input(found.key) as source:
+            # Before the Parquet library parses anything: a damaged footer can end the process.
             check_seal(source, found.key)
             source.seek(0)
             return check_footer(found, pq.read_metadata(source), cluster_id)
@@ -138,10 +142,12 @@ def check_footer(found: FoundArchive, metadata: pq.FileMetaData, cluster_id: str
         for name, text in _pairs(metadata)
     }
     version = values.get("version")
+    # The version before everything else: only it says what the other keys mean.
     if version is None:
         raise Corrupted(f"{found.key} has no archiver footer: it is not an archive; move it away")
     if version != FOOTER_VERSION:
         said = version[:_SHOWN_MAX]
+        # Not `Corrupted`: the object is whole, and another version of this program can read it.
         raise Halt(
             f"{found.key} is an archive of version {said}; this version reads {FOOTER_VERSION}: use "
             "the version that wrote it"
@@ -163,8 +169,10 @@ def check_footer(found: FoundArchive, metadata: pq.FileMetaData, cluster_id: str
     try:
         gaps = tuple((int(low), int(high)) for low, high in json.loads(values["gaps"]))
         schema, digest = int(values["schema"]), bytes.fromhex(values["records_digest"])
+        # Checked here, because the chain of offsets is computed from them.
         if not all(found.base <= low < high <= found.end for low, high in gaps) or not 0 <= schema < _SCHEMAS:
             raise ValueError("numbers that are not the archive's")
+    # `RecursionError`: deeply nested JSON; `OverflowError`: a number that no integer type holds.
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         why = str(error)[:_SHOWN_MAX]
         raise Corrupted(

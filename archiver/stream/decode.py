@@ -40,6 +40,7 @@ class _Side:
 
     def __init__(self, source: Source) -> None:
         self._envelope = source.envelope
+        # Not the default pool: two topics may have different messages of the same name.
         self._pool = descriptor_pool.DescriptorPool()
         for file in descriptor_pb2.FileDescriptorSet.FromString(source.descriptor_set).file:
             self._pool.Add(file)
@@ -54,6 +55,7 @@ class _Side:
             data, why = _without_envelope(data, self._envelope)
             if why is not None:
                 return {"error": why}
+        # Before decoding, because the decoded form may be far larger than the bytes.
         if (why := self._meter.too_many(data)) is not None:
             return {"error": why}
         if self._has_any and len(data) > ANY_BYTES_MAX:
@@ -63,6 +65,7 @@ class _Side:
             }
         try:
             found = self._kind.FromString(data)
+            # Field names as in the schema, and not in Protobuf's camel case.
             return json_format.MessageToDict(
                 found, preserving_proto_field_name=True, descriptor_pool=self._pool
             )

@@ -93,13 +93,16 @@ def from_archive(
         _opened(objects, found) as source,
         _archive(source, found, cluster_id, layouts) as archive,
     ):
+        # Before the first record is given, so that a wrong digest invalidates nothing.
         if found.key not in known and found.size <= VERIFY_BYTES_MAX:
             archive.verify()
             known.add(found.key)
+        # The digest is over all records, so a part of a large archive cannot be compared.
         whole = found.key not in known and start <= found.base and stop >= found.end
         yield from archive.records(
             start, min(stop, found.end), batch_rows, RecordsDigest() if whole else None
         )
+        # Reached only if all of it was read and its digest was right.
         if whole:
             known.add(found.key)
 
@@ -138,6 +141,7 @@ def _reading(found: FoundArchive, start: int) -> Iterator[None]:
         damage = Corrupted(
             f"{found.key} cannot be read ({error}); offsets {start} to {found.end - 1} are in it"
         )
+        # A lack of memory or files says nothing about the bytes.
         raise passing(error, found.key) or damage from error
 
 
@@ -146,6 +150,7 @@ def _archive(
     source: pa.NativeFile, found: FoundArchive, cluster_id: str, layouts: Layouts
 ) -> Iterator[_Archive]:
     """An open archive, after its footer was checked."""
+    # Before the Parquet library parses anything: a damaged footer can end the process.
     check_seal(source, found.key)
     source.seek(0)
     with pq.ParquetFile(source, page_checksum_verification=True) as file:
@@ -156,6 +161,7 @@ def _opened(objects: ObjectStore, found: FoundArchive) -> pa.NativeFile:
     """The archive to read from; a small one, which is read twice, is fetched once."""
     try:
         source = objects.open_input(found.key)
+    # An error of its own, because a reader may find the records in another archive.
     except NotFound as error:
         raise Vanished(
             f"{found.key} was listed and is gone; offsets {found.base} to {found.end - 1} cannot be "
@@ -163,6 +169,7 @@ def _opened(objects: ObjectStore, found: FoundArchive) -> pa.NativeFile:
         ) from error
     if found.size > VERIFY_BYTES_MAX:
         return source
+    # In memory, because it is read twice: to compare the digest, and to give the records.
     with source:
         return pa.BufferReader(source.read(found.size))
 
@@ -184,6 +191,7 @@ class _Archive:
         self._footer = footer
         layout = layouts(found.topic_id, footer.schema_version)
         self._codec = layout.codec
+        # The codec rebuilds records from exactly these columns.
         _check_columns(found.key, file.schema_arrow, layout.columns)
 
     def verify(self) -> None:
@@ -212,12 +220,14 @@ class _Archive:
             records = archive_records(found.key, self._codec, kept)
             if digest is not None:
                 digest.update(records)
+                # Before the last batch is given: the caller must not get an end that is not confirmed.
                 if chain.complete:
                     self._compare(digest)
             if records.num_rows:
                 yield kept, records
             if chain.complete:
                 return
+        # The file has ended; offsets that are still expected are missing.
         chain.finish()
 
     def _compare(self, digest: RecordsDigest) -> None:
@@ -229,15 +239,14 @@ class _Archive:
 
 
 def _same(found: pa.Field[Any], expected: pa.Field[Any], *, named: bool = True) -> bool:
-    """Compares field by field. Names inside a map do not count: pyarrow gives its values the name of the map
-    when it reads one.
-    """
+    """Whether two fields are equal, with all fields inside of them."""
     if (named and found.name != expected.name) or found.nullable != expected.nullable:
         return False
     if (found.metadata or {}) != (expected.metadata or {}):
         return False
     theirs: Any = found.type
     ours: Any = expected.type
+    # Without names: pyarrow gives the values of a map the map's own name when it reads one.
     if pa.types.is_map(ours):
         inside = pa.types.is_map(theirs) and _same(theirs.key_field, ours.key_field, named=False)
         return inside and _same(theirs.item_field, ours.item_field, named=False)
@@ -275,6 +284,7 @@ def _offsets(found: FoundArchive, batch: pa.RecordBatch) -> npt.NDArray[np.int64
     if (
         offsets.null_count
         or partitions.null_count
+        # `min_count=0`: an empty batch has no wrong row.
         or not pc.all(pc.equal(partitions, pa.scalar(found.partition)), min_count=0).as_py()
     ):
         raise Corrupted(
@@ -305,12 +315,15 @@ class _Chain:
         """The rows of `batch` in the range; raises `Corrupted` if they are not the next ones."""
         if not len(offsets):
             return batch
+        # Over all rows and not only those of the range, because the search below needs sorted offsets.
         if int(offsets[0]) <= self._last or not bool((np.diff(offsets) > 0).all()):
             raise Corrupted(f"{self._key}: its offsets are not in order; the object was altered")
         self._last = int(offsets[-1])
         low, high = (int(place) for place in np.searchsorted(offsets, [self._next, self.stop]))
-        if low >= high:  # above it, if the rest of the range is a gap
+        # No row of the range: the batch is below it, or above it if the rest is a gap.
+        if low >= high:
             return batch.slice(0, 0)
+        # Every offset of the range up to here must be present, except for the gaps.
         expected = self._expected(int(offsets[high - 1]) + 1, high - low)
         if expected is None or not np.array_equal(expected, offsets[low:high]):
             raise Corrupted(f"{self._key}: {self._lost(offsets[low:high])}")
@@ -328,6 +341,7 @@ class _Chain:
         """The offsets from the next one to `end` without gaps, if there are `count` of them."""
         gaps = self._gaps_in(self._next, end)
         in_gaps = sum(min(high, end) - max(low, self._next) for low, high in gaps)
+        # A count first: an altered offset could ask for an array of any size.
         if end - self._next - in_gaps != count:
             return None
         offsets = np.arange(self._next, end, dtype=np.int64)
@@ -338,6 +352,7 @@ class _Chain:
 
     def _gaps_in(self, start: int, end: int) -> list[_Range]:
         """The gaps that reach into [start, end)."""
+        # The gap before may reach into the range.
         first = max(0, bisect_right(self._gaps, start, key=lambda gap: gap[0]) - 1)
         last = bisect_left(self._gaps, end, key=lambda gap: gap[0])
         return [gap for gap in self._gaps[first:last] if gap[1] > start]
@@ -352,6 +367,7 @@ class _Chain:
             else int(offsets[0])
         )
         following = int(offsets[np.searchsorted(offsets, first)])
+        # The offset is there, so the file has more rows than it should.
         if following == first:
             return (
                 f"it holds rows inside the gaps that its footer names, from offset {first} on; the object "
@@ -365,6 +381,7 @@ class _Chain:
 
 def _behind_gaps(gaps: Sequence[_Range], offset: int) -> int:
     """The first offset, from `offset` on, that is in no gap."""
+    # Gaps may touch each other, so one may follow at the end of another.
     for low, high in gaps[max(0, bisect_right(gaps, offset, key=lambda gap: gap[0]) - 1) :]:
         if low > offset:
             break
@@ -386,6 +403,7 @@ def _row_groups(metadata: pq.FileMetaData, start: int, stop: int) -> list[int]:
     )
     chosen: list[int] = []
     for group in range(metadata.num_row_groups):
+        # Statistics are not proof: the chain checks what is read.
         statistics: Any = None if column is None else metadata.row_group(group).column(column).statistics
         if (
             statistics is None
@@ -420,6 +438,7 @@ def from_intake(
 
     Raises `Corrupted` if an intake file is gone or altered, or if segments and gaps leave a hole.
     """
+    # Gaps at the start have no segment.
     reached = _behind_gaps(gaps, start)
     for run in _by_file([segment for segment in segments if segment.end > start and segment.base < stop]):
         try:
@@ -432,15 +451,18 @@ def from_intake(
                         f"{segment.file.key} has {records.num_rows} rows from offset {segment.base} "
                         f"on; the log says {segment.rows}"
                     )
+                # The first and the last segment may reach beyond the range.
                 low, high = max(segment.base, reached), min(segment.end, stop)
                 if low < high:
                     yield from_segment(segment, records).slice(low - segment.base, high - low)
                     reached = _behind_gaps(gaps, high)
+        # No archive covers these offsets, so the intake file is the only copy.
         except NotFound as error:
             raise Corrupted(
                 f"offsets {run[0].base} to {run[-1].end - 1} are in no archive, and their intake file "
                 f"{run[0].file.key} is gone; restore it"
             ) from error
+    # Also for a hole between two segments: the stream never skips an offset.
     if reached < stop:
         raise Corrupted(
             f"offsets {reached} to {stop - 1} are in no archive and in no intake file; restore what is "
@@ -450,6 +472,7 @@ def from_intake(
 
 def _by_file(segments: Sequence[SegmentRef]) -> Iterator[list[SegmentRef]]:
     """Runs of segments that are in the same file."""
+    # One read per file, because a file may hold many segments of the partition.
     run: list[SegmentRef] = []
     for segment in segments:
         if run and run[-1].file.key != segment.file.key:
@@ -462,6 +485,7 @@ def _by_file(segments: Sequence[SegmentRef]) -> Iterator[list[SegmentRef]]:
 
 def ingest_times(segment: SegmentRef, accept_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The ingest times of a whole segment: the running maximum of its accept times, not below its floor."""
+    # Refinement raises the first row to the floor before the running maximum, which gives the same times.
     result: npt.NDArray[np.int64] = np.maximum(np.maximum.accumulate(accept_us), segment.floor_us)
     return result
 
@@ -490,6 +514,7 @@ def placed(
 def _batch_starts(offsets: Any, batch: Any) -> Any:
     """The first offset of each record's batch; null where the upstream source hides it."""
     starts = pc.subtract(offsets, batch)
+    # A mirrored source may not show where a batch begins.
     hidden = pc.equal(batch, pa.scalar(UNKNOWN_BATCH, pa.int64()))
     return pc.if_else(hidden, None, starts) if pc.any(hidden).as_py() else starts
 

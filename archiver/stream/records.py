@@ -64,6 +64,7 @@ class StreamBatch:
         """The records one by one."""
         batch = self.records
         times = (
+            # As microseconds, because Python's datetime ends with the year 9999.
             batch.column(name).cast(pa.int64()).to_pylist()
             for name in ("event_timestamp", "ingest_timestamp")
         )

@@ -37,6 +37,7 @@ def seal(file: BinaryIO) -> None:
     """
     tail, start = _tail(file, "the spooled archive")
     place = _place(tail, "the spooled archive")
+    # In place: the digits have the length of the placeholder, so nothing else moves.
     file.seek(start + place)
     file.write(_checksum(tail, place))
 
@@ -56,11 +57,13 @@ def check_seal(source: BinaryIO | pa.NativeFile, key: str) -> None:
 def _tail(source: BinaryIO | pa.NativeFile, key: str) -> tuple[bytes, int]:
     """Footer, length and magic, and where they begin."""
     size = source.seek(0, 2)
+    # Magic at both ends and a length are the least that a Parquet file has.
     if size < 2 * len(_MAGIC) + 4:
         raise Corrupted(f"{key} has {size} bytes: it is no archive, or was cut off; restore it")
     source.seek(size - _TAIL_BYTES)
     end = bytes(source.read(_TAIL_BYTES))
     start = size - _TAIL_BYTES - int.from_bytes(end[:4], "little")
+    # The length is not trusted: it must leave room for the magic at the beginning.
     if end[4:] != _MAGIC or start < len(_MAGIC):
         raise Corrupted(
             f"{key} does not end as a Parquet file does: it is no archive, or was cut off; restore it"
@@ -83,6 +86,7 @@ def _place(tail: bytes, key: str) -> int:
 
 def _checksum(tail: bytes, place: int) -> bytes:
     digest = hashlib.sha256(tail[:place])
+    # As if the placeholder were still there, because the checksum cannot contain itself.
     digest.update(UNSEALED.encode())
     digest.update(tail[place + len(UNSEALED) :])
     return digest.hexdigest().encode()

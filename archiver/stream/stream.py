@@ -129,6 +129,7 @@ class RecordStream:
                 f"{topic.name} partition {partition} ends before offset {start}: its next record gets "
                 f"offset {following}"
             )
+        # Below it retention has removed records, which is no damage.
         start = max(start, self.first_offset(topic_id, partition))
         return self._read(
             topic, partition, start, following if uncommitted else self._intake.stable_offset(tp), limit
@@ -143,6 +144,7 @@ class RecordStream:
     ) -> Iterator[StreamBatch]:
         if start >= stop or limit == 0:
             return
+        # Listed once per read; if an archive is gone when it is opened, they are listed again.
         archives = find_archives(
             self._objects, topic.topic_id, partition, self._given_up(topic.topic_id, partition)
         )
@@ -165,21 +167,23 @@ class RecordStream:
     ) -> Iterator[tuple[Source, pa.RecordBatch]]:
         """Batches from where the next offset is: an archive if one covers it, else intake up to the next
         archive.
-
-        Where the ledger knows that there are only gaps, intake is not read: it may have forgotten them.
         """
         at = start
+        # A reader of one record must not decode a whole batch.
         batch_rows = min(self._batch_rows, records_max)
         passed = self._passed(topic_id, partition)
         gone: set[str] = set()
         while at < stop:
+            # By the ends: the first range that ends beyond `at`, whether it contains `at` or follows.
             place = bisect_right(passed, at, key=lambda empty: empty[1])
             low, high = passed[place] if place < len(passed) else (stop, stop)
+            # Only gaps, by the ledger. The intake log may have forgotten them, so it is not read.
             if low <= at:
                 at = high
                 continue
             found = archives.covering(at)
             if found is not None:
+                # All at once, because the set does not know which is the oldest.
                 if len(self._verified) >= _VERIFIED_MAX:
                     self._verified.clear()
                 try:
@@ -195,7 +199,8 @@ class RecordStream:
                     ):
                         yield "archive", batch
                     at = found.end
-                except Vanished:  # before the first batch
+                # Raised before the first batch, so no record was given twice.
+                except Vanished:
                     gone.add(found.key)
                     again = find_archives(
                         self._objects, topic_id, partition, self._given_up(topic_id, partition)
@@ -205,11 +210,12 @@ class RecordStream:
                     # read.
                     if other is None or other.key in gone:
                         raise
-                    archives = (
-                        again  # archives that were merged or rewritten in between have the same records
-                    )
+                    # Archives that were merged or rewritten in between have the same records.
+                    archives = again
                 continue
+            # Intake only up to the next archive: what archives hold may be gone from intake.
             until = min(stop, archives.next_base(at) or stop, low)
+            # In windows, because a backlog may have millions of segments.
             for window in windows(self._intake, (topic_id, partition), at, until):
                 for batch in from_intake(self._reader, window.segments, window.gaps, at, window.end):
                     yield "intake", batch
@@ -218,6 +224,7 @@ class RecordStream:
     def _topic(self, topic_id: TopicId, partition: int) -> TopicState:
         topic = self._intake.topics_by_id.get(topic_id)
         if topic is None:
+            # A deleted topic is named, because its id alone says little to a reader.
             gone = self._intake.fold.deleted_topics.get(topic_id)
             what = (
                 f"there is no topic with id {topic_id}" if gone is None else f"topic {gone.name} was deleted"
