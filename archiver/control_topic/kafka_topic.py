@@ -1,4 +1,4 @@
-"""Adapter of the control topic to confluent-kafka.
+"""Adapter of the control topic to confluent-kafka, and the check of the topic that uses it.
 
 `send` returns only when all in-sync replicas acknowledged every record. Every wait ends by `delivery_timeout`
 or a request to stop, and a closed connection sends nothing more. The idempotent producer avoids repetitions
@@ -18,7 +18,9 @@ from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
-from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource  # type: ignore[attr-defined]  # its __init__ has no __all__
+
+# Its `__init__` has no `__all__`.
+from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource  # type: ignore[attr-defined]
 
 from archiver.config.events import ControlTopicSettings
 from archiver.control_topic.waves import BYTES_MAX, EVENTS_MAX, TopicRecord
@@ -30,6 +32,7 @@ from archiver.runtime.text import counted
 from intake.sources.kafka.client import common_properties, id_bytes, is_leaderless, known_size, later, unmade
 from intake.sources.kafka.client_log import ClientCallbacks, ClientListener, ClientLog
 
+# --- the check
 BATCH_OVERHEAD_BYTES = 4096
 """Bytes of a batch in addition to an event: key, headers, and the broker's own overhead."""
 
@@ -42,10 +45,12 @@ def check_control_topic(kafka: ControlTopicSettings, event_bytes_max: int, clock
 def _findings(kafka: ControlTopicSettings, event_bytes_max: int, clock: Clock) -> Iterator[CheckResult]:
     """The results in the order of the requests."""
     try:
+        # Silent, because each connection error would be logged in addition to the result.
         client = KafkaTopic(kafka, clock, silent=True)
     except ArchiverError as error:
         yield CheckResult("reachable", CheckStatus.WRONG, str(error))
         return
+    # Names the result to which an error belongs.
     asked = "reachable"
     try:
         yield CheckResult(
@@ -57,6 +62,7 @@ def _findings(kafka: ControlTopicSettings, event_bytes_max: int, clock: Clock) -
         yield _rights(seen)
         asked = "limits"
         yield _limits(client.limits(), seen, event_bytes_max)
+    # The cluster answered, and something has to be changed; every other error may be temporary.
     except Halt as error:
         yield CheckResult(asked, CheckStatus.WRONG, str(error))
     except ArchiverError as error:
@@ -117,12 +123,14 @@ def _limits(limits: TopicLimits | None, seen: TopicSeen, event_bytes_max: int) -
             "limits are not compared with ours"
         )
         return CheckResult("limits", CheckStatus.NOTE, message)
+    # With `acks=all` a broker refuses a record that too few replicas can confirm.
     if seen.replicas and limits.replicas_min > min(seen.replicas):
         message = (
             f"min.insync.replicas is {limits.replicas_min}, and there are partitions with "
             f"{counted(min(seen.replicas), 'replica')}"
         )
         return CheckResult("limits", CheckStatus.WRONG, f"{message}: those acknowledge nothing")
+    # The broker compares the whole batch with its limit, not the event alone.
     if limits.bytes_max < event_bytes_max + BATCH_OVERHEAD_BYTES:
         message = (
             f"max.message.bytes is {limits.bytes_max}, too little for an event of events.bytes_max "
@@ -137,6 +145,7 @@ def _limits(limits: TopicLimits | None, seen: TopicSeen, event_bytes_max: int) -
     return CheckResult("limits", CheckStatus.FINE, "it accepts the largest event")
 
 
+# --- the adapter
 RECORD_BYTES_MAX = 1_000_000_000
 """Largest record that the library allows; the brokers' own limit applies."""
 POLL_S = 0.1
@@ -144,9 +153,11 @@ POLL_S = 0.1
 CONNECTION_ERRORS_MAX = 16
 """Newest connection errors of the client to keep."""
 _STATE = re.compile(r" \(after \d++ms in state [^()]*+\)$")
+# A logger of its own, so that disabling it silences nothing else.
 _SILENT = logging.getLogger(f"{__name__}.silent")
 _SILENT.disabled = True
-_NOT_THERE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)  # noqa: SLF001 - the library's public names begin so
+# The public names of the client's own errors begin with an underscore.
+_NOT_THERE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)  # noqa: SLF001
 _NOT_OURS = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 _AUTH_FAILED = (KafkaError._AUTHENTICATION, KafkaError._SSL)  # noqa: SLF001
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
@@ -207,14 +218,18 @@ class KafkaTopic:
         self._log, of_producer, of_admin = log, log.callbacks(), log.callbacks()
         milliseconds = round(settings.delivery_timeout * 1000)
         producer = {
+            # The broker drops a repetition of the client within one connection.
             "enable.idempotence": "true",
             "acks": "all",
             "message.timeout.ms": str(milliseconds),
             "request.timeout.ms": str(milliseconds),
+            # A wave is sent as one; waiting for more records would only delay it.
             "queue.buffering.max.ms": "0",
             "queue.buffering.max.messages": str(EVENTS_MAX),
             "queue.buffering.max.kbytes": str((RECORD_BYTES_MAX + BYTES_MAX) // 1024),
+            # The client's own limit must not be below that of the brokers.
             "message.max.bytes": str(RECORD_BYTES_MAX),
+            # As the Java client: the events of one table are in one partition, whichever client sends them.
             "partitioner": "murmur2_random",
         }
         try:
@@ -222,6 +237,7 @@ class KafkaTopic:
             self._admin = AdminClient(common | self._error_properties(of_admin))
         except (KafkaException, ValueError) as error:
             raise unmade(error) from None
+        # Only one thread may poll the producer: a poll runs the callbacks of records that were sent.
         self._sending = threading.Lock()
         poll_producer = of_producer.poll_of(self._producer)
 
@@ -278,8 +294,9 @@ class KafkaTopic:
             known_size(values.get("max.message.bytes")),
             known_size(values.get("min.insync.replicas")),
         )
+        # Not every Kafka-compatible server has them.
         if bytes_max is None or replicas_min is None:
-            return None  # not every Kafka-compatible server has them
+            return None
         return TopicLimits(bytes_max, replicas_min)
 
     def _described(self, stopping: Callable[[], bool], **more: bool) -> Any:
@@ -292,12 +309,14 @@ class KafkaTopic:
     def _begin(self) -> None:
         """Poll before each request: the client queues its log events without a bound until a poll."""
         self._admin.poll(0)
+        # Only errors of this request may explain its failure.
         self._errors.clear()
 
     def _answer(
         self, asked: concurrent.futures.Future[Any], what: str, stopping: Callable[[], bool] = _never
     ) -> Any:
         """Wait for the reply to a request; `what` is the message if there is none."""
+        # The client ends a request by its timeout; this bound is for one that it does not end.
         until_s = self._clock.monotonic_s() + self._timeout_s + 5
         while not concurrent.futures.wait([asked], POLL_S).done:
             if stopping():
@@ -318,6 +337,7 @@ class KafkaTopic:
                 raise _NotAllowed(
                     f"the user of events.kafka may not describe the topic {self._topic}; grant it that right"
                 ) from error
+            # Delivers connection errors, which are more precise than the error of the request.
             self._admin.poll(0)
             refused = next((one for one in list(self._errors) if one.code() in _AUTH_FAILED), None)
             if refused is not None:
@@ -342,6 +362,7 @@ class KafkaTopic:
 
         def delivered(what: str, error: KafkaError | None, _: object) -> None:
             nonlocal waiting
+            # Called by `poll`, so in the sending thread.
             waiting -= 1
             if error is not None:
                 failed.append(self._record_error(error, what))
@@ -350,6 +371,7 @@ class KafkaTopic:
             self._produce(record, partial(delivered, record.what))
         # The library reports every record within its timeout; this bound is for one that does not.
         until_s = self._clock.monotonic_s() + self._patience_s + 5
+        # Ends at the first error: the publisher closes the connection and begins again at the position.
         while waiting and not failed:
             self._producer.poll(POLL_S)
             if waiting and stopping():
@@ -362,6 +384,7 @@ class KafkaTopic:
                     f"{self._patience_s:g} s and are sent again"
                 )
         if failed:
+            # An error that a retry cannot fix is reported first.
             raise next((error for error in failed if isinstance(error, Halt)), failed[0])
 
     def _produce(self, record: TopicRecord, on_delivery: Callable[[Any, Any], None]) -> None:
@@ -388,6 +411,7 @@ class KafkaTopic:
                 f"the user of events.kafka may not write to the topic {self._topic}: {words}; grant it "
                 "that right"
             )
+        # The record may still have been written, or be on its way.
         if code in _TIMED_OUT:
             return OutcomeUnknown(
                 f"{what} was not acknowledged within {self._patience_s:g} s: {words}; it is published again"
@@ -396,7 +420,9 @@ class KafkaTopic:
 
     def close(self) -> None:
         self._listener.close()
+        # Not `flush`: a record that is sent later could come after those of the next connection.
         self._producer.purge(in_queue=True, in_flight=True, blocking=False)
+        # Runs the callbacks of purged records, so that the client frees them.
         self._producer.poll(0)
 
 
@@ -405,7 +431,8 @@ class _NotAllowed(Halt):
 
 
 def _collect_error(errors: deque[KafkaError], log: Callable[[KafkaError], None], error: KafkaError) -> None:
-    if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - says nothing that the others do not
+    # It says nothing that the errors of the single brokers do not.
+    if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001
         errors.append(error)
     log(error)
 

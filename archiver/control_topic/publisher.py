@@ -1,7 +1,7 @@
 """Publish the ledger's control events to the control topic, asynchronously to all other work.
 
 The publisher reads the control log from its durable position, sends the events in waves, and moves the
-position after the acknowledged ones. Each event is published at least once and never skipped. The events of
+position after the acknowledged ones. The position is the newest entry of a log of its own, `published`. Each event is published at least once and never skipped. The events of
 one table first appear in ledger order. Only valid events are published: an entry is in the log before it is
 read, and COMMIT_TO_TABLE is appended after the table's commit.
 
@@ -32,6 +32,7 @@ from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, Corrupted, Halt, OutcomeUnknown, RetryLater, Trimmed
 from archiver.runtime.ids import IdSource, new_entry_id
 
+# --- the position
 LOG = "published"
 FORMAT = 1
 KEPT = 2
@@ -65,11 +66,13 @@ class Positions:
         """The position; None if nothing was published yet. Errors of the log pass through."""
         for _ in range(self._settings.append_attempts_max):
             tail = self._log.tail()
+            # The index to append to, if there is no entry.
             self._next = tail
             try:
                 entries = self._log.read(max(self._log.floor(), tail - 1))
+            # Another process moves the position, and trims.
             except Trimmed:
-                continue  # another process is moving it
+                continue
             if not entries:
                 return None
             self._next = entries[-1].index + 1
@@ -100,11 +103,13 @@ class Positions:
             outcome = append_until_known(
                 self._log, self._next, entry.SerializeToString(), attempts, backoff_s, self._clock
             )
+        # The index is below the floor: another process has moved the position several times.
         except Trimmed:
             outcome = Appended.TAKEN
         if outcome is Appended.TAKEN:
             raise RetryLater("another process has published; continuing from its position")
         self._next += 1
+        # Only the newest entry counts; the one before it is kept for a reader that is under way.
         self._log.trim(max(0, self._next - KEPT))
 
 
@@ -123,6 +128,7 @@ def _parse(index: int, data: bytes) -> Position:
     return Position(entry.topic, entry.topic_id, Mark(entry.next_index, entry.last_id, entry.epoch))
 
 
+# --- the publisher
 READ_ENTRIES = 100
 """Entries of the control log to hold in memory; the position moves at the latest after so many."""
 _log = logging.getLogger(__name__)
@@ -187,10 +193,12 @@ class EventPublisher:
         try:
             destination, reader = self._open()
             tail = self._log.tail()
+            # Only if there is something to send, so that an idle publisher sends no request.
             if reader.mark.next_index < tail:
                 self._check_topic(destination)
             while reader.mark.next_index < tail and not self._stopping():
                 self._publish(destination, reader, self._log.read(reader.mark.next_index, READ_ENTRIES))
+        # Also when the process stops: the next holder of the lease must not wait for it.
         except BaseException:
             self._abandon()
             raise
@@ -198,6 +206,7 @@ class EventPublisher:
 
     def update_state(self, trouble: str | None, holder: str | None = None) -> None:
         """Update `state` after a run with that result. `trouble` is set even if the lag cannot be read."""
+        # First, because reading the lag may fail.
         self.state = replace(self.state, trouble=trouble, holder=holder)
         lag: int | None = None
         since_us: int | None = None
@@ -225,17 +234,21 @@ class EventPublisher:
         records.
         """
         if self._reader is not None:
+            # Entries after the position were read but not acknowledged.
             self._reader.mark = self._mark
+        # It may still send records, which could come after those of another publisher.
         if self._begun:
             self._disconnect()
         self._lease.release()
 
     def _disconnect(self) -> None:
+        # Forgotten first: a close that fails must not be repeated.
         destination, self._destination, self._begun = self._destination, None, False
         if destination is not None:
             destination.close()
 
     def _open(self) -> tuple[Destination, EventReader]:
+        # After a run without an error the position is where this process left it.
         if self._destination is not None and self._reader is not None and self._begun:
             return self._destination, self._reader
         found = self._positions.newest() or self._first()
@@ -249,6 +262,7 @@ class EventPublisher:
             # Stored before anything is sent, because the log may be trimmed up to the old position.
             self._positions.move(start)
             _, reader = self._stand_at(start)
+        # From here on any error closes the connection.
         self._begun = True
         return self._destination, reader
 
@@ -269,6 +283,7 @@ class EventPublisher:
 
     def _start(self, position: Position) -> Position:
         """The start position for the existing topic; the reader is at `position`."""
+        # A cluster without topic ids cannot show that the topic was recreated.
         known = position.topic_id and self._topic_id
         if position.topic == self._settings.topic and (position.topic_id == self._topic_id or not known):
             return position
@@ -293,6 +308,7 @@ class EventPublisher:
         and store that position at once.
         """
         mark, reader = position.mark, self._reader
+        # Reading up to the mark is costly, so a reader that stands there is kept.
         if reader is None or reader.mark != mark or self._log.floor() > mark.next_index:
             reader = self._reader_at(mark)
         if reader is None:
@@ -315,6 +331,7 @@ class EventPublisher:
         if mark == BEGINNING and self._log.floor() == 0:
             return EventReader()
         reader = EventReader.newest(self._log, self._checkpoints)
+        # The newest checkpoint is beyond the mark; its texts include those before the mark.
         if reader.mark.next_index > mark.next_index:
             return EventReader(mark, reader.texts.values()) if self._leads_to(mark, reader) else None
         return reader if self._pass_to(reader, mark.next_index) and reader.mark == mark else None
@@ -335,7 +352,8 @@ class EventPublisher:
         try:
             return self._pass_to(trial, later.mark.next_index) and trial.mark == later.mark
         except Corrupted:
-            return False  # an entry of an epoch that did not start after the mark
+            # An entry of an epoch that did not start after the mark.
+            return False
 
     def _pass_to(self, reader: EventReader, index: int) -> bool:
         """Advance the reader to `index`. False if the log ends before."""
@@ -346,6 +364,7 @@ class EventPublisher:
 
     def _pass(self, reader: EventReader, entries_max: int) -> int:
         """Advance the reader over entries without publishing them; returns their number."""
+        # A restored log may end before the mark.
         if self._log.tail() < reader.mark.next_index:
             return 0
         entries = self._log.read(reader.mark.next_index, entries_max)
@@ -364,9 +383,11 @@ class EventPublisher:
                 if self._stopping():
                     break
                 destination.send([record_of(self._cluster_id, event) for event in wave], self._stopping)
+                # Counted as acknowledged only here: `send` returns after all replicas confirmed the wave.
                 acknowledged = wave[-1].mark
                 self.state = replace(self.state, events=self.state.events + len(wave))
             else:
+                # Entries without an event after the last wave are passed as well.
                 acknowledged = reader.mark
         except ArchiverError:
             # Otherwise each retry would repeat the acknowledged events, and a flaky broker would allow no

@@ -1,4 +1,4 @@
-"""Group events into waves, and build their Kafka records (pure).
+"""Group events into waves, and build their Kafka records (pure); the Protocol of their destination.
 
 A *wave* is a set of events that may be in flight at the same time. It has at most one event per table, so no
 fault of broker or client can reorder the events of one table. Events of a whole round (START_COMMIT,
@@ -66,8 +66,10 @@ def waves(
     tables: set[bytes] = set()
     size = 0
     for event in events:
+        # Events of whole rounds belong to no topic.
         alone = not event.topic_id
         if wave and (
+            # One event per table on its way: behind a record that failed, the client would send the next.
             alone or event.topic_id in tables or len(wave) >= events_max or size + len(event.data) > bytes_max
         ):
             yield wave
@@ -75,6 +77,7 @@ def waves(
         wave.append(event)
         tables.add(event.topic_id)
         size += len(event.data)
+        # Sent by itself: a reader of COMMIT_COMPLETE finds everything before it in the topic.
         if alone:
             yield wave
             wave, tables, size = [], set(), 0
