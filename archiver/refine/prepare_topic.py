@@ -1,5 +1,5 @@
 """Prepares a configured topic for archiving: its schema, its table, and the check that both belong to the
-topic.
+topic. Also which registry ids are known, and the description of a schema change for reports.
 
 Guarantees: the column layout in force is in the ledger before any archive is written with it. It has the
 field ids that the catalog really assigned, and the table has these columns. While a catalog is unavailable, a
@@ -334,6 +334,7 @@ def _check_kind(settings: TopicSettings, ledger: TopicLedger) -> None:
         )
 
 
+# --- registry ids
 class KnownIds:
     """Up to which offsets the registry ids of each topic are known: which records may be marked as
     undecodable for an id that their subject does not have.
@@ -371,6 +372,7 @@ def ends(intake: Backlog, topic_id: TopicId, partitions: int) -> dict[int, int]:
     return {partition: intake.next_offset((topic_id, partition)) for partition in range(partitions)}
 
 
+# --- schema changes, for reports
 FIELDS_SHOWN = 5
 """Fields that a message names."""
 _TEXT_MAX = 120
