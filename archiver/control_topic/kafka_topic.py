@@ -32,7 +32,7 @@ from archiver.runtime.text import counted
 from intake.sources.kafka.client import common_properties, id_bytes, is_leaderless, known_size, later, unmade
 from intake.sources.kafka.client_log import ClientCallbacks, ClientListener, ClientLog
 
-# --- the check
+# --- The check
 BATCH_OVERHEAD_BYTES = 4096
 """Bytes of a batch in addition to an event: key, headers, and the broker's own overhead."""
 
@@ -145,7 +145,7 @@ def _limits(limits: TopicLimits | None, seen: TopicSeen, event_bytes_max: int) -
     return CheckResult("limits", CheckStatus.FINE, "it accepts the largest event")
 
 
-# --- the adapter
+# --- The adapter
 RECORD_BYTES_MAX = 1_000_000_000
 """Largest record that the library allows; the brokers' own limit applies."""
 POLL_S = 0.1

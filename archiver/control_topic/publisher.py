@@ -1,9 +1,10 @@
 """Publish the ledger's control events to the control topic, asynchronously to all other work.
 
 The publisher reads the control log from its durable position, sends the events in waves, and moves the
-position after the acknowledged ones. The position is the newest entry of a log of its own, `published`. Each event is published at least once and never skipped. The events of
-one table first appear in ledger order. Only valid events are published: an entry is in the log before it is
-read, and COMMIT_TO_TABLE is appended after the table's commit.
+position after the acknowledged ones. The position is the newest entry of a log of its own, `published`. Each
+event is published at least once and never skipped. The events of one table first appear in ledger order. Only
+valid events are published: an entry is in the log before it is read, and COMMIT_TO_TABLE is appended after
+the table's commit.
 
 No leadership is needed. Whether an entry is valid depends only on the entries before it, so a paused process
 publishes nothing false. Two concurrent publishers repeat events, which readers detect by their ids, but
@@ -32,7 +33,7 @@ from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, Corrupted, Halt, OutcomeUnknown, RetryLater, Trimmed
 from archiver.runtime.ids import IdSource, new_entry_id
 
-# --- the position
+# --- The position
 LOG = "published"
 FORMAT = 1
 KEPT = 2
@@ -128,7 +129,7 @@ def _parse(index: int, data: bytes) -> Position:
     return Position(entry.topic, entry.topic_id, Mark(entry.next_index, entry.last_id, entry.epoch))
 
 
-# --- the publisher
+# --- The publisher
 READ_ENTRIES = 100
 """Entries of the control log to hold in memory; the position moves at the latest after so many."""
 _log = logging.getLogger(__name__)

@@ -344,7 +344,7 @@ class ArchiveRun:
         for finding in outcome.findings:
             self._parts.progress(f"{work.name}: {finding}")
 
-    # --- one round
+    # --- One round
 
     def _round(self, works: Sequence[TopicWork], limits: RoundLimits) -> bool:
         """One round; False if there was nothing to do."""

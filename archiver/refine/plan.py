@@ -206,7 +206,7 @@ def _groups(needed: Segments, sizes: Sequence[int], max_bytes: int) -> list[tupl
     return groups
 
 
-# --- bundles
+# --- Bundles
 TASK_BYTES_MIN = 4 * 1024 * 1024
 """Less work than this is not divided to keep another core busy: starting a task costs more."""
 

@@ -334,7 +334,7 @@ def _check_kind(settings: TopicSettings, ledger: TopicLedger) -> None:
         )
 
 
-# --- registry ids
+# --- Registry ids
 class KnownIds:
     """Up to which offsets the registry ids of each topic are known: which records may be marked as
     undecodable for an id that their subject does not have.
@@ -372,7 +372,7 @@ def ends(intake: Backlog, topic_id: TopicId, partitions: int) -> dict[int, int]:
     return {partition: intake.next_offset((topic_id, partition)) for partition in range(partitions)}
 
 
-# --- schema changes, for reports
+# --- Schema changes, for reports
 FIELDS_SHOWN = 5
 """Fields that a message names."""
 _TEXT_MAX = 120

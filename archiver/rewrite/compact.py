@@ -380,7 +380,7 @@ class _Topic:
         self._report.bytes_after += size
 
 
-# --- the choice of archives (pure)
+# --- The choice of archives (pure)
 TOGETHER_MAX = 1000
 """At most this many archives are merged into one."""
 

@@ -203,7 +203,7 @@ class ReplayRun:
                 return
             self.note(report, file, probed, None)
 
-    # --- what a replay and a dry run do
+    # --- What a replay and a dry run do
 
     def rows(
         self, state: TopicState, schema: TopicSchema, settings: TopicSettings, view: TableView
@@ -419,7 +419,7 @@ def _summary(report: TopicReplay) -> str:
     return counts if report.why is None else report.why
 
 
-# --- which files may be rewritten (pure)
+# --- Which files may be rewritten (pure)
 @dataclass(frozen=True, slots=True)
 class ReplayTarget:
     """What a file must match to be rewritten."""

@@ -273,7 +273,7 @@ def _row_groups(metadata: pq.FileMetaData, names: Sequence[str]) -> list[int]:
     return chosen
 
 
-# --- the list by cause
+# --- The list by cause
 ERROR_CHARACTERS_MAX = 500
 """Of a reason; the file has all of it."""
 

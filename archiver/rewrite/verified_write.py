@@ -149,7 +149,7 @@ def store_verified(
     )
 
 
-# --- merging
+# --- Merging
 _GAP_BYTES = 24
 """Size of a gap in an entry, at most: two numbers of ten bytes with their tags."""
 
@@ -288,7 +288,7 @@ def _laid_out(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-# --- decoding again
+# --- Decoding again
 @dataclass(frozen=True, slots=True)
 class Probe:
     """How many of a file's undecoded keys and values decode now."""
