@@ -151,7 +151,7 @@ class RegistryHttp:
                 connection.request("GET", target, headers=self._headers)
                 with connection.getresponse() as response:
                     body = self._body(response)
-                    # The timer cut the connection, which looks like the end of the response.
+                    # The timer cut the connection, which the library reports as the end of the response.
                     if late.is_set():
                         return _Failure(f"it took longer than {left_s:.3g} s", slow=True)
                     # `read1` reports no early end, but the library still counts the missing bytes.

@@ -174,7 +174,8 @@ def _parts(payloads: pa.BinaryArray) -> list[tuple[int, int]]:
 def _rows(columns: pa.StructArray) -> Iterator[Any]:
     """The rows as Python objects, a few at a time."""
     for start in range(0, len(columns), _ENCODED_ROWS):
-        yield from columns.slice(start, _ENCODED_ROWS).to_pylist()  # type: ignore[misc]  # the stub knows no rows of structs
+        # The stub of pyarrow has no type for rows of structs.
+        yield from columns.slice(start, _ENCODED_ROWS).to_pylist()  # type: ignore[misc]
 
 
 _Place = tuple[FieldTree, str, tuple[Any, ...]]

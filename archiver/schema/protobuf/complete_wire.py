@@ -44,12 +44,9 @@ def json_descriptor(form: JsonForm) -> Descriptor:
 
 def _new_file() -> FileDescriptorProto:
     """A file with the messages that every tree may need."""
+    # Only an edition lets one file mix packed, expanded, delimited and implicit fields.
     file = FileDescriptorProto(
-        # Only an edition lets one file mix packed, expanded, delimited and implicit fields.
-        name="judge.proto",
-        package=_PACKAGE,
-        syntax="editions",
-        edition=descriptor_pb2.EDITION_2023,
+        name="judge.proto", package=_PACKAGE, syntax="editions", edition=descriptor_pb2.EDITION_2023
     )
     # Fields with presence say so one by one, in `_present`.
     file.options.features.field_presence = FeatureSet.IMPLICIT

@@ -321,8 +321,8 @@ def _item_slots(one: FieldTree) -> int:
 
 
 def _walk(node: _Node, data: bytes, limit: int) -> int:  # noqa: PLR0912 - one loop without calls: four million fields a second
-    """Walk through a payload as the parser does, and count values until they exceed `limit`."""
-    # Follows the bytes in the parser's order and ends where the parser refuses the payload.
+    """The values of a payload; beyond `limit` the count stops, at a number above it."""
+    # The walk follows the bytes in the parser's order and ends where the parser refuses the payload.
     total, at, end = 0, 0, len(data)
     entries, group = node.entries, 0
     stack: list[tuple[dict[int, _Entry], int, int]] = []

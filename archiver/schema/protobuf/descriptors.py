@@ -509,7 +509,7 @@ class _Builder:
             )
         entry = descriptor.message_type
         if entry is not None and entry.GetOptions().map_entry:
-            # A map counts as two fields: its key is walked and counted here, its value below.
+            # A map counts as two fields, itself and its key. What is inside its value counts in addition.
             key = self._field(entry.fields_by_number[1], "key", f"{path}.key", above)
             value = self._item(entry.fields_by_number[2], path, above)
             return replace(
