@@ -60,7 +60,7 @@ class CommitOutcome:
     valid_through_us: int
     """The table holds every record received before; 0 if that is not known."""
     findings: tuple[str, ...] = ()
-    """Changes of other writers, for people."""
+    """Changes of other writers, for messages."""
     news: bool = True
     """The ledger does not record it yet."""
 
@@ -110,7 +110,7 @@ class Committer:
         self._limits = limits
         self._clock = clock
         self.attempts = 0
-        """Made by the newest `commit`."""
+        """Number of attempts of the newest call."""
 
     def settle(self, target: TableTarget, gaps: Gaps = no_gaps) -> CommitOutcome | None:
         """Inspect the table and offer nothing (rule T1). Returns what the ledger must record; None if it is

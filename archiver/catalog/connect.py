@@ -86,6 +86,7 @@ class _Check:
                 finding.check == "reachable" and finding.verdict is not CheckStatus.FINE
             )
             yield finding
+        # A probe of an unreachable catalog would only repeat the error, after another time-out.
         if reached and probe:
             yield from self._probe(tables)
 

@@ -103,7 +103,7 @@ class Known:
     external: tuple[SnapshotView, ...] = ()
     """Snapshots of other writers on top of our newest commit, newest first."""
     by_bounds: bool = False
-    """The lineage was cut; the live files' bounds had to confirm the evidence, or to stand in for it."""
+    """The lineage was cut. The live files' bounds confirmed the evidence, or replaced a missing one."""
 
 
 @dataclass(frozen=True, slots=True)

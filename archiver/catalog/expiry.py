@@ -1,4 +1,4 @@
-"""Which snapshots our own commit may expire, and what it records about them. Pure."""
+"""Selects the snapshots that our own commit may expire, and records the changes in them. Pure."""
 
 from __future__ import annotations
 

@@ -33,9 +33,9 @@ SNAPSHOTS_MAX = 10
 """So many ids of merged changes are kept, the newest."""
 
 _REMOVALS = ("delete", "overwrite")
-"""Operations that can take rows away; `replace` (compaction) cannot."""
+"""Operations that can remove rows; `replace` (compaction) cannot."""
 _ADDITIONS = ("append", "overwrite", "")
-"""Operations that can bring rows; one that is not named can be any."""
+"""Operations that can add rows; an unnamed one can be any."""
 
 
 @dataclass(frozen=True, slots=True)

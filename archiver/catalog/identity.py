@@ -68,10 +68,12 @@ def load_table(tables: Tables, target: TableTarget, known_uuid: uuid.UUID | None
     """
     try:
         view = tables.load(target.identifier)
+    # The table of one topic is damaged or gone. The others continue, so only this topic halts.
     except Halt as error:
         raise TopicHalted(target.topic, str(error)) from error
     if view is not None:
         check_identity(view, target, known_uuid)
+    # Creating it again would archive into an empty table, and hide that the old rows are gone.
     elif known_uuid is not None:
         raise TopicHalted(
             target.topic,

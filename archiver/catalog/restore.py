@@ -69,7 +69,8 @@ class Plan:
     """With the field ids that the files have."""
     last_column_id: int
     in_place_of: str
-    """The value of the property that identifies this table: the uuid of the lost one, or a word."""
+    """The value of the property that identifies this table: the uuid of the lost one, or `bucket` if
+    that is unknown."""
     files: Sequence[RestoredFile]
     """In the order in which they are added: in each partition by offset."""
     starts: Mapping[int, int]

@@ -54,7 +54,7 @@ class Request(Generic[T]):
     point: str
     """Name of the failpoints around the request, without `.before` and `.after`."""
     prepared: Prepared | None = None
-    """The commit it asks for. None for a change of schema or partition spec, which asserts no number."""
+    """The requested commit. None for a change of schema or partition spec, which asserts no number."""
     confirm: Callable[[], T | None] | None = None
     """Called after the catalog reported the change as applied: the result, or None if the table does not show
     it. If there is no `confirm`, the next attempt begins at once and its load shows the change."""
@@ -86,7 +86,7 @@ class NotApplied:
     """The bounds were reached without a result."""
 
     why: str
-    """What the catalog said last; empty if it gave no reason."""
+    """The last reason of the catalog; empty without one."""
     is_open: bool
     """A request may still be applied: raise `OutcomeUnknown`, never treat it as a failure."""
     catalog_away: bool

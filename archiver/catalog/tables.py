@@ -41,7 +41,7 @@ def parse_identifier(text: str) -> Identifier:
 
 
 def shown(identifier: Identifier) -> str:
-    """The identifier as people write it."""
+    """The identifier as text, its parts joined by dots."""
     return ".".join(identifier)
 
 
@@ -96,11 +96,11 @@ class TableView:
     pinned: frozenset[int] = frozenset()
     """Snapshots that a branch or tag other than main points to."""
     last_column_id: int = 0
-    """The highest field id that the table ever gave, also to columns that are gone."""
+    """The highest field id that the table ever assigned, also to columns that were dropped."""
     schemas: int = 1
-    """How many schemas the metadata knows; 1: the columns never changed, and every file has their names."""
+    """Number of schemas in the metadata. 1: the columns never changed, and every file has their names."""
     specs: tuple[SpecView, ...] = ()
-    """All partition specs that the metadata knows."""
+    """All partition specs in the metadata."""
     placed_by_catalog: bool = False
     """The configuration lets the catalog place tables, so any `location` is valid."""
     handle: object = field(default=None, repr=False, compare=False)
@@ -119,8 +119,8 @@ class TableView:
         return tuple(found)
 
     def ancestors(self) -> frozenset[int]:
-        """Ids of the lineage, and of the parent that expiry has taken from its oldest snapshot, where the
-        metadata still names it.
+        """Ids of the lineage, and of the expired parent of its oldest snapshot, if the metadata still names
+        it.
         """
         return frozenset(
             number
@@ -158,7 +158,7 @@ class LiveFile:
     path: str
     record_count: int
     file_size: int
-    """Bytes, as the table metadata says."""
+    """Bytes, as stated in the table metadata."""
     spec_id: int
     partition: tuple[object, ...]
     """The partition tuple; for our own spec one integer (days, hours or months since 1970)."""
@@ -180,15 +180,15 @@ class LiveFile:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A commit whose manifests are written, but which the catalog has not been asked for."""
+    """A commit whose manifests are written, but which was not sent to the catalog."""
 
     identifier: Identifier
     snapshot_id: int
     """The snapshot the table gets if the swap is applied."""
     base_snapshot_id: int | None
-    """What the swap asserts (rule C5) …"""
+    """The current snapshot that the swap asserts (rule C5)."""
     base_sequence_number: int
-    """… together with the table's uuid and this last sequence number."""
+    """The last sequence number that the swap asserts, together with the table's uuid."""
     handle: object = field(default=None, repr=False, compare=False)
     """The adapter's own."""
 
@@ -212,7 +212,7 @@ class Swapped:
     outcome: SwapOutcome
     snapshot_id: int
     why: str = ""
-    """What the catalog said, for people; empty if applied."""
+    """The catalog's reason, for messages; empty if applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ class Evolved:
 
     outcome: SwapOutcome
     why: str = ""
-    """What the catalog said, for people; empty if applied."""
+    """The catalog's reason, for messages; empty if applied."""
 
 
 class Tables(Protocol):

@@ -182,7 +182,7 @@ def append_in_parts(
 ) -> list[int]:
     """Append entries with `items`, in order; bisection keeps their number small. Returns their indexes.
 
-    `message` makes the body of a part; its second argument says whether the part is the last. There is one
+    `message` builds the body of a part; its second argument is whether the part is the last. There is one
     entry even without items. Raises the errors of `Leader.append`; `Halt` with `what` of the item if one
     alone is too large for an entry, or its event for a broker.
     """

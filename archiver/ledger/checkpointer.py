@@ -35,8 +35,8 @@ class LedgerCheckpointer:
     """Makes due checkpoints on request. Safe for several threads; one thread of a process works, the others
     return at once.
 
-    `leader` knows how far the log was read. `needed_from` is called before the log is trimmed: the lowest
-    entry that a reader still needs, or None.
+    `leader` has the position up to which the log was read. `needed_from` is called before the log is trimmed,
+    and returns the lowest entry that a reader still needs, or None.
     """
 
     def __init__(

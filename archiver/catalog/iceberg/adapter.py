@@ -103,6 +103,8 @@ from archiver.runtime.errors import (
 )
 from archiver.runtime.ids import IdSource, new_uuid
 
+# --- The first metadata of a rebuilt table
+
 
 def register(
     catalog: Catalog,
@@ -145,6 +147,9 @@ def register(
     return catalog.register_table(identifier, where)
 
 
+# --- The adapter
+
+
 _DAMAGED = (ValueError, KeyError, EOFError, RecursionError, MetadataInvalid)
 """What pyiceberg raises for a metadata file that is none, or was cut."""
 _Request = tuple[Table, tuple[TableRequirement, ...], tuple[TableUpdate, ...]]
@@ -165,8 +170,8 @@ class IcebergTables:
         """`properties` are pyiceberg's (`type`, `uri`, `warehouse`, …); nothing is connected before the first
         call.
 
-        `limits` bound what the catalog can make us ask, read and write. `places`: the catalog chooses where a
-        new table lies, and ignores the location that a create asks for.
+        `limits` bound what the catalog can make us request, read and write. `places`: the catalog chooses
+        where a new table lies, and ignores the location in a create request.
         """
         self._places = places
         self._name = name
@@ -441,7 +446,7 @@ class IcebergTables:
         return Evolved(*self._send((table, requirements, updates)))
 
     def _send(self, request: _Request) -> tuple[SwapOutcome, str]:
-        """Send a request once; returns its outcome, and the catalog's words."""
+        """Send a request once; returns its outcome, and the catalog's message."""
         try:
             catalog = self._catalog()
         except ArchiverError as error:
@@ -588,7 +593,7 @@ class IcebergTables:
                 self._opened = None
 
     def _check_known(self, error: Exception) -> None:
-        """Raise `Halt` if a REST catalog does not know who we are, also with a new token."""
+        """Raise `Halt` if a REST catalog rejects our identity, also with a new token."""
         if self._rest and unauthorized(error):
             raise Halt(
                 f"catalog {self._name} refuses us ({said(error)}): {advice(self._properties)}"
@@ -719,7 +724,7 @@ def _entries(table: Table, manifest: ManifestFile) -> list[Any]:
 
 
 def _entries_at(view: TableView, paths: Set[str]) -> list[Any]:
-    """The data files of the current snapshot that have these paths; `RetryLater` unless each stands there
+    """The data files of the current snapshot that have these paths; `RetryLater` unless each is listed
     once.
     """
     table = _table(view)
@@ -741,7 +746,7 @@ def _entries_at(view: TableView, paths: Set[str]) -> list[Any]:
 
 
 def _added_by(table: Table, snapshot: Snapshot) -> set[str]:
-    """Data files that this snapshot added; they stand in manifests that it wrote itself."""
+    """Paths of the data files that this snapshot added. They are in manifests that it wrote itself."""
     return {
         entry.data_file.file_path
         for manifest in _manifests(table, snapshot)

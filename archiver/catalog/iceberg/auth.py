@@ -35,7 +35,7 @@ MARGIN_SHARE = 0.25
 """… unless that is more than this share of its life."""
 
 _TOKEN = re.compile(r"[!-~]+")
-"""What can stand in a header: RFC 6749 allows printable ASCII, of which a space would end it."""
+"""Characters of a token in a header: the printable ASCII of RFC 6749, without a space, which would end it."""
 _BUSY = frozenset({408, 425, 429})
 """Client errors that may pass by themselves: time-out, too early, rate limit."""
 
@@ -61,7 +61,7 @@ def advice(properties: Mapping[str, Any]) -> str:
 
 
 def signs(properties: Mapping[str, Any]) -> bool:
-    """Whether AWS's signature takes the place of a token."""
+    """Whether requests are signed for AWS, without a token."""
     # The spellings that pyiceberg accepts as true.
     return str(properties.get(SIGNED, "")).lower() in {"true", "1", "t", "yes", "y", "on"}
 

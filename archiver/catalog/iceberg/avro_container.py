@@ -89,7 +89,7 @@ def plain(data: bytes, bytes_max: int) -> bytes:
 
 
 class _Reader:
-    """Reads forward through bytes; every length is checked against what is there."""
+    """Reads forward through bytes, and checks every length against the rest of them."""
 
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
@@ -213,7 +213,7 @@ def _takes_bytes(schema: Any, named: dict[str, bool], depth: int) -> bool:
         # A union is written with the number of its branch.
         return True
     if isinstance(schema, str):
-        # An unknown name is a primitive type. Only `null` takes no byte.
+        # Other names are primitive types, of which only `null` takes no byte, or are refused by pyiceberg.
         return named.get(schema, schema != "null")
     if not isinstance(schema, dict):
         raise DamagedContainer("its schema is none of Avro's")

@@ -143,7 +143,7 @@ class GuardedInput(InputFile):
         return len(self._inner)
 
     def exists(self) -> bool:
-        """Whether it is there."""
+        """Whether the file exists."""
         return self._inner.exists()
 
     def open(self, seekable: bool = True) -> InputStream:  # noqa: ARG002 - in memory every stream is seekable

@@ -21,6 +21,9 @@ from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from archiver.catalog.iceberg.io_properties import CA_FILE
 from archiver.runtime.clock import Clock, SystemClock
 
+# --- The cache of metadata files
+
+
 BYTES_MAX: Final = 32 * 1024 * 1024
 """Of all entries together."""
 FILE_BYTES_MAX: Final = BYTES_MAX // 4

@@ -19,6 +19,9 @@ from archiver.catalog.tables import SwapOutcome
 from archiver.runtime.errors import ArchiverError, Halt, InvalidInput, RetryLater, passing
 from archiver.runtime.redaction import excerpt
 
+# --- Errors of metadata files
+
+
 _TEXT_MAX = 500
 """Characters of a library's message that are repeated: it may quote the file."""
 _PROBLEMS_MAX = 20
@@ -87,6 +90,9 @@ def said(error: BaseException) -> str:
     return excerpt(str(error), _TEXT_MAX)
 
 
+# --- Responses to requests
+
+
 REFUSED = frozenset({400, 401, 403, 404, 405, 406, 409, 411, 413, 414, 415, 419, 422, 429, 431, 501})
 """Answers that mean by their definition that the request was not carried out. 408 and all of 5xx but 501 are
 not among them: proxies also send them after they passed a request on and lost the answer, 503 too (Envoy,
@@ -141,8 +147,8 @@ def unreached(error: Exception) -> bool:
 
 
 def unauthorized(error: Exception) -> bool:
-    """Whether the catalog does not know who we are: 401, and 419 for a token that has expired. 403 is about
-    what we may do.
+    """Whether the catalog rejects our identity: 401, and 419 for a token that has expired. 403 is about
+    permissions.
     """
     return status_of(error) in UNAUTHORIZED
 
@@ -159,9 +165,7 @@ def tells_of_table(error: Exception) -> bool:
 
 
 def metadata_lost(error: Exception) -> bool:
-    """Whether "there is no such table" means that the catalog knows the table and does not find its metadata
-    file.
-    """
+    """Whether "there is no such table" means that the catalog has the table, but not its metadata file."""
     cause = error.__cause__
     if not isinstance(cause, requests.HTTPError) or cause.response is None:
         return False

@@ -93,7 +93,7 @@ def namespace_is_there(catalog: Catalog, namespace: Identifier) -> bool:
 
 
 def _requests(catalog: Catalog) -> Iterator[CheckResult]:
-    """The requests that a REST catalog says it supports."""
+    """Whether a REST catalog declares the requests that the archiver needs."""
     if not isinstance(catalog, RestCatalog):
         return
     offered = catalog._supported_endpoints  # noqa: SLF001 - pyiceberg has no public name for it
@@ -156,7 +156,7 @@ def _not_ours(view: TableView, data_uri: str) -> str | None:
 COLUMN = "MixedCase"
 """Name of the probe's column: shows whether a catalog keeps the case of names."""
 _IDS = (11, 12, 21, 22, 23, 24)
-"""Field ids of the nested columns that `_schema` asks for."""
+"""Field ids of the nested columns in `_schema`."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Probe:
     name: str
     """Of the table, in mixed case; no other table has it."""
     location: str
-    """Where it is asked to be made, without a slash at the end."""
+    """The requested location of the table, without a slash at the end."""
     sweep: Callable[[], None]
     """Deletes what is left at `location`; raises `ArchiverError`."""
     clock: Clock
@@ -348,7 +348,7 @@ def _dropped(catalog: Catalog, identifier: Identifier) -> str | None:
 
 
 def _as_asked(view: TableView) -> Iterator[CheckResult]:
-    """Whether columns and their ids, and the table's name, are what was asked for."""
+    """Whether columns and their field ids are as requested."""
     document: dict[str, Any] = json.loads(view.schema_json)
     names = [field["name"] for field in document["fields"]]
     ids = tuple(sorted(child["id"] for field in document["fields"] for child in field["type"]["fields"]))

@@ -18,6 +18,9 @@ from pyiceberg.table.update.snapshot import _FastAppendFiles, _ManifestMergeMana
 
 from archiver.runtime.ids import IdSource, new_uuid
 
+# --- Which manifests are merged
+
+
 SMALL_BYTES = 64 * 1024
 """Manifests below are merged at every merge."""
 
@@ -25,13 +28,13 @@ LARGE_BYTES = 2 * 1024 * 1024
 """Manifests from this size on are left as they are."""
 
 TOGETHER_MIN = 25
-"""So many manifests between the two are merged with each other."""
+"""From this number on, manifests between the two sizes are merged with each other."""
 
 TARGET_BYTES = 8 * 1024 * 1024
 """Of one merged manifest: Iceberg's default."""
 
 GROWN_GROUPS_MAX = 2
-"""So many manifests are made of grown ones in one commit."""
+"""Most merged manifests of grown ones in one commit. Bounds the bytes that a commit writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,9 @@ def _within_target(manifests: Sequence[ManifestSize], positions: Sequence[int]) 
             break
         taken.append(position)
     return taken
+
+
+# --- The producers
 
 
 class Append(_FastAppendFiles):

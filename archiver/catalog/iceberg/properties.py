@@ -17,7 +17,7 @@ SQLITE_TIMEOUT_S: Final = 60
 unreferenced metadata behind."""
 
 _NO_RETRIES: Final = {"rest.sigv4.max-retries": "0"}
-"""Of requests that are signed. pyiceberg's ten would each take as long as one request may."""
+"""For signed requests. Each of pyiceberg's ten retries could last as long as the time limit of a request."""
 
 
 def prepared_properties(name: str, properties: Mapping[str, str], limits: RemoteLimits) -> dict[str, Any]:

@@ -28,8 +28,7 @@ _CHANGES_A_PATH: Final = re.compile(r"[?#\x00-\x1f\x7f]")
 """pyiceberg cuts a URI at `?` and `#`, and drops tabs and line ends. Without this rule, another path is
 opened than the one compared."""
 _ROOTED_URI: Final = re.compile(r"file:/(?:/{2,}|(?!/))")
-"""`file:/x` and `file:///x`. pyiceberg takes `file:x` and `file://x` for paths below the working
-directory."""
+"""`file:/x` and `file:///x`. pyiceberg opens `file:x` and `file://x` below the working directory."""
 
 
 class TablePlaces:

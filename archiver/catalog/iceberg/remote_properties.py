@@ -16,6 +16,9 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from archiver.config.types import is_loopback
 
+# --- Joining accepted settings with ours
+
+
 _IDENTITY = (
     "access-key-id",
     "secret-access-key",
@@ -48,6 +51,9 @@ def file_properties(ours: Mapping[str, Any], handed_out: Mapping[str, Any]) -> d
 
 def _bare(name: str) -> str:
     return name.partition(".")[2]
+
+
+# --- The gate
 
 
 VALUE_CHARACTERS_MAX: Final = 16 * 1024

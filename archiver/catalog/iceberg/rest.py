@@ -84,7 +84,7 @@ class BoundedRestCatalog(RestCatalog):
             raise
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Release connections."""
         super().close()
         self._forget()
 
@@ -323,7 +323,7 @@ class _Bounded(BaseAdapter):
         )
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Release connections."""
         self._inner.close()
 
 
