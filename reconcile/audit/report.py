@@ -164,7 +164,8 @@ class Audit:
             before,
             {settings.name for settings in unlogged if before.fold.deleted_named(settings.name) is None},
         )
-        # The log is read again at the end: it may be ahead of everything, and nothing ahead of it.
+        # The log is read again at the end: it may be ahead of every earlier view, and no view may be ahead of
+        # it.
         records = intake()
         partitions = None if scope is None else scope[1]
         # A topic may have been deleted while the tables were read.

@@ -384,7 +384,7 @@ def read_offsets(parquet: pq.ParquetFile, name: str) -> dict[int, tuple[Range, .
         for partition in np.unique(numbers).tolist():
             # Sorted per batch only: another writer may mix offsets, and the judge accepts runs in any order.
             _append_runs(runs.setdefault(int(partition), []), np.sort(places[numbers == partition]))
-    # Rows, but none with coordinates: the file is not what the table says.
+    # No row has coordinates, so the file cannot hold records of the topic.
     if not runs and parquet.metadata.num_rows:
         raise Corrupted(f"{name} has no kafka.partition and kafka.offset in any row")
     return {partition: tuple(ranges) for partition, ranges in runs.items()}
