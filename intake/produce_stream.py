@@ -1,7 +1,7 @@
 """Sends records through an intake writer and reports the outcome of each, in input order.
 
-Every record read gets one acknowledgement. A record that was read but could not
-be queued is `failed`. The writer's queue and `outstanding_max` bound the number of records on their way.
+Every record read gets one acknowledgement. A record that was read but could not be queued is `failed`. The
+writer's queue and `outstanding_max` bound the number of records on their way.
 """
 
 from __future__ import annotations
@@ -118,6 +118,7 @@ class Sending:
         ended: str | None = "interrupted"
         try:
             for item in inputs:
+                # Blocks while the queue of the writer or the list of unreported outcomes is full.
                 self._send(item)
                 if self._report_failed is not None:
                     break
@@ -127,6 +128,7 @@ class Sending:
             raise
         finally:
             try:
+                # Before the writer is closed, because ending a transaction appends a marker through it.
                 finish(self._broken or ended)
             finally:
                 self._close(reporter)
@@ -137,7 +139,9 @@ class Sending:
         try:
             self._writer.close()
         finally:
+            # After the close no more outcomes come, so a last bounded wait is enough for the reporter.
             self._closed.set()
+            # The end mark comes last, so every outcome before it is reported.
             self._waiting.put(None)
             reporter.join()
 
@@ -147,6 +151,7 @@ class Sending:
             self.elsewhere += pending.topic != item.topic
             self._waiting.put(pending)
         except InvalidInput as error:
+            # A refused record does not stop the run, but its transaction must not be committed.
             self._broken = self._broken or f"{item.where} was refused: {error}"
             self._waiting.put(
                 Sent(item.topic, item.partition, None, "failed", f"{item.where}: {error}", refused=True)
@@ -175,6 +180,7 @@ class Sending:
     def _outcome(self, item: PendingRecord) -> Sent:
         """Wait for the outcome while the writer works, and `timeout_s` longer."""
         while True:
+            # Read before the wait: if the writer is closed during it, one more full wait is due.
             last_wait = self._closed.is_set()
             try:
                 sent = item.result(self._timeout_s if last_wait else min(self._timeout_s, POLL_S))
@@ -212,9 +218,9 @@ class WholeInput:
         idempotent: bool,
         transaction_timeout_s: float,
     ) -> None:
-        """Opens what is asked for, and begins. Raises as `Producer.open`."""
+        """Opens the requested producer and begins its transaction. Raises as `Producer.open`."""
         self.ended: EndedTransaction | None = None
-        """What became of the transaction, once it was ended."""
+        """The outcome of the transaction; None before it was ended."""
         self.producer: Producer | None = None
         if transactional_id is not None or idempotent:
             self.producer = Producer.open(
@@ -239,12 +245,14 @@ class WholeInput:
             except ProducerFenced as error:
                 self.ended = EndedTransaction(name, "aborted", str(error))
                 raise
+            # For Ctrl-C as well: the marker may be in the log by now.
             except BaseException as error:
                 self.ended = EndedTransaction(name, "unknown", str(error) or "interrupted")
                 raise
             else:
                 self.ended = EndedTransaction(name, "committed")
                 return
+        # Before the abort: without its marker the transaction is aborted by its time-out.
         self.ended = EndedTransaction(name, "aborted", why)
         try:
             until_resolved(producer.abort)
@@ -265,4 +273,5 @@ def until_resolved(end: Callable[[], None]) -> None:
             doubt = error
         except RetryLater as error:
             undecided = error
+    # A later `RetryLater` says nothing about the marker whose outcome is unknown.
     raise doubt or undecided or AssertionError("unreachable")

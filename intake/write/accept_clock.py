@@ -28,9 +28,10 @@ from archiver.runtime.clock import Clock
 from archiver.runtime.errors import RetryLater
 
 EVEN_US = 100_000
-"""Allowed drift of the wall clock against the monotonic clock: reading both takes a moment,"""
+"""Allowed difference between wall clock and monotonic clock, because reading both takes a moment."""
 EVEN_SHARE = 0.001
-"""and a disciplined clock runs slightly faster or slower (usually at most half of this share)."""
+"""Allowed drift in addition, as a share of the elapsed time. A disciplined clock usually drifts by at most
+half of it."""
 
 
 class AcceptClock:
@@ -57,6 +58,7 @@ class AcceptClock:
     def accept_us(self, log_newest_us: int) -> int:
         """The accept time of a record that arrives now; `RetryLater` while the clock is too far ahead."""
         with self._lock:
+            # The wall clock may step back between two records.
             self._last_us = max(self._last_us, self._checked(log_newest_us))
             return self._last_us
 
@@ -70,7 +72,9 @@ class AcceptClock:
 
     def _checked(self, log_newest_us: int) -> int:
         now_us, passed_us = self._read()
+        # The check is made on use; no thread watches the clock.
         self._observe(now_us - passed_us, passed_us)
+        # The log has its newest time already, so accepting up to it does no further harm.
         ahead_us = now_us - max(self._reference_us + passed_us, log_newest_us)
         if ahead_us > self._skew_max_us:
             self._refusals += 1
@@ -86,8 +90,10 @@ class AcceptClock:
     def _observe(self, offset_us: int, passed_us: int) -> None:
         """Take a new reference reading if the wall clock has run evenly for long enough."""
         ran_us = passed_us - self._even_since_us
+        # A step or a drift: the even run begins again here.
         if abs(offset_us - self._even_us) > EVEN_US + EVEN_SHARE * ran_us:
             self._even_since_us, self._even_us = passed_us, offset_us
+        # The clock has run evenly for long enough, so the earlier reference was wrong.
         elif ran_us >= self._settle_us:
             self._even_since_us, self._even_us = passed_us, offset_us
             self._reference_us = offset_us

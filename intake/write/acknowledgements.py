@@ -88,6 +88,7 @@ class BatchAcknowledgement(Sequence[Acknowledgement]):
     def _row(self, row: int) -> Acknowledgement:
         verdict = self.verdicts[self.verdict_of[row]]
         offset = int(self.offsets[row]) if verdict.outcome == "ok" else None
+        # A negative index counts from the end, and `elsewhere` has only real row numbers.
         row = range(len(self))[row]
         topic = self.elsewhere.get(row, self.topic)
         return Acknowledgement(
@@ -110,6 +111,7 @@ class BatchAcknowledgement(Sequence[Acknowledgement]):
         """Set the outcome of the rows from `first_row` on. Called by the writer."""
         rows = slice(first_row, first_row + len(offsets))
         self.offsets[rows] = offsets
+        # Each piece has its own list of outcomes, so its indexes move behind those already here.
         self.verdict_of[rows] = verdict_of + len(self.verdicts)
         self.verdicts.extend(verdicts)
 
@@ -154,6 +156,7 @@ class PendingRecord:
         # `close` may have set `unknown` while the flush was still running; the first outcome stays.
         if self._acknowledgement is not None:
             return False
+        # An offset is a promise, so only a stored record gets one.
         known = offset if verdict.outcome == "ok" else None
         self._acknowledgement = Acknowledgement(
             self.topic,
@@ -164,6 +167,7 @@ class PendingRecord:
             verdict.refusal,
             verdict.refused,
         )
+        # Under the lock, so the callback runs exactly once and before any waiting thread continues.
         if self.on_done is not None:
             self.on_done()
         return True
@@ -186,6 +190,7 @@ class PendingBatch:
 
     def done(self) -> bool:
         """Whether all outcomes are known."""
+        # While pieces are still being queued, none may be waiting although more will come.
         return self._admitted and not self._waiting
 
     def result(self, timeout_s: float) -> BatchAcknowledgement:
@@ -219,6 +224,7 @@ class PendingBatch:
         verdicts: list[FlushOutcome],
     ) -> bool:
         """Set the outcome of one piece; False if it was set before, which stays."""
+        # `close` may have set `unknown` for this piece before its flush ended.
         if first_row not in self._waiting:
             return False
         self._waiting.remove(first_row)
@@ -237,6 +243,7 @@ class PendingParts(PendingBatch):
         self, topic: str, partitions: npt.NDArray[np.int32], condition: threading.Condition, *, numbered: bool
     ) -> None:
         """`numbered`: an idempotent producer sends the batch."""
+        # A copy, because rows that go elsewhere get a partition of the other topic.
         super().__init__(topic, partitions.copy(), condition)
         if numbered:
             self.sequences = np.full(len(partitions), NO_SEQUENCE, np.int32)
@@ -262,6 +269,7 @@ class PendingParts(PendingBatch):
         topic.
         """
         why = "the row had no sequence number when it was sent before, so it was left out now"
+        # Where such a row went the first time is not stored, so its absence cannot be proved.
         if perhaps_elsewhere:
             error = (
                 f"{why}; it may have gone to another topic then, which only the first acknowledgement shows"
@@ -278,6 +286,7 @@ class PendingParts(PendingBatch):
         """Register rows that were queued as a batch of their own."""
         self.parts.append((rows, part))
         whole = self.answered
+        # The sequence numbers of the other topic mean nothing in this one, so none are copied from it.
         if part.topic != self.topic:
             whole.partitions[rows] = part.answered.partitions
             whole.elsewhere.update(dict.fromkeys(rows.tolist(), part.topic))
@@ -286,12 +295,14 @@ class PendingParts(PendingBatch):
 
     def done(self) -> bool:
         """See `PendingBatch`."""
+        # The rows that are refused or left out have their outcomes from the start.
         return all(part.done() for _, part in self.parts)
 
     def result(self, timeout_s: float) -> BatchAcknowledgement:
         """See `PendingBatch`."""
         answer = super().result(timeout_s)
         with self.condition:
+            # Several threads may wait for the result; each part is copied once.
             parts, self._taken_over = self.parts[self._taken_over :], len(self.parts)
             for rows, part in parts:
                 self._take_over(rows, part.answered)

@@ -84,6 +84,7 @@ class StampedRows:
         stamps = [item.stamp for item in items]
         if all(stamp is None for stamp in stamps):
             return None
+        # Plain rows get a placeholder, so that the columns have a value for every row.
         known = [stamp or Stamp(_NO_PRODUCER, 0, 0) for stamp in stamps]
         rows = np.array([item.rows for item in items], np.int64)
         return cls(
@@ -112,6 +113,7 @@ class StampedRows:
             | (self.transactional[1:] != self.transactional[:-1])
             | (self.stated[1:] != self.stated[:-1])
         )
+        # Only rows of producers have numbers. Numbers wrap to 0, hence the modulo.
         jumps = self.stamped[1:] & (self.sequences[1:] != (self.sequences[:-1] + 1) % SEQUENCE_COUNT)
         breaks: npt.NDArray[np.bool_] = others | jumps
         return breaks
@@ -133,6 +135,7 @@ class StampedRows:
         none = ~self.stamped[start:end]
         values = (self.producer_ids, self.epochs, self.sequences, self.transactional)
         return [
+            # The file has narrower types than the arrays here.
             pa.array(column[start:end], mask=none).cast(column_type)
             for column, column_type in zip(values, types, strict=True)
         ]
@@ -184,6 +187,7 @@ class SortedFlush:
         offsets = self._gathered.offsets
         self._offsets = None if offsets is None else offsets[self.order]
         if self._offsets is not None:
+            # The entry states one offset per segment, so a gap in the upstream ends the segment.
             changed |= self._offsets[1:] != self._offsets[:-1] + 1
         self.starts: Int64Array = np.concatenate(([0], np.flatnonzero(changed) + 1)).astype(np.int64)
         """First row of each segment."""
@@ -196,10 +200,10 @@ class SortedFlush:
         """Per segment."""
         self.segments: list[SegmentRows] = []
         counts = (self.ends - self.starts).tolist(), segment_bytes.tolist()
-        accept_max_us = self.accept_us[
-            self.ends - 1
-        ].tolist()  # accept times never go back, so the last is the newest
+        # Accept times of a writer never decrease, so the last one of a segment is its newest.
+        accept_max_us = self.accept_us[self.ends - 1].tolist()
         places = _places(topics, begins, sorted_slots[self.starts])
+        # The first row of a segment has the stamp of its whole batch.
         batches = [None] * len(self.starts) if self._stamps is None else self._stamps.stamps(self.starts)
         firsts = [None] * len(self.starts) if self._offsets is None else self._offsets[self.starts].tolist()
         for (topic, partition), rows, raw_bytes, newest_us, stamp, offset in zip(
@@ -221,6 +225,7 @@ class SortedFlush:
             if (
                 stamp is not None
                 and expected is not None
+                # Strictly inside the segment: the log expects a number after its first one.
                 and (behind := (expected - stamp.sequence) % SEQUENCE_COUNT) < rows
                 and behind
             ):
@@ -240,6 +245,7 @@ class SortedFlush:
         item_begins = np.array([begin_of[topic.name] for topic in self._gathered.topics], np.int64)
         item_ends = np.array([end_of[topic.name] for topic in self._gathered.topics], np.int64)
         slots = np.repeat(item_begins, self._gathered.item_rows) + self._gathered.partitions
+        # Such a row would sort among the rows of another topic.
         if bool((self._gathered.partitions < 0).any()) or bool(
             (slots >= np.repeat(item_ends, self._gathered.item_rows)).any()
         ):
@@ -254,6 +260,7 @@ class SortedFlush:
         parts: list[Part] = []
         first, entry_bytes = 0, ENTRY_BYTES
         for number, segment in enumerate(self.segments):
+            # Each part names its topics again.
             new_topic = number == first or segment.topic_id != self.segments[number - 1].topic_id
             alone = (
                 SEGMENT_BYTES
@@ -261,6 +268,7 @@ class SortedFlush:
                 + (0 if segment.offset is None else OFFSET_BYTES)
             )
             added = alone + (TOPIC_BYTES if new_topic else 0)
+            # A part has at least one segment, even if its entry might not fit.
             if number > first and entry_bytes + added > entry_bytes_max:
                 parts.append(self._part(first, number))
                 first, entry_bytes, added = number, ENTRY_BYTES, alone + TOPIC_BYTES
@@ -279,6 +287,7 @@ class SortedFlush:
         segment_rows = [segment.rows for segment in segments]
         taken = _take(self._gathered.columns, order)
         accept_us = self.accept_us[part.first_row : part.end_row]
+        # Names are taken by number, so no Python string is made per row.
         names = sorted({topic.name for topic in self.topics[part.first_segment : part.end_segment]})
         name_numbers = [
             names.index(topic.name) for topic in self.topics[part.first_segment : part.end_segment]
@@ -312,14 +321,17 @@ class SortedFlush:
     def _batch_numbers(self, part: Part) -> npt.NDArray[np.int32]:
         """Per row: rows of the same segment and producer batch before it, or `UNKNOWN_BATCH`."""
         if self._offsets is not None:
+            # The upstream does not show where batches of its producers began.
             return np.full(part.end_row - part.first_row, UNKNOWN_BATCH, np.int32)
         batches = self._gathered.batches[self.order[part.first_row : part.end_row]]
         begins = np.zeros(len(batches), np.bool_)
         begins[1:] = batches[1:] != batches[:-1]
-        if self._stamps is not None:  # a segment of an idempotent producer is one batch
+        # A segment of an idempotent producer is one batch, even if it came from several items.
+        if self._stamps is not None:
             begins &= ~self._stamps.stamped[part.first_row : part.end_row]
         begins[self.starts[part.first_segment : part.end_segment] - part.first_row] = True
         places = np.arange(len(batches), dtype=np.int64)
+        # The distance of each row from the newest begin at or before it.
         return (places - np.maximum.accumulate(np.where(begins, places, 0))).astype(np.int32)
 
 
@@ -377,6 +389,7 @@ def _gather(items: Sequence[Item]) -> _Gathered:
     batches: list[pa.RecordBatch] = []
     partitions: list[npt.NDArray[np.int32]] = []
     row_bytes: list[Int64Array] = []
+    # Single records are converted to columns together: one conversion each would be slow.
     for piece in _pieces(items):
         if isinstance(piece, BatchItem):
             batches.append(piece.columns)
@@ -436,13 +449,15 @@ def _headers_of(records: Sequence[Record]) -> ArrowArray:
     ends = np.cumsum([len(record.headers) for record in records])
     names = pa.array((name for record in records for name, _ in record.headers), pa.string())
     values = pa.array((value for record in records for _, value in record.headers), pa.binary())
+    # Names and values are converted as two flat columns; a Python object per header would be slower.
     pairs = pa.StructArray.from_arrays([names, values], fields=list(HEADERS.value_type))
     return list_array(np.concatenate(([0], ends)).astype(np.int32), pairs, HEADERS)
 
 
 def _take(columns: pa.RecordBatch, order: Int64Array) -> pa.RecordBatch:
     if len(order) == columns.num_rows and bool((order[1:] > order[:-1]).all()):
-        return columns  # already in file order
+        # The rows are in file order already, so no copy is needed.
+        return columns
     return columns.take(order)
 
 

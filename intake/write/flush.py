@@ -127,11 +127,14 @@ class FlushWriter:
                 self._sequencer.resolve()  # an earlier attempt of unknown outcome may hold these records
             flush = SortedFlush(items, self._known_end)
             parts = flush.parts(self._sequencer.entry_bytes_max)
+        # Nothing was stored yet. For records with stated numbers, `_acknowledge` turns `failed` into
+        # `unknown`.
         except (ArchiverError, pa.ArrowException, MemoryError) as error:
             self.acknowledge_all(items, _verdict("failed", "nothing was stored", error))
             return
         outcomes = _Outcomes.all(flush.rows, OK)
         for part in parts:
+            # Outcomes are in file order; the items expect their order of arrival.
             outcomes.put(flush.order[part.first_row : part.end_row], self._publish_part(flush, part))
         self._acknowledge(items, outcomes)
 
@@ -147,6 +150,7 @@ class FlushWriter:
         if all(item.source is None for item in items):
             return items
         let_through: list[Item] = []
+        # The lock of the queue guards the state of producers.
         with items[0].pending.condition:
             for item in items:
                 why = None if item.source is None else item.source.held_back(item)
@@ -172,6 +176,7 @@ class FlushWriter:
             return _Outcomes.all(rows, _verdict("failed", "the intake file could not be stored", error))
         began_s = self._clock.monotonic_s()
         try:
+            # The commit point. Before it nothing counts, and after it the records exist.
             landed = self._sequencer.append_file(key, len(file.data), file.footer_sha256, file.segments)
         except OutcomeUnknown as error:
             return _Outcomes.all(
@@ -184,6 +189,8 @@ class FlushWriter:
         finally:
             self._counts = replace(self._counts, append_s=self._clock.monotonic_s() - began_s)
         try:
+            # Stands for a crash after the commit point: the records are there, but no outcome reaches the
+            # sender.
             failpoints.reach("writer.append.after")
         except ArchiverError as error:
             return _Outcomes.all(rows, _verdict("unknown", f"{key} was appended, and then", error))
@@ -198,6 +205,7 @@ class FlushWriter:
         be too large: send fewer partitions at a time.
         """
         flush = SortedFlush(items)
+        # The positions need room in the same entry.
         parts = flush.parts(self._sequencer.entry_bytes_max - positions_bytes(moves))
         # One entry must hold all of it, because it moves the positions and names the records atomically.
         if len(parts) != 1:
@@ -206,6 +214,7 @@ class FlushWriter:
                 "entry of the intake log"
             )
         key, file = self._stored(flush, parts[0])
+        # The commit point, for records and positions together.
         refusal = self._sequencer.append_moves(moves, key, len(file.data), file.footer_sha256, file.segments)
         try:
             failpoints.reach("writer.append.after")
@@ -215,6 +224,7 @@ class FlushWriter:
 
     def _stored(self, flush: SortedFlush, part: Part) -> tuple[str, IntakeFileBytes]:
         """Upload one file: its key and content. No entry names it yet."""
+        # The index goes into the footer: it later proves that the log once was that long.
         file = flush.encode(part, self._row_group_bytes, self._sequencer.fold.next_index)
         key = self._upload(file)
         failpoints.reach("writer.append.before")
@@ -226,6 +236,7 @@ class FlushWriter:
         fold = self._sequencer.fold
         # Never before the barrier: with a clock that was set back, the fold would refuse every file.
         written_us = max(self._accept_clock.written_us(fold.newest_us), fold.barrier_ms * 1000)
+        # A new key each time. If the append fails, the object stays unreferenced and is vacuumed.
         key = intake_key(written_us, new_ulid(self._ids, written_us))
         began_s = self._clock.monotonic_s()
         try:
@@ -244,6 +255,7 @@ class FlushWriter:
         offsets: Int64Array = np.arange(int(rows.sum()), dtype=np.int64) + np.repeat(bases - firsts, rows)
         outcomes = _Outcomes(offsets, np.zeros(len(offsets), np.int32), [OK])
         for number, one in enumerate(landed):
+            # The usual segment: its offsets were computed above for all at once.
             if one.refusal is None and len(one.runs) == 1:
                 continue
             span = np.arange(firsts[number], firsts[number] + one.rows)
@@ -252,6 +264,7 @@ class FlushWriter:
                     span, _Outcomes.all(one.rows, self._refused(one.refusal, one, segments[number].stamp))
                 )
             else:
+                # A repetition may cover several batches of the original, whose offsets need not be adjacent.
                 offsets[span] = np.concatenate([np.arange(base, base + count) for base, count in one.runs])
         return outcomes
 
@@ -264,6 +277,8 @@ class FlushWriter:
                 f"topic {'' if gone is None else gone.name} was deleted and accepts no more records",
                 refusal,
             )
+        # Without a producer nothing else can refuse a segment, because the writer never sends to a mirrored
+        # topic.
         if refusal == "barrier" or stamp is None:
             return FlushOutcome(
                 "failed",
@@ -297,6 +312,8 @@ class FlushWriter:
             )
             return FlushOutcome("unknown", why, refusal)
         expected = self._known_end(landed.tp, stamp)
+        # If the producer was fenced or forgotten since, a part of the batch may be there, so the outcome is
+        # unknown.
         behind = 1 if expected is None else (expected - stamp.sequence) % SEQUENCE_COUNT
         if 0 < behind <= SEQUENCE_COUNT // 2:
             return FlushOutcome(
@@ -313,12 +330,15 @@ class FlushWriter:
     def _acknowledge(self, items: Sequence[Item], outcomes: _Outcomes) -> int:
         """Acknowledge the items; the number of records that had no outcome before."""
         offsets, verdict_of, verdicts = outcomes.offsets, outcomes.verdict_of, outcomes.verdicts
+        # A stated number may belong to an earlier attempt that reached the log, so most failures prove
+        # nothing.
         doubtful = (
             [_if_tried_before(verdict) for verdict in verdicts]
             if any(item.stated for item in items)
             else verdicts
         )
         counts: Counter[Outcome] = Counter()
+        # All items share the condition of the queue, so one lock covers the flush.
         with items[0].pending.condition:
             row = 0
             for item in items:
@@ -326,6 +346,7 @@ class FlushWriter:
                 known = doubtful if item.stated else verdicts
                 if isinstance(item, RecordItem):
                     verdict = known[verdict_of[row]]
+                    # False if `close` or the session set an outcome before: that one stays and was counted.
                     if item.pending.set_outcome(int(offsets[row]), verdict):
                         counts[verdict.outcome] += 1
                         if item.source is not None:

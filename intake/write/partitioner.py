@@ -19,9 +19,11 @@ from intake.arrow_arrays import ArrowArray, Int64Array, binary_layout, valid_row
 from intake.log.fold import TopicState
 from intake.records import NormalBatch, Record
 
+# Constants of Kafka's murmur2. Other values would move keys to other partitions.
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
+# Kafka clears the sign bit and does not take the absolute value.
 _POSITIVE = 0x7FFFFFFF
 
 STICKY_BYTES = 16 * 1024
@@ -37,6 +39,7 @@ def murmur2(data: bytes) -> int:
         word = int.from_bytes(data[position : position + 4], "little") * _M & _MASK
         word = (word ^ (word >> 24)) * _M & _MASK
         state = (state * _M & _MASK) ^ word
+    # The remaining 1 to 3 bytes count as one little-endian number.
     if length > whole:
         state = (state ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
     state = (state ^ (state >> 13)) * _M & _MASK
@@ -56,6 +59,7 @@ def murmur2_rows(keys: ArrowArray) -> npt.NDArray[np.uint32]:
         return np.zeros(0, np.uint32)
     starts = offsets[:-1].astype(np.int64)
     lengths = np.diff(offsets)
+    # The view below needs at least one whole word.
     padded = data if len(data) >= 4 else np.zeros(4, np.uint8)
     # A view of every position as a little-endian word turns the loop over bytes into a gather.
     words = np.ndarray(shape=(len(padded) - 3,), dtype="<u4", buffer=padded, strides=(1,))
@@ -63,6 +67,7 @@ def murmur2_rows(keys: ArrowArray) -> npt.NDArray[np.uint32]:
     blocks = lengths >> 2
     longest, shortest = int(blocks.max()), int(blocks.min())
     for block in range(longest):
+        # Up to the length of the shortest key every row takes part, so no index array is needed.
         if block < shortest:
             state = _mix(state, words[starts + 4 * block])
         else:
@@ -115,6 +120,7 @@ class Unkeyed:
     def place_rows(self, raw_bytes: Int64Array, partitions: int) -> npt.NDArray[np.int32]:
         """The partitions of many records in order, equal to calling `place` for each."""
         ends = np.cumsum(np.maximum(raw_bytes, 1)) + self._bytes
+        # The partition follows from the bytes before each record.
         starts = np.concatenate(([self._bytes], ends[:-1]))
         if len(ends):
             self._bytes = int(ends[-1])
@@ -133,10 +139,12 @@ def partition_rows(
         return unkeyed.place_rows(raw_bytes, partitions)
     placed = ((murmur2_rows(keys) & np.uint32(_POSITIVE)) % np.uint32(partitions)).astype(np.int32)
     if not valid.all():
+        # Null rows were hashed as well, with an undefined result.
         placed[~valid] = unkeyed.place_rows(raw_bytes[~valid], partitions)
     return placed
 
 
+# Marks a row without a requested partition.
 _BY_KEY = -1
 
 
@@ -155,6 +163,7 @@ class Placement:
         if record.key is not None:
             return partition_for(record.key, topic.partitions)
         with self._lock:
+            # The running count is shared by all senders of the writer.
             return self._unkeyed_of(topic).place(raw_bytes, topic.partitions)
 
     def of_rows(self, topic: TopicState, batch: NormalBatch, asked: int | None) -> npt.NDArray[np.int32]:

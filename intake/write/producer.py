@@ -36,6 +36,7 @@ from intake.write.writer import IntakeWriter
 _log = logging.getLogger(__name__)
 
 TRANSACTIONAL_ID_BYTES_MAX = 1024
+"""Every checkpoint stores the ids, so their length is bounded."""
 ID_SHOWN_MAX = 40
 """Characters of a too long id in the error message."""
 
@@ -104,6 +105,7 @@ class Producer:
             )
         producer = cls(writer, producer_id, epoch, known.transactional_id)
         if fold.transactions.get(producer_id) is not None:
+            # Its records are not known here, so the transaction counts as written and gets a marker.
             producer._session.phase, producer._session.written = "open", True
         return producer
 
@@ -134,6 +136,7 @@ class Producer:
         """
         if sequence is not None:
             check_sequence(sequence)
+            # Sticky placement would choose another partition than the first time.
             if partition is None and record.key is None:
                 raise InvalidInput(
                     "a record that is sent again must go to the same partition; name the partition, "
@@ -150,8 +153,8 @@ class Producer:
     ) -> PendingBatch:
         """Queue many records, as `IntakeWriter.send_batch`.
 
-        `sequence` as for `send`: one number per row (`PendingBatch.sequences`; a row with -1 is left out), or
-        the number of the first row if all rows are of one partition and each had a number.
+        `sequence` as for `send`: one number per row, from `PendingBatch.sequences`; a row with -1 is left
+        out. Or it is the number of the first row, if all rows are of one partition and each had a number.
         """
         if sequence is not None and partition is None and _undecided(batch):
             raise InvalidInput(
@@ -160,7 +163,7 @@ class Producer:
             )
         return self._writer.send_batch(topic, batch, partition, stamper=self._session, sequence=sequence)
 
-    # transactions
+    # --- transactions
 
     def begin(self) -> None:
         """Begin a transaction. Raises `InvalidInput` if one is open or without a transactional id,
@@ -204,12 +207,14 @@ class Producer:
         self.begin()
         try:
             yield self
+        # For Ctrl-C as well: an open transaction holds back every reader of its partitions.
         except BaseException:
             self._abort_after_error()
             raise
         try:
             self.commit()
         except TransactionFailed:
+            # Only here: after `OutcomeUnknown` or `RetryLater` the commit may still be resolved.
             self._abort_after_error()
             raise
 
@@ -217,6 +222,7 @@ class Producer:
         try:
             self.abort()
         except ArchiverError as error:
+            # Swallowed, because the caller must get the error that ended the block.
             _log.warning(
                 "the transaction of %r could not be aborted; its time-out will abort it: %s",
                 self.transactional_id,
@@ -234,15 +240,20 @@ class Producer:
                     f"the {unresolved} of the transaction is of unknown outcome; "
                     f"{unresolved} again to resolve it"
                 )
+            # `send` is refused from here on: a record after the marker would begin another transaction.
             session.phase = "ending"
         try:
+            # A marker of unknown outcome was sent after all acknowledgements; only its outcome is missing.
             if self._marker is None:
                 self._await_acknowledgements(commit=commit)
+            # Without a record in the log there is no transaction to end there.
             refusal = self._append_marker(commit=commit) if session.written else None
         finally:
             with self._writer.lock:
+                # After an error the transaction stays open, so that the caller can commit or abort again.
                 session.phase = "open"
         with self._writer.lock:
+            # Only after the marker: until then the numbers and the trouble of the transaction are needed.
             session.reset()
             if refusal is not None:
                 session.fenced = _fenced(session.producer_id, session.epoch)
@@ -262,6 +273,7 @@ class Producer:
                 raise RetryLater(
                     f"{session.outstanding} sends of the transaction are not acknowledged yet; try again"
                 )
+            # An abort goes on in these cases: its marker states the outcome for good.
             if commit and session.fenced is not None:
                 raise ProducerFenced(
                     f"the transaction of {session.transactional_id!r} is aborted: {session.fenced}"
@@ -273,6 +285,7 @@ class Producer:
         try:
             refusal = self._writer.sequencer.end_transaction(self.producer_id, self.epoch, commit=commit)
         except OutcomeUnknown as error:
+            # A marker of the other kind is refused until this one is resolved, or both might be in the log.
             self._marker = commit
             what = "commit" if commit else "abort"
             raise OutcomeUnknown(
@@ -308,6 +321,7 @@ def _check_transactional_id(found: object) -> None:
 def _undecided(batch: pa.Table | pa.RecordBatch) -> bool:
     """Whether neither the batch nor a key decides the partition of some row."""
     for name in ("partition", "key"):
+        # A key without nulls decides for every row, and so does a partition column without nulls.
         if name in batch.schema.names and batch.column(name).null_count == 0:
             return False
     return batch.num_rows > 0

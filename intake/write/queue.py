@@ -160,9 +160,12 @@ class FlushQueue:
         """
         with self.changed:
             self._await_room(cost, timeout_s)
+            # After the wait, because `close` wakes waiting senders.
             if self._closed:
                 raise Halt("the writer is closed; open another one")
+            # Made under the lock, so that accept times and sequence numbers follow the order of the queue.
             item = make()
+            # The delay counts by the monotonic clock: a step of the wall clock must not hold items back.
             self._items.append((self._clock.monotonic_s(), item))
             self._waiting_bytes += raw_bytes
             self._held_cost += cost
@@ -180,6 +183,7 @@ class FlushQueue:
         If there is no room, a flush starts at once. Raises `Halt` after `close`, and what `make` raises.
         """
         with self.changed:
+            # Checked first: a closed queue has room for everything.
             if self._closed:
                 raise Halt("the writer is closed; open another one")
             if not self._has_room(cost):
@@ -202,6 +206,7 @@ class FlushQueue:
     def _await_room(self, cost: int, timeout_s: float) -> None:
         if self._has_room(cost):
             return
+        # A flush is due while a sender is blocked, because only a flush frees room.
         self._blocked += 1
         self._waits += 1
         began_s = self._clock.monotonic_s()
@@ -236,12 +241,14 @@ class FlushQueue:
                     break  # the delay is over
             taken: list[Item] = []
             taken_bytes = 0
+            # One item is always taken, even if it alone is larger than a flush.
             while self._items and (
                 not taken or taken_bytes + self._items[0][1].raw_bytes <= self._delay_max_bytes
             ):
                 item = self._items.popleft()[1]
                 taken.append(item)
                 taken_bytes += item.raw_bytes
+            # The cost stays held until `done`: items that are being written use memory, too.
             self._waiting_bytes -= taken_bytes
             return taken
 
@@ -267,9 +274,11 @@ class FlushQueue:
     def flush(self, timeout_s: float) -> bool:
         """Request a flush of everything queued and wait for it; False after `timeout_s`."""
         with self.changed:
+            # Only what was put before this call: later items must not delay the caller.
             below = self._put
             self._flush_below = max(self._flush_below, below)
             self.changed.notify_all()
+            # Items are done in the order in which they were put, so counting them is enough.
             return self.changed.wait_for(lambda: self._done >= below, timeout_s)
 
     def close(self) -> None:
@@ -284,6 +293,7 @@ class FlushQueue:
             abandoned = [item for _, item in self._items]
             self._items.clear()
             self._waiting_bytes = 0
+        # They count as done, so that a waiting `flush` returns.
         self.done(abandoned)
         return abandoned
 
@@ -307,6 +317,7 @@ def cut_rows(
     """Divide a batch into pieces, each as large as a flush (by raw bytes) and the queue (by cost) allow, or
     one row.
     """
+    # With a leading 0, so that the bytes of rows [a, b) are a difference of two sums.
     sums = np.concatenate(([0], np.cumsum(raw_bytes)))
     costs = np.concatenate(([0], np.cumsum(weights + ROW_COST_BYTES)))
     cuts: list[Piece] = []
@@ -314,6 +325,7 @@ def cut_rows(
     while start < len(raw_bytes):
         by_size = int(np.searchsorted(sums, sums[start] + delay_max_bytes, side="right")) - 1
         by_room = int(np.searchsorted(costs, costs[start] + queue_bytes_max, side="right")) - 1
+        # At least one row, even if it alone exceeds the limits.
         end = max(start + 1, min(by_size, by_room, len(raw_bytes)))
         cuts.append(Piece(start, end, int(sums[end] - sums[start]), int(costs[end] - costs[start])))
         start = end

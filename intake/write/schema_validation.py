@@ -1,8 +1,8 @@
 """Keeps the newest schema of every validated topic, and checks records by it.
 
 A thread fetches the schemas. While a fetch fails, the last known schema stays in use. A schema id that the
-newest fetch does not contain may be new. So the record is refused only after a fetch that began later than
-the record came; until then its sender gets `RetryLater`. Neither senders nor many such ids cause more than
+newest fetch does not contain may be new. The record is refused only after a fetch that began later than the
+record came; until then its sender gets `RetryLater`. Neither senders nor many such ids cause more than
 one fetch per `REFETCH_INTERVAL_S`, and a caller waits no longer than its `wait_s`. A schema of another origin
 than the present settings must never be used.
 """
@@ -39,7 +39,6 @@ Rules = Mapping[str, Mapping[Side, SideRules]]
 """By topic; a side without rules may be missing."""
 
 _log = logging.getLogger(__name__)
-
 
 FetchCheck = Callable[[str, Side, SideRules], EdgeCheck]
 """Returns the check for one side of a topic by its newest schema. Raises `ArchiverError`."""
@@ -106,9 +105,11 @@ class EdgeSchemas(Judge):
             self._everything |= everything
             self._start()
             if self._thread is not None:
+                # Without this wait the first records after a start would get `RetryLater`.
                 self._changed.wait_for(lambda: not self._untried(), FIRST_WAIT_S)
 
     def _start(self) -> None:
+        # Without a validated topic no thread is needed.
         if self._begun and self._thread is None and self._work() and not self._closing:
             self._thread = threading.Thread(target=self._run, name="edge-schemas", daemon=True)
             self._thread.start()
@@ -142,11 +143,13 @@ class EdgeSchemas(Judge):
         given: dict[Side, ArrowArray] = {"key": keys, "value": values}
         findings: dict[int, Violation] = {}
         for side, state in sides.items():
+            # Nulls pass unchecked, so no schema is needed for them.
             if given[side].null_count == len(given[side]):
                 continue
             given[side], found = self._side(topic, side, state, given[side], wait_s)
             for row, finding in found.items():
                 known = findings.get(row)
+                # A refusal wins: a record that one side refuses must not be stored in any topic.
                 if known is None or (finding.dlq is None and known.dlq is not None):
                     findings[row] = finding
         return Judged(given["key"], given["value"], findings)
@@ -157,6 +160,7 @@ class EdgeSchemas(Judge):
         check = self._known(topic, side, state, wait_s)
         rules = state.rules
         checked = check.check(payloads)
+        # With `coerce` alone no record is refused, so nothing has to be decided.
         if checked.unknown_ids and rules.validation != "none":
             check = self._asked_again(topic, side, state, payloads, checked.unknown_ids, wait_s)
             checked = check.check(payloads)
@@ -171,6 +175,7 @@ class EdgeSchemas(Judge):
     def _known(self, topic: str, side: Side, state: _SideState, wait_s: float) -> EdgeCheck:
         if state.check is None:
             with self._changed:
+                # A first fetch is due anyway; only one after a failure must be requested.
                 self._asked |= state.tried_s is not None
                 self._sent_to.add(topic)
                 self._start()
@@ -180,6 +185,7 @@ class EdgeSchemas(Judge):
                 )
         if state.check is None:
             why = state.trouble or "the fetch is not finished"
+            # Another attempt cannot help before the settings are corrected.
             if state.wrong:
                 raise Halt(
                     f"the schema of the {side} of topic {topic} cannot be had: {why}; nothing was "
@@ -211,10 +217,8 @@ class EdgeSchemas(Judge):
                 and came_s <= state.fetched_s < now_s - ANSWER_LASTS_S
                 and not was_late
             ):
-                came_s, was_late = (
-                    now_s,
-                    True,
-                )  # perhaps an equal payload of another sender; the second late return is decided
+                # It may be an equal payload of another sender. Only the second late return is decided.
+                came_s, was_late = now_s, True
 
             def answered() -> bool:
                 return state.fetched_s is not None and state.fetched_s >= came_s
@@ -226,10 +230,12 @@ class EdgeSchemas(Judge):
                 self._asked = True
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: answered() or tried() or self._closing, wait_s)
+            # A check from the ledger alone is not complete: it cannot prove that an id does not exist.
             if state.check is not None and state.check.complete and answered():
                 return state.check
             state.returning[digest] = came_s, was_late
             if len(state.returning) > RETURNING_MAX:
+                # The oldest one: a dictionary keeps the order of insertion.
                 del state.returning[next(iter(state.returning))]
             why = f": {state.trouble}" if state.trouble else ""
             shown = ", ".join(str(number) for number in sorted(set(unknown_ids.values()))[:5])
@@ -238,7 +244,7 @@ class EdgeSchemas(Judge):
                 "nothing was sent, try again"
             )
 
-    # the thread
+    # --- the thread
 
     def _work(self) -> list[tuple[str, Side, _SideState]]:
         """The sides whose schemas are fetched."""
@@ -258,8 +264,10 @@ class EdgeSchemas(Judge):
                 self._await_turn(began_s)
                 if self._closing:
                     return
+                # First fetches go first, because senders may be waiting for them.
                 work = self._untried()
                 if not work:
+                    # Before the fetch: a request that comes during it needs a later one.
                     self._asked = False
                     work, began_s = self._work(), self._clock.monotonic_s()
             for topic, side, state in work:
@@ -277,6 +285,7 @@ class EdgeSchemas(Judge):
         self._changed.wait_for(
             lambda: self._asked or ready(), max(0.0, began_s + self._refresh_s - self._clock.monotonic_s())
         )
+        # However often a fetch is requested, two of them are this far apart.
         self._changed.wait_for(ready, max(0.0, began_s + REFETCH_INTERVAL_S - self._clock.monotonic_s()))
 
     def _refresh(self, topic: str, side: Side, state: _SideState) -> None:
@@ -284,6 +293,7 @@ class EdgeSchemas(Judge):
         check: EdgeCheck | None = None
         trouble: str | None = None
         wrong = False
+        # Without the lock: a fetch may take seconds, and senders go on with the known schema.
         try:
             check = self._fetch(topic, side, state.rules)
         except ArchiverError as error:
@@ -293,12 +303,14 @@ class EdgeSchemas(Judge):
             _log.exception("unexpected error while fetching the schema of the %s of topic %s", side, topic)
             trouble = f"{type(error).__name__}: {error}"
         with self._changed:
+            # Logged once per cause and not at every refresh.
             if trouble is not None and trouble != state.trouble:
                 after = "records wait" if state.check is None else "the last known one stays in use"
                 _log.warning(
                     "the schema of the %s of topic %s cannot be fetched, %s: %s", side, topic, after, trouble
                 )
             if check is not None:
+                # The begin counts: an id registered during the fetch may be missing from its result.
                 state.check, state.fetched_s = check, began_s
             state.trouble, state.wrong = trouble, wrong
             state.tried_s = began_s
@@ -309,6 +321,7 @@ def _state(rules: SideRules, before: _SideState | None) -> _SideState:
     """Keep the known check if its schema comes from the same origin."""
     if before is None or before.rules.origin != rules.origin:
         return _SideState(rules)
+    # A side without a check counts as untried, so its fetch does not wait for the refresh time.
     tried_s = None if before.check is None else before.tried_s
     return _SideState(rules, before.check, before.trouble, before.wrong, tried_s, before.fetched_s)
 
@@ -318,6 +331,7 @@ def _digest(payloads: ArrowArray, rows: Iterable[int]) -> bytes:
     digest = hashlib.sha256()
     for row in sorted(rows):
         payload = payloads[row].as_py()
+        # With the length, so that no two sequences of payloads give the same bytes.
         digest.update(len(payload).to_bytes(8, "big") + payload)
     return digest.digest()
 
@@ -363,6 +377,7 @@ class EdgeFetch:
             if before[1].complete and not fetched.complete:
                 # This is the schema from the ledger; the last fetched one is as new, or newer.
                 raise RetryLater(fetched.note or "the newest schema cannot be had")
+            # Making a check compiles the schema, so an equal one is reused.
             if before[1].is_for(fetched.source, fetched.complete, fetched.newest_id):
                 return before[1]
         made = EdgeCheck(fetched.source, fetched.complete, fetched.newest_id, self._elements_max)

@@ -81,11 +81,12 @@ class ProducerSession:
         self.phase = "none"
         self.written = False
         self.trouble = None
+        # An aborted transaction may have lost numbers, so the log says where they continue.
         self._next.clear()
         self._since.clear()
         self._unknown.clear()
 
-    # as the writer sees it
+    # --- as the writer sees it
 
     def stamp(self, tp: TopicPartition, stated: int | None) -> Stamp:
         """Number one record. Raises `ProducerFenced`, `TransactionFailed`, or `InvalidInput` outside of a
@@ -93,6 +94,7 @@ class ProducerSession:
         """
         self._check_open()
         sequence = self._next_of(tp) if stated is None else stated
+        # The counter advances when the record is queued and not when it is stored, so a burst needs no wait.
         self._given(tp, after(sequence, 1))
         self._count(1, stated is not None)
         return Stamp(self.producer_id, self.epoch, sequence, bool(self.transactional_id))
@@ -108,12 +110,14 @@ class ProducerSession:
             firsts = np.array([self._next_of(tp) for tp in tps], np.int64)
             sequences = np.empty(len(partitions), np.int32)
             places = np.arange(len(partitions), dtype=np.int64) - np.repeat(starts, counts)
+            # Rows keep their order within each partition.
             sequences[order] = (np.repeat(firsts, counts) + places) % SEQUENCE_COUNT
             for tp, first, count in zip(tps, firsts.tolist(), counts, strict=True):
                 self._given(tp, after(first, count))
         else:
             sequences = stated
             for partition, start, count in zip(found, starts, counts, strict=True):
+                # A retry may state several runs of numbers.
                 for span in _spans(sequences[order[start : start + count]]):
                     self._given((topic_id, partition), after(*span))
         self._count(1, stated is not None)
@@ -125,6 +129,7 @@ class ProducerSession:
         """Which rows the log has passed with their numbers, so that it stores none of them again. All rows of
         a fenced producer count as such.
         """
+        # Without a known number the producer is fenced: the log stores none of its records.
         passed = np.ones(len(partitions), bool)
         for partition in np.unique(partitions).tolist():
             expected = self._log_expects((topic_id, partition))
@@ -143,14 +148,17 @@ class ProducerSession:
         """
         for partition, sequence in zip(partitions.tolist(), sequences.tolist(), strict=True):
             tp = (topic_id, partition)
+            # A number that was given up cannot be resolved by a retry any more.
             left = _without(self._unknown.pop(tp, []), (sequence, 1))
             if left:
                 self._unknown[tp] = left
+            # While items are on their way, the counter here is ahead of the log.
             elif not self.outstanding:
                 self._next.pop(tp, None)  # take the next number from the log
 
     def queued(self, item: Item) -> None:
         """The item that was numbered last is in the queue."""
+        # An item with stated numbers follows no other one, so a failure before it does not concern it.
         if not item.stated:
             self._queued[id(item)] = item
 
@@ -163,10 +171,13 @@ class ProducerSession:
     def held_back(self, item: Item) -> str | None:
         """Why the item must not be written now. It leaves the queue in any case."""
         self._queued.pop(id(item), None)
+        # A retry must pass, because it resolves what the others wait for. The rest of the test is a fast
+        # path.
         if item.stated or (not self._unknown and item.generation == self.generation):
             return None
         for tp in _partitions(item):
             where = f"of producer {self.producer_id} for partition {tp[1]} of topic {item.topic.name}"
+            # Its number was given back after a failure and may be assigned to a newer record.
             if item.generation < self._since.get(tp, 0):
                 return _NOT_BEFORE
             if tp in self._unknown:
@@ -189,9 +200,11 @@ class ProducerSession:
         """Apply the outcome of a piece of a batch."""
         self._count(-1, item.stated)
         assert item.sequences is not None, "it came from here"
+        # The usual case, without work per partition.
         if not item.stated and all(verdict.outcome == "ok" for verdict in verdicts):
             self.written = True
             return
+        # One number for partition and outcome, so that one sort groups by both.
         order, kinds, starts, counts = _grouped(item.partitions.astype(np.int64) * len(verdicts) + verdict_of)
         for kind, start, count in zip(kinds, starts, counts, strict=True):
             partition, number = divmod(kind, len(verdicts))
@@ -204,9 +217,11 @@ class ProducerSession:
         other partitions.
         """
         if self._failing:
-            return  # a nested call; the outer one handles what this one would
+            # A nested call: the loop of the outer one handles it.
+            return
         self._failing = True
         while self._behind:
+            # The calls below may find further partitions that went back.
             behind, self._behind = self._behind, set()
             for item in [item for item in self._queued.values() if not behind.isdisjoint(_partitions(item))]:
                 del self._queued[id(item)]
@@ -247,10 +262,11 @@ class ProducerSession:
         error = "" if self.trouble is None else self.trouble.error
         return f"the transaction of {self.transactional_id!r} cannot be committed, abort it: {error}"
 
-    # numbers
+    # --- numbers
 
     def _next_of(self, tp: TopicPartition) -> int:
         known = self._next.get(tp)
+        # 0 for a fenced producer: its batch is refused in any case.
         return (self._log_expects(tp) or 0) if known is None else known
 
     def _given(self, tp: TopicPartition, end: int) -> None:
@@ -261,6 +277,7 @@ class ProducerSession:
     def _apply_outcome(self, item: Item, partition: int, span: Span, verdict: FlushOutcome) -> None:
         """Apply the outcome of records with those numbers."""
         tp = (item.topic.topic_id, partition)
+        # A record of unknown outcome may be in the log, so the transaction needs a marker.
         self.written = self.written or verdict.outcome != "failed"
         if verdict.refusal == "fenced":
             self.fenced = verdict.error
@@ -268,11 +285,13 @@ class ProducerSession:
             self._in_trouble(verdict)
         # A `forgotten` batch is in the log; sending it again would give no more information.
         if verdict.outcome == "unknown" and verdict.refusal != "forgotten":
+            # A retry that stays unknown must not count twice.
             self._unknown[tp] = _with(_without(self._unknown.get(tp, []), span), span)
         elif item.stated and tp in self._unknown:
             self._unknown[tp] = _without(self._unknown[tp], span)
             if not self._unknown[tp]:
                 del self._unknown[tp]
+        # A failure of an older generation has moved the numbers back already.
         if verdict.outcome == "failed" and not item.stated and item.generation >= self._since.get(tp, 0):
             self._go_back(tp, span[0], verdict)
 
@@ -285,6 +304,7 @@ class ProducerSession:
             free = self._log_expects(tp) or 0
         self._next[tp] = free
         self.generation += 1
+        # Items numbered before this generation are refused in this partition.
         self._since[tp] = self.generation
         self._behind.add(tp)
 
@@ -297,6 +317,7 @@ def stated_sequences(
     sequence: int | Sequence[int] | npt.NDArray[np.int32], partitions: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.int32]:
     """The stated sequence numbers per row, `NO_SEQUENCE` for a row without one; raises `InvalidInput`."""
+    # One number for the first row: the others follow it, which is only defined within one partition.
     if isinstance(sequence, int):
         if len(np.unique(partitions)) > 1:
             raise InvalidInput(
@@ -342,6 +363,7 @@ def _grouped(keys: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], list[int], 
     """An order in which equal keys are adjacent and keep theirs; then each key, its first place in that
     order, and its count.
     """
+    # Stable, because the order within a key is the order of sending.
     order = np.argsort(keys, kind="stable")
     found, starts, counts = np.unique(keys[order], return_index=True, return_counts=True)
     return order, found.tolist(), starts.tolist(), counts.tolist()
@@ -350,6 +372,7 @@ def _grouped(keys: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], list[int], 
 def _spans(sequences: npt.NDArray[np.int32]) -> list[Span]:
     """Runs of consecutive numbers, in the given order."""
     numbers = sequences.astype(np.int64)
+    # Numbers wrap to 0, so a run may continue from the largest number to 0.
     begins = np.concatenate(([0], np.flatnonzero(numbers[1:] != (numbers[:-1] + 1) % SEQUENCE_COUNT) + 1))
     counts = np.diff(np.append(begins, len(numbers)))
     return list(zip(numbers[begins].tolist(), counts.tolist(), strict=True))
@@ -368,9 +391,8 @@ def _without(spans: Sequence[Span], taken: Span) -> list[Span]:
     """The spans without the numbers of another."""
     left: list[Span] = []
     for first, count in spans:
-        begin = (
-            taken[0] - first + SEQUENCE_COUNT // 2
-        ) % SEQUENCE_COUNT - SEQUENCE_COUNT // 2  # relative to `first`, maybe before it
+        # Relative to `first` on the circle of numbers; negative if it lies before.
+        begin = (taken[0] - first + SEQUENCE_COUNT // 2) % SEQUENCE_COUNT - SEQUENCE_COUNT // 2
         end = begin + taken[1]
         if begin >= count or end <= 0:
             left.append((first, count))

@@ -154,6 +154,7 @@ def admit_all(
 ) -> list[Admitted]:
     """Validate records of any topics, in their order; raises as `admit`."""
     admitted = list(records)
+    # One call per topic, because the judge works on columns of one schema.
     for topic in sorted({one.topic for one in records}):
         if judge.checks(topic):
             rows = [row for row, one in enumerate(records) if one.topic == topic]
@@ -171,6 +172,7 @@ def dlq_headers(topic: str, partition: int, finding: Violation) -> list[tuple[st
         ("error", str(finding)[:ERROR_SHOWN_MAX]),
         ("cause", f"{finding.side}:{finding.cause}"),
     )
+    # A lone surrogate in the error text has no UTF-8 form.
     return [(f"{HEADER_PREFIX}{name}", text.encode("utf-8", "replace")) for name, text in said]
 
 
@@ -250,19 +252,23 @@ def divide(
         )
         findings, going_out = judged.findings, np.zeros(len(rows), bool)
         if again is not None:
+            # A repetition is not stored again, so a finding about it has no effect.
             findings = {row: finding for row, finding in findings.items() if not again.in_log[rows[row]]}
             going_out = again.unnumbered[rows]
         changed = judged.keys is not keys or judged.values is not values
         as_it_is = as_it_is and not findings and not changed
         rest = [batch.columns.column(name) for name in ("headers", "event_timestamp")]
+        # An added envelope changes the sizes.
         going = _measured([judged.keys, judged.values, *rest]) if changed else batch
         good = ~going_out
+        # Every row with a finding leaves this topic: it is refused or goes to a DLQ topic.
         good[list(findings)] = False
         here.append(_chosen(going, rows, partitions, good))
         refused |= {int(rows[row]): finding for row, finding in findings.items() if finding.dlq is None}
         moving = {
             row: finding
             for row, finding in sorted(findings.items())
+            # A row that is left out is not sent at all, also not to a DLQ topic.
             if finding.dlq is not None and not going_out[row]
         }
         for name in sorted({finding.dlq for finding in moving.values() if finding.dlq is not None}):
@@ -274,8 +280,10 @@ def divide(
             elsewhere.setdefault(name, []).append(
                 (theirs, _with_headers(moved, headers), numbers % partitions_of(name))
             )
+    # The usual case: the caller queues its own columns without a copy.
     if as_it_is:
         return None
+    # A row that is refused again is reported as refused.
     left_out = left_out[~np.isin(left_out, list(refused))]
     return Divided(_rows(here), {name: _rows(parts) for name, parts in elsewhere.items()}, refused, left_out)
 
@@ -293,6 +301,7 @@ def refuse_whole(topic: str, refused: Mapping[int, Violation]) -> None:
 
 def _with_headers(batch: NormalBatch, added: Sequence[Sequence[tuple[str, bytes]]]) -> NormalBatch:
     """The batch with further headers in each row."""
+    # Python objects are acceptable: only rows that do not decode come here.
     before: list[list[dict[str, object]]] = batch.columns.column("headers").to_pylist()  # type: ignore[assignment]
     lists = [
         own + [{"key": name, "value": value} for name, value in more]
@@ -328,6 +337,7 @@ def _chosen(
 
 
 def _rows(parts: Sequence[tuple[Int64Array, NormalBatch, npt.NDArray[np.int32]]]) -> Rows:
+    # Empty parts would become pieces without rows in the queue.
     kept = [part for part in parts if len(part[0])]
     rows = np.concatenate([part[0] for part in kept]) if kept else np.zeros(0, np.int64)
     return Rows(rows, [part[1] for part in kept], [part[2] for part in kept])

@@ -121,11 +121,13 @@ class TopicLookup:
 
         Raises `RetryLater` if the log could not be read, or if another thread is reading it.
         """
+        # Do not wait: the log may be slow, and request threads must not pile up behind it.
         if not self._asking.acquire(blocking=False):
             raise RetryLater("another thread is reading the intake log for new topics; try again")
         try:
             if self._clock.monotonic_s() >= self._fresh_until_s:
                 self._read()
+            # Within the interval all callers get the same failure, without another read.
             elif self._failed is not None:
                 raise RetryLater(f"the intake log could not be read for new topics: {self._failed}")
         finally:
@@ -139,6 +141,7 @@ class TopicLookup:
             self._failed = error
             raise
         finally:
+            # After a failure as well, or every request would wait for a log that does not answer.
             self._fresh_until_s = self._clock.monotonic_s() + LOOKUP_INTERVAL_S
 
 
@@ -172,6 +175,7 @@ class _BatchSending:
             stamp, sequences = self.stamper.stamp_rows(self.topic.topic_id, partitions[rows], stated)
             assert self.pending.sequences is not None, "made with the stamper"
             self.pending.sequences[of_call] = sequences
+        # Under the lock that also guards the queue, so no outcome can come before this.
         self.pending.expect(row)
         item = BatchItem(
             topic=self.topic,
@@ -222,6 +226,7 @@ class IntakeWriter:
             objects, sequencer, settings.row_group_bytes, clock, ids, self._accept_clock
         )
         self._in_work: Sequence[Item] = ()
+        # Last: the thread uses everything above.
         self._thread = threading.Thread(target=self._run, name="intake-writer", daemon=True)
         self._thread.start()
 
@@ -250,15 +255,18 @@ class IntakeWriter:
         state = self._topic(topic)
         raw_bytes = validate(record, self._settings.record_bytes_max)
         place = self._placement.of_record(state, record, raw_bytes, partition)
+        # Before the record is numbered or takes room: a refused one must leave no hole in the sequence
+        # numbers.
         if self._judge is not None and self._judge.checks(topic):
             admitted = self._admitted(self._judge, state, record, place, stamper, sequence)
             if admitted.topic != topic:
-                state, sequence = (
-                    self._topic(admitted.topic),
-                    None,
-                )  # a sequence number counts in the topic that the record was sent to
+                # A sequence number counts only in the topic that the record was sent to.
+                state, sequence = self._topic(admitted.topic), None
+                # Outside a transaction it carries no producer: its sender could not state a number of the DLQ
+                # topic in a retry.
                 stamper = stamper if stamper is not None and stamper.transactional_id else None
             record, place = admitted.record, admitted.partition
+            # Again, because validation may have added an envelope or headers.
             raw_bytes = raw_bytes_of(record)
         cost = weight_of(record, raw_bytes) + ROW_COST_BYTES
         pending = PendingRecord(state.name, place, self._queue.changed)
@@ -325,6 +333,7 @@ class IntakeWriter:
             cost = weight_of(one.record, raw_bytes) + ROW_COST_BYTES
             sized.append((self._topic(one.topic), one.record, raw_bytes, cost, pending))
         cost = sum(one[3] for one in sized)
+        # The records are queued together, so a larger request would exceed the memory bound.
         if cost > self._settings.queue_bytes_max:
             raise InvalidInput(
                 f"{len(sized)} records at once take {cost} bytes of the queue's room, more than "
@@ -341,6 +350,7 @@ class IntakeWriter:
         if sized and not self._queue.try_put_all(sum(one[2] for one in sized), cost, make):
             return None
         with self._queue.changed:
+            # Only once the others are queued: without room for them, the caller sends all of it again.
             for pending, verdict in refused:
                 pending.set_outcome(NO_OFFSET, verdict)
         return answers
@@ -401,6 +411,7 @@ class IntakeWriter:
             self._settings.close_timeout,
             self._partitions_elsewhere,
         )
+        # Without stated numbers nothing was sent before, so every row is validated.
         if stated is None or stamper is None:
             return None if judge is None else divide(judge, *parts)
         partitions, unnumbered = rows.partitions, stated == NO_SEQUENCE
@@ -410,7 +421,9 @@ class IntakeWriter:
                 "may be left out; nothing was sent. "
                 "Send the rows that have numbers, or abort and send all of them in another transaction"
             )
+        # A number that the log has passed is a repetition: nothing of it is stored, so it is not validated.
         in_log = np.zeros(len(partitions), bool)
+        # With only the first number stated, every row must decode: a refused row had no number.
         if judge is not None and not counted:
             in_log = self._in_log(state, partitions, stated, unnumbered, stamper)
         divided = divide(None if in_log.all() else judge, *parts, SentAgain(in_log, unnumbered))
@@ -424,6 +437,7 @@ class IntakeWriter:
                 "State one number per row, from PendingBatch.sequences"
             )
         with self._queue.changed:
+            # These rows are not in the log and are not sent with these numbers again: nothing waits for them.
             stamper.given_up(state.topic_id, partitions[found], stated[found])
         return divided
 
@@ -461,10 +475,12 @@ class IntakeWriter:
         sending = _BatchSending(state, pending, stamper, stated)
         first_row = 0
         for piece, places in zip(rows.batches, rows.placed, strict=True):
+            # The remaining rows have failed by now, and no later piece may follow them.
             if not self._send_pieces(sending, piece, places, first_row):
                 break
             first_row += len(places)
         with self._queue.changed:
+            # Wake waiting threads: the last piece may have been acknowledged before this.
             pending.admitted()
             self._queue.changed.notify_all()
         return pending
@@ -480,6 +496,7 @@ class IntakeWriter:
         """Queue rows that go to several topics; raises as `send_batch`."""
         in_transaction = stamper is not None and bool(stamper.transactional_id)
         if in_transaction:
+            # Without its refused rows the transaction could be committed in part.
             refuse_whole(state.name, divided.refused)
         whole = PendingParts(state.name, partitions, self._queue.changed, numbered=stamper is not None)
         whole.refuse({row: refusal(state.name, finding) for row, finding in divided.refused.items()})
@@ -496,8 +513,10 @@ class IntakeWriter:
                     self._topic(topic), rows.partitions, rows, stamper if in_transaction else None, None
                 )
             except ArchiverError as error:
+                # Nothing is queued yet, so the whole call counts as not sent.
                 if not whole.parts:
                     raise
+                # Other rows are queued already, so the call returns and these rows fail by themselves.
                 whole.fail(rows.rows, str(error))
                 if in_transaction and stamper is not None:
                     with self._queue.changed:
@@ -555,10 +574,12 @@ class IntakeWriter:
         if not self._thread.is_alive():
             return
         late = f"the writer was closed and did not finish within {self._settings.close_timeout:g} s"
+        # No flush has started with these, so they are certainly not in the log.
         abandoned = self._queue.abandon()
         self._publisher.acknowledge_all(abandoned, FlushOutcome("failed", late))
         with self._queue.changed:
             in_work = self._in_work
+        # The flush may still append them. The first outcome stays, so a later one is ignored.
         self._publisher.acknowledge_all(in_work, FlushOutcome("unknown", late))
         raise RetryLater(f"{late}; {len(abandoned)} sent items failed, {len(in_work)} are unknown")
 
@@ -579,6 +600,7 @@ class IntakeWriter:
 
     def _topic(self, name: str) -> TopicState:
         if name not in self._sequencer.fold.topics_by_name:
+            # Another process may have declared it since the last read.
             self._sequencer.refresh()
         return self._known_topic(name)
 
@@ -614,6 +636,7 @@ class IntakeWriter:
             and stamper is not None
             and self._in_log(state, *again, np.zeros(1, bool), stamper).all()
         ):
+            # A repetition: the log stores nothing of it again, so it needs no validation.
             return Admitted(state.name, partition, record)
         wait_s = self._settings.close_timeout
         (admitted,) = admit(judge, state.name, [record], [partition], wait_s, self._partitions_elsewhere)
@@ -685,6 +708,7 @@ class IntakeWriter:
     def _run(self) -> None:
         while items := self._queue.take():
             with self._queue.changed:
+                # `close` reads it under the lock to acknowledge what a flush still holds.
                 self._in_work = items
             try:
                 self._publisher.publish(items)
