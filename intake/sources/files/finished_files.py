@@ -1,7 +1,7 @@
 """Check the finished files of a source in batches: report changed ones, and forget removed ones.
 
 A finished file is never ingested again while it exists, even if it changes. A file counts as removed only if
-that is proven (`intake.sources.files.ingest`), because an unmounted file system looks like an empty
+that is proven (`SeenFolders.prove_gone`), because an unmounted file system looks like an empty
 folder. Only names in the log's state are deleted here.
 """
 
@@ -51,7 +51,8 @@ class Sweep:
         """Check the next `CHECKS_MAX` finished files; returns how many were forgotten. Errors of the log pass
         through.
         """
-        seen = self._sequencer.fold.next_index  # read before any file is checked
+        # Read before any file is checked: what is finished later must not be forgotten.
+        seen = self._sequencer.fold.next_index
         finished = self._sequencer.fold.positions.source(self._source).finished
         gone: list[str] = []
         self._seen_in.clear()
@@ -61,6 +62,8 @@ class Sweep:
                 self._changed.discard(path)
             elif self._is_gone(path, known):
                 gone.append(path)
+        # Several entries, because an entry has a limit. A crash between two loses nothing: the rest is found
+        # again.
         for names in _portions(gone):
             failpoints.reach("source.forget.before")
             self._sequencer.forget_items(self._source, names, seen)
@@ -73,7 +76,9 @@ class Sweep:
         """The next paths, cyclically."""
         paths = list(islice(self._left, CHECKS_MAX))
         if len(paths) < CHECKS_MAX:
-            self._left = iter(list(finished))  # a copy, because the fold may change it between runs
+            # A copy, because the fold may change it between runs.
+            self._left = iter(list(finished))
+            # The rotation begins again, and must not check a path twice in one run.
             already = set(paths)
             paths += [path for path in islice(self._left, CHECKS_MAX - len(paths)) if path not in already]
         return paths
@@ -84,9 +89,12 @@ class Sweep:
             unchanged = mark_of(os.lstat(path)) == known.mark
         except (FileNotFoundError, NotADirectoryError):
             self._changed.discard(path)
+            # An unmounted file system is an empty folder; its files must not be new when it returns.
             return self._seen_folders.prove_gone(path)
         except OSError:
-            return False  # unknown, so it counts as present
+            # Unknown, so it counts as present.
+            return False
+        # Once per folder and run: remembering it costs several system calls.
         if (folder := str(Path(path).parent)) not in self._seen_in:
             self._seen_in.add(folder)
             self._seen_folders.saw(path)
@@ -103,6 +111,7 @@ def _portions(paths: list[str]) -> Iterator[list[str]]:
     portion: list[str] = []
     size = 0
     for path in paths:
+        # The tag and the length of a string take at most four bytes.
         cost = len(path.encode("utf-8")) + 4
         if portion and size + cost > FORGOTTEN_BYTES_MAX:
             yield portion

@@ -1,8 +1,9 @@
-"""Ingest one file in pieces. Each piece and the position after it are in the same log entry.
+"""Ingest one file in pieces: open it, cut its records into pieces, and send each with its position.
 
-The log's state of the file is read before the file is opened. The file's identity is compared before the
-first piece is sent. Before each piece the file is checked for changes. An entry of unknown outcome ends the
-work, and the next run continues from the log. This module therefore keeps no state that could be wrong.
+Each piece and the position after it are in the same log entry. The log's state of the file is read before the
+file is opened. The file's identity is compared before the first piece is sent. Before each piece the file is
+checked for changes. An entry of unknown outcome ends the work, and the next run continues from the log. This
+module therefore keeps no state that could be wrong.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ from intake.write.flush import FlushWriter
 from intake.write.queue import ROW_COST_BYTES, BatchItem
 from intake.write.validation import Admitted, Judge, admit_all
 
+# --- folders, to prove that a file was removed
+
 FOLDERS_MAX = 10_000
 """Folders to remember; the one seen longest ago is dropped first."""
 
@@ -61,7 +64,9 @@ class SeenFolders:
             except OSError:
                 return
             if file.st_dev != found.st_dev:
-                return  # a mount point is in between, so a missing file would prove nothing
+                # A mount point is in between, so a missing file would prove nothing.
+                return
+            # Moved to the end, so that the folders seen longest ago are dropped first.
             self._known.pop(folder, None)
             self._known[folder] = identity
         while len(self._known) > FOLDERS_MAX:
@@ -75,11 +80,16 @@ class SeenFolders:
                     if _is_there(os.path.relpath(path, folder), descriptor):
                         return False
                     with os.scandir(descriptor) as entries:
+                        # The folder has other content, so its file system is mounted and the file is really
+                        # missing.
                         if next(entries, None) is not None:
                             return True
+                    # An empty folder proves nothing, unless it is the same one in which a file was seen.
                     return self._known.get(folder) == _folder_identity(descriptor, os.fstat(descriptor))
+            # The folder is gone as well: the nearest existing one above decides.
             except (FileNotFoundError, NotADirectoryError):
                 continue
+            # Unknown, so the file counts as present.
             except OSError:
                 return False
         return False
@@ -114,6 +124,8 @@ def _is_there(name: str, descriptor: int) -> bool:
     return True
 
 
+# --- pieces
+
 _TEXT = ", or `text: true` of the source"
 
 
@@ -140,6 +152,7 @@ class Piece:
 
     def cut(self, records: int, why: str) -> None:
         """End after that many records, because the next one cannot be ingested."""
+        # The position must end exactly before the refused record, so that it is read again.
         self.end, self.count = self.ends[records]
         for each in (self.records, self.partitions, self.raw_bytes):
             del each[records:]
@@ -178,6 +191,7 @@ class PieceReader:
     """Reads a file from `start` on; the stream is at its beginning."""
 
     def __init__(self, stream: BinaryIO, cutting: Cutting, start: InputPosition) -> None:
+        # The Parquet reader begins at the footer and finds the row by itself.
         if cutting.form != "parquet":
             stream.seek(start.position)
         self._cutting = cutting
@@ -196,10 +210,12 @@ class PieceReader:
             try:
                 found = self._held or self._read()
             except InvalidInput as error:
+                # The records before it are ingested; the reader has stopped inside the file.
                 piece.broken = f"{error}{_TEXT if '--text' in str(error) else ''}"
                 break
             if found is None:
                 piece.done = True
+                # The end of the file may lie behind the last record, after empty lines.
                 piece.end, piece.count = self._place.position, self._place.number
                 break
             partitions.add(found.partition)
@@ -207,7 +223,9 @@ class PieceReader:
                 piece.cost + found.cost > self._cutting.piece_bytes_max
                 or len(partitions) > self._cutting.partitions_max
             )
+            # A piece has at least one record, even if that alone is larger.
             if piece.records and too_large:
+                # Read already, so it begins the next piece.
                 self._held = found
                 break
             self._held = None
@@ -233,7 +251,10 @@ class PieceReader:
         return _Next(item.record, partition, raw_bytes, cost, self._place.position, self._place.number)
 
 
+# --- open files
+
 HEAD_BYTES = 4096
+"""Bytes at the beginning of a file that are part of its identity."""
 _HEAD_DIGEST_BYTES = 12
 _SHAPE = struct.Struct(">Qq")
 _BUFFER_BYTES = 1 << 20
@@ -246,6 +267,8 @@ class OpenedFile:
         """Raises `NotFound` if the file is gone, `RecordRefused` if it is unreadable or no regular file."""
         self.path = path
         try:
+            # O_NONBLOCK: opening a pipe must not wait for its writer. O_NOFOLLOW: a link would give the file
+            # two names.
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError as error:
             raise NotFound(f"{path} has vanished") from error
@@ -254,11 +277,13 @@ class OpenedFile:
                 f"the file cannot be opened ({error.strerror}); give this process the right to read it"
             ) from error
         try:
+            # From the descriptor and not by the path, which may name another file by now.
             self._began = os.fstat(descriptor)
             if not stat.S_ISREG(self._began.st_mode):
                 raise RecordRefused(
                     "this is no regular file; remove it from the folder, or narrow the pattern"
                 )
+            # `pread` leaves the position at the beginning.
             self.identity = _identity(self._began, os.pread(descriptor, HEAD_BYTES, 0))
             """The file's identity in the log, in addition to its name."""
         except BaseException:
@@ -291,6 +316,7 @@ class OpenedFile:
     def has_its_name(self) -> bool:
         """Whether the path still names this file."""
         try:
+            # `lstat`: a link with this name is another file.
             return os.path.samestat(os.lstat(self.path), self._began)
         except OSError:
             return False
@@ -298,6 +324,7 @@ class OpenedFile:
 
 def mark_of(found: os.stat_result) -> bytes:
     """The beginning of a file's identity: a digest of its size and modification time."""
+    # In front of the identity, because only these bytes of a finished file are kept.
     return hashlib.blake2b(_shape(found), digest_size=MARK_BYTES).digest()
 
 
@@ -308,6 +335,8 @@ def _shape(found: os.stat_result) -> bytes:
 def _identity(found: os.stat_result, head: bytes) -> bytes:
     return mark_of(found) + _shape(found) + hashlib.blake2b(head, digest_size=_HEAD_DIGEST_BYTES).digest()
 
+
+# --- ingesting
 
 CHANGED = (
     "the file has changed since a part of it was ingested, so it is not read on: everything before "
@@ -351,18 +380,21 @@ def ingest_file(
     the number of ingested records and their raw bytes.
 
     Raises `Failed`; errors of log and store pass through. After `OutcomeUnknown` call the sequencer's
-    `settle` first.
+    `resolve` first.
     """
+    # Before the position is read: if the file is forgotten in between, the entry must not count.
     seen = context.sequencer.fold.next_index
     known = context.sequencer.fold.positions.get(source, path)
     if isinstance(known, Finished):
         return False
     with OpenedFile(path) as file:
+        # Before anything is read: a changed file must not continue at a position in the old content.
         _check_identity(file, known, cutting)
         context.seen_folders.saw(path)
         if known is None:
             known = Begun(0, 0, file.identity)
         reader = PieceReader(file.stream, cutting, InputPosition(known.end, known.count))
+        # Between pieces the position is in the log, so the work may stop here at any time.
         while not context.stopping.is_set():
             seen = _seen_again(file, context.sequencer, seen)
             piece = _next_piece(reader, file, cutting)
@@ -370,8 +402,11 @@ def ingest_file(
             if piece.records or piece.done:
                 move = Move(source, path, piece.base, piece.end, piece.done, file.identity, seen, piece.count)
                 if _send(admitted, move, context) is not None:
-                    return False  # another process was faster; the next call reads the log again
+                    # Another process was faster; the next call reads the log again.
+                    return False
+                # Only for entries that count, so the numbers of several processes add up.
                 took(len(piece.records), sum(piece.raw_bytes))
+            # After the records before the bad one are ingested.
             if piece.broken is not None:
                 raise Failed(_broken(piece, cutting))
             if piece.done:
@@ -397,6 +432,7 @@ def _next_piece(reader: PieceReader, file: OpenedFile, cutting: Cutting) -> Piec
         unchanged = file.is_unchanged()
     except OSError as error:
         raise RetryLater(f"{file.path} cannot be read on: {error.strerror}") from error
+    # Checked after the read: only then is the piece known to be of one state of the file.
     if not unchanged:
         raise Failed(CHANGED.format(where=_where(piece.base, cutting)) if piece.base else CHANGING)
     return piece
@@ -416,8 +452,10 @@ def _admitted(piece: Piece, topic: TopicState, cutting: Cutting, context: Ingest
     def partitions_of(name: str) -> int:
         return _topic(name, context).partitions
 
+    # No wait for a schema: the next poll tries the file again.
     admitted = admit_all(context.judge, given, 0.0, partitions_of)
     for row, one in enumerate(admitted):
+        # Later records must not overtake a refused one, so the piece ends before it.
         if one.refused is not None:
             piece.cut(row, f"{_record(piece.ends[row + 1][1], cutting)}: {one.refused}")
             return admitted[:row]
@@ -437,12 +475,14 @@ def _send(admitted: Sequence[Admitted], move: Move, context: IngestContext) -> R
     """Append the records of a piece. Returns the refusal, or None on success."""
     if admitted:
         accept_us = context.accept_clock.accept_us(context.sequencer.fold.newest_us)
+        # In the order of first appearance; a DLQ topic may be among them.
         names = dict.fromkeys(one.topic for one in admitted)
         items = [
             _item([one for one in admitted if one.topic == name], _topic(name, context), accept_us)
             for name in names
         ]
         return context.publisher.publish_moving(items, [move])
+    # A piece without records only moves the position, for example of an empty file.
     failpoints.reach("source.finish.before")
     refusal = context.sequencer.append_moves([move])
     try:
@@ -467,6 +507,7 @@ def _item(admitted: Sequence[Admitted], topic: TopicState, accept_us: int) -> Ba
         cost=cost,
         accept_us=accept_us,
         first_row=0,
+        # No thread waits for this acknowledgement: the position in the log is the result.
         pending=PendingBatch(topic.name, partitions, threading.Condition()),
     )
 

@@ -69,12 +69,14 @@ class FileSources:
         sweeps: dict[str, Sweep] = {}
         self._folders: list[FolderSource] = []
         for one in files:
+            # One sweep per topic: several patterns of a topic share its finished files in the log.
             sweep = (
                 None
                 if one.topic in sweeps
                 else sweeps.setdefault(one.topic, Sweep(source_name(one.topic), sequencer, seen_folders))
             )
             self._folders.append(FolderSource(one, settings, context, placement, clock, sweep))
+        # One thread for all patterns, so at most one piece is in memory.
         self._thread = threading.Thread(target=self._run, name="file-sources", daemon=True)
 
     def start(self) -> None:
@@ -97,7 +99,9 @@ class FileSources:
         try:
             if not self._is_prepared:
                 self._prepare()
+                # Not after an error, so the next poll prepares again.
                 self._is_prepared = True
+            # An entry of unknown outcome may have moved positions; they must be known before a file is read.
             self._sequencer.resolve()
         except ArchiverError as error:
             for folder in self._folders:
@@ -123,6 +127,7 @@ class FileSources:
         known = self._sequencer.fold.topics_by_name.get(name)
         if known is not None:
             return known
+        # Only a configured topic is created; its number of partitions is known from there.
         if name not in self._partitions:
             raise ConfigInvalid(str(no_topic(name, self._partitions)))
         return self._sequencer.declare_topic(name, self._partitions[name])
@@ -140,4 +145,5 @@ class FileSources:
                 for folder in self._folders:
                     folder.troubled(f"{type(error).__name__}: {error}")
             took_s = self._clock.monotonic_s() - began_s
+            # A long listing is followed by a long pause, or a large folder would keep a core busy.
             pause_s = 0.0 if more else max(self._interval_s, REST_SHARE * took_s)

@@ -1,4 +1,4 @@
-"""One file pattern as a source: find the files, ingest them in path order, and report the failed ones.
+"""One file pattern as a source: find its files, ingest them in path order, and report the failed ones.
 
 One failed file stops no other. The process remembers since when a file has not changed, and which files
 failed and why. This memory is bounded and not needed for correctness: the log has the positions.
@@ -30,6 +30,8 @@ from intake.sources.files.ingest import Cutting, Failed, IngestContext, ingest_f
 from intake.write.encode import ENTRY_BYTES, SEGMENT_BYTES, TOPIC_BYTES
 from intake.write.partitioner import Placement
 
+# --- patterns
+
 UNFINISHED_SUFFIXES = ("~", ".tmp", ".part", ".partial")
 """Files with these suffixes are skipped, unless the pattern ends with the suffix."""
 _ESCAPED = re.compile(r"\[([*?[])\]")
@@ -53,6 +55,7 @@ class Pattern:
         """Parse a pattern."""
         names = [name for name in text.split("/") if name not in ("", ".")]
         fixed = 0
+        # The last name is always matched, so that a pattern without wildcards finds one file.
         while fixed < len(names) - 1 and _literal(names[fixed]) is not None:
             fixed += 1
         folder = "/" + "/".join(_literal(name) or name for name in names[:fixed])
@@ -61,6 +64,7 @@ class Pattern:
             for place, name in enumerate(names[fixed:])
             if name != _ANY_DEPTH or names[fixed:][place - 1 : place] != [name]
         )
+        # `**` at the end means every file below.
         return cls(folder, (*parts, "*") if parts[-1] == _ANY_DEPTH else parts)
 
     def files(self, report: Report) -> Iterator[str]:
@@ -69,6 +73,7 @@ class Pattern:
         Raises `FileNotFoundError` if the folder does not exist. Matches that cannot be ingested are reported.
         """
         matcher = _Matcher(self.parts)
+        # A stack and no recursion: the depth of folders is not bounded.
         waiting: list[tuple[str, tuple[str, ...]]] = [(self.folder, ())]
         while waiting:
             folder, names = waiting.pop()
@@ -76,14 +81,18 @@ class Pattern:
                 with os.scandir(folder) as entries:
                     for entry in entries:
                         inner = (*names, entry.name)
+                        # Hidden names are of programs, for example of files that are still being written.
                         if entry.name.startswith("."):
                             continue
+                        # Links to folders are not followed: they may lead in a circle, and give a file two
+                        # paths.
                         if entry.is_dir(follow_symlinks=False):
                             if matcher.may_hold(inner):
                                 waiting.append((entry.path, inner))
                         elif matcher.fits(inner) and _is_takeable(entry, report):
                             yield entry.path
             except FileNotFoundError:
+                # Only the folder of the pattern must exist; a folder below may vanish during the listing.
                 if not names:
                     raise
             except OSError as error:
@@ -102,6 +111,7 @@ class _Matcher:
 
     def may_hold(self, names: tuple[str, ...]) -> bool:
         """Whether a folder of that path can contain matches, given that its parents can."""
+        # Behind `**` every folder may hold matches.
         if self._depth is not None and len(names) > self._depth:
             return True
         pattern = self._names[len(names) - 1] if len(names) < len(self._names) else None
@@ -151,6 +161,7 @@ def _is_takeable(entry: os.DirEntry[str], report: Report) -> bool:
         )
         return False
     try:
+        # The path is a string in log entries.
         entry.path.encode("utf-8")
     except UnicodeEncodeError:
         report(
@@ -160,6 +171,8 @@ def _is_takeable(entry: os.DirEntry[str], report: Report) -> bool:
         return False
     return True
 
+
+# --- the source
 
 FILES_PER_POLL_MAX = 1000
 """Files to ingest before the folder is polled again."""
@@ -280,10 +293,12 @@ class FolderSource:
         Errors of log and store pass through.
         """
         if self._sweep is not None:
+            # First, so that a file under the name of a removed one is new in this poll.
             self._sweep.run()
         records, paths, done = self.state.records, self._choose(), 0
         cutting = self._cutting(topic)
         try:
+            # Beyond the bound failed files would be tried again at each poll.
             if len(self._failures) >= FAILED_MAX:
                 raise RetryLater(
                     f"{counted(len(self._failures), 'file')} of {self._settings.glob} cannot be "
@@ -294,6 +309,7 @@ class FolderSource:
                     break
                 done += self._take(path, topic, cutting)
         finally:
+            # Also after an error: the failures of this poll belong into the state.
             self._conclude(paths, done)
         if self.state.records > records or done:
             ingested = self.state.records - records
@@ -303,6 +319,7 @@ class FolderSource:
                 counted(done, "file"),
                 counted(ingested, "record"),
             )
+        # Without a finished file another poll at once would find the same files.
         return done > 0 and len(paths) == FILES_PER_POLL_MAX
 
     def _choose(self) -> list[str]:
@@ -312,9 +329,11 @@ class FolderSource:
         found = True
         self.state = replace(self.state, waiting=0)
         try:
+            # A bounded selection: a folder may have a million files.
             paths = heapq.nsmallest(FILES_PER_POLL_MAX, self._unfinished(failed))
         except FileNotFoundError:
             paths, found = [], False
+        # Failures of files that are gone are forgotten here.
         self._failures = {path: one for path, one in self._failures.items() if path in failed}
         self._quiet = {path: self._quiet[path] for path in paths if path in self._quiet}
         self.state = replace(self.state, folder_found=found, looked_us=self._clock.now_us())
@@ -331,6 +350,7 @@ class FolderSource:
             failure = self._failures.get(path)
             if failure is not None:
                 failed.add(path)
+                # A changed file is tried again at once.
                 if self._clock.monotonic_s() < failure.again_s and _shape(path) == failure.shape:
                     continue
             waiting += 1
@@ -341,6 +361,7 @@ class FolderSource:
         if len(self._reports) < FAILED_MAX:
             why = excerpt(why, REASON_MAX)
             self._reports[path] = why
+            # Each problem is logged once, and again when it changes.
             if self._reported_before.get(path) != why:
                 _log.warning("%s: %s", path, why)
 
@@ -353,7 +374,8 @@ class FolderSource:
         try:
             finished = ingest_file(path, self._source, topic, cutting, self._context, self._took)
         except NotFound:
-            return False  # the file was removed
+            # The file was removed between the listing and the opening.
+            return False
         except (Failed, RecordRefused) as error:
             before, why = self._failures.get(path), excerpt(str(error), REASON_MAX)
             if before is None or before.why != why:
@@ -366,9 +388,11 @@ class FolderSource:
     def _is_at_rest(self, path: str, shape: tuple[int, ...]) -> bool:
         """Whether the file no longer changes: by its times, or by observation where the clocks disagree."""
         settle_s, now_s = self._settings.settle, self._clock.monotonic_s()
+        # The later of modification and change time: a file moved here keeps the older modification time.
         age_s = self._clock.now_us() / 1e6 - max(shape[1:]) / 1e9
         if settle_s <= 0 or age_s >= settle_s:
             return True
+        # The clock of a file server may be ahead, so that a file never seems old.
         known = self._quiet.get(path)
         if known is None or known[0] != shape:
             self._quiet[path] = (shape, now_s)
@@ -390,6 +414,7 @@ class FolderSource:
             text=self._settings.text,
             record_bytes_max=self._pieces.record_bytes_max,
             piece_bytes_max=self._pieces.delay_max_bytes,
+            # Each partition may need a segment per topic in the one entry of the piece.
             partitions_max=max(1, room // (topics * SEGMENT_BYTES)),
             place=place,
         )
@@ -407,6 +432,7 @@ class FolderSource:
         if self._sweep is not None:
             problems |= dict.fromkeys(self._sweep.changed, CHANGED)
             gone = self._count_gone(list(known.begun))
+        # Files of this poll that failed or were finished no longer wait.
         over = sum(path in self._failures or path in known.finished for path in paths)
         self.state = replace(
             self.state,
@@ -421,6 +447,7 @@ class FolderSource:
 
     def _count_gone(self, begun: list[str]) -> int:
         """Number of partly ingested files that no longer exist; each is logged once."""
+        # `lexists`: a dangling link still has the name.
         gone = frozenset(path for path in begun if not os.path.lexists(path))
         for path in sorted(gone - self._gone)[:FAILED_SHOWN_MAX]:
             _log.warning("%s: %s", path, GONE)

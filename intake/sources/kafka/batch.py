@@ -108,6 +108,7 @@ class MirrorPiece:
 
     def records_max(self, partitions: int) -> int:
         """The number of further records that fit in the worst case; below 1 the piece must be sent first."""
+        # Counted in upper bounds, so that the entry fits in any case.
         used = (
             ENTRY_BYTES
             + len(self._topics) * TOPIC_BYTES
@@ -132,14 +133,17 @@ class MirrorPiece:
                 self._add_topic(topic, of_topic, rows, cursors, accept_us, broken)
         stopped = {one.place for one in broken}
         for place, epoch in polled.epochs.items():
+            # A broken record ends the partition before it, and the epoch belongs to a record after that.
             if place in self.moved and place not in stopped:
                 self.moved[place].epoch = epoch + 1
         for place, end in polled.ends.items():
             cursor = cursors.get(place)
+            # Only markers or aborted records lie before the end, so the position may pass them.
             if cursor is not None and place not in stopped and end > cursor.end:
                 cursor.end = end
                 self.moved[place] = cursor
-                self._segments += 1  # the next record begins another segment, even at the cursor
+                # The next record begins another segment, even if it is at the cursor.
+                self._segments += 1
         return broken
 
     def _add_topic(
@@ -152,6 +156,7 @@ class MirrorPiece:
         broken: list[Broken],
     ) -> None:
         partitions = rows.partitions[taken]
+        # Rows that are not ingested are dropped in one step for all partitions.
         kept = np.ones(len(taken), np.bool_)
         state: TopicState | None = None
         for partition in np.unique(partitions).tolist():
@@ -170,6 +175,7 @@ class MirrorPiece:
         self.items.append(
             BatchItem(
                 topic=state,
+                # Usually a poll has records of one topic that are all new, and needs no copy.
                 columns=rows.columns if len(taken) == len(rows.offsets) else rows.columns.take(taken),
                 row_bytes=rows.raw_bytes[taken],
                 partitions=partitions,
@@ -195,8 +201,10 @@ class MirrorPiece:
     ) -> int:
         """Move a cursor over its rows of a poll; returns how many are new."""
         offsets = rows.offsets[taken]
+        # Reading may begin before the position, to compare the leader epoch of the last record.
         new = offsets >= cursor.end
         began = cursor.base if cursor.read_from is None else cursor.read_from
+        # A record between the start of reading and the position was not there when that range was read.
         bad = np.flatnonzero((rows.bad[taken] & new) | ((offsets >= began) & ~new))
         if len(bad):
             row, first = int(taken[bad[0]]), int(offsets[bad[0]])
@@ -204,13 +212,16 @@ class MirrorPiece:
                 broken.append(Broken("unstorable", cursor.place, first, rows.why(row)))
             else:
                 broken.append(Broken("diverged", cursor.place, first, _WAS_NOT_THERE))
+            # Nothing behind a bad record is ingested: records must not be overtaken.
             new[bad[0] :] = False
         kept[mine] = new
         offsets = offsets[new]
         if not len(offsets):
             return 0
         steps = np.diff(offsets)
+        # The offsets of a segment depend on this order, so a violation must not be stored.
         assert bool((steps > 0).all()), f"{cursor.place}: the client gave offsets out of order"
+        # Each run of consecutive offsets becomes a segment of the entry.
         self._segments += int((steps != 1).sum()) + int(
             cursor.place not in self.moved or offsets[0] != cursor.end
         )
@@ -250,6 +261,8 @@ class _Rows:
         keys, values = pa.array(polled.keys, pa.binary()), pa.array(polled.values, pa.binary())
         headers, counts = _headers(polled.headers)
         self._times_ms = np.frombuffer(array("q", polled.timestamps_ms), np.int64)
+        # Times outside the years 1 to 9999 would overflow the conversion, so they are nulled and marked as
+        # bad.
         none = self._times_ms == NO_TIME_MS
         late = ~none & ((self._times_ms < _MS_MIN) | (self._times_ms > _MS_MAX))
         times = pa.array(np.where(none | late, 0, self._times_ms) * 1000, mask=none | late).cast(TIMESTAMP)
@@ -268,6 +281,7 @@ class _Rows:
         if len(names) == 1:
             return [(names.pop(), np.arange(len(self.offsets)))]
         numbers = {name: number for number, name in enumerate(sorted(names))}
+        # Topics as numbers, so that the rows of each are found without Python comparisons.
         codes = np.array([numbers[name] for name in self._topics], np.int64)
         return [(name, np.flatnonzero(codes == number)) for name, number in numbers.items()]
 
@@ -290,6 +304,7 @@ class _Rows:
 
 def _headers(given: list[list[tuple[str, bytes | None]] | None]) -> tuple[ArrowArray, Int64Array | None]:
     """The column of headers, and the number of each record's headers; None if there are none at all."""
+    # Most topics have no headers at all, which saves the work per record.
     if not any(given):
         return list_array(np.zeros(len(given) + 1, np.int32), pa.array([], HEADERS.value_type), HEADERS), None
     counts = np.array([0 if one is None else len(one) for one in given], np.int64)

@@ -26,6 +26,7 @@ class _Kept(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
+        # Only the newest: the client repeats one failure many times.
         self.lines: deque[str] = deque(maxlen=1)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -42,6 +43,7 @@ def _findings(
 ) -> Iterator[CheckResult]:
     kept = _Kept()
     log = logging.Logger(__name__)  # noqa: LOG001 - of this check alone
+    # The lines become part of the result, so they must not appear in the log of the command.
     log.addHandler(kept)
     try:
         client = KafkaClient(settings, clock, ClientLog(f"source {settings.name}", clock, log))
@@ -79,6 +81,7 @@ def _topics(
             "topics", CheckStatus.NOTE, f"no topic that we may describe matches {settings.topics!r}"
         )
         return
+    # At most three requests in all, however many topics match.
     asked = matching[:PER_QUESTION]
     found = [topic for topic in client.describe(asked).values() if topic is not None]
     partitions = sum(topic.partitions for topic in found)
@@ -94,6 +97,7 @@ def _topics(
         yield CheckResult(
             "topics", CheckStatus.FINE, f"{those}, with {counted(partitions, 'partition')}{first}"
         )
+    # The right to describe does not include the right to read.
     unreadable = client.unreadable(asked)
     if unreadable is None:
         yield CheckResult("rights", CheckStatus.NOTE, "the cluster does not report our user's permissions")

@@ -3,8 +3,8 @@
 It reads only from given positions (no group, no commits, no reset) and only committed records. After an error
 of a partition it delivers nothing more of it, although the library itself continues after a batch that it
 cannot read. Memory is bounded by `queue_bytes_max`. Every reply arrives within `request_timeout`, else
-`RetryLater`. Numbers of the library pass through `numbers.py`, its log lines through `client_log.py`. Secrets
-are never logged.
+`RetryLater`. Numbers of the library pass through `known` and its siblings, its log lines through
+`client_log.py`. Secrets are never logged.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ NO_RECORD = -1
 
 def known(number: Any) -> int | None:
     """An offset, partition, broker id, leader epoch or size; None for a sentinel or an invalid value."""
+    # Sentinels of the library such as -1001 are negative numbers of the same type.
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= OFFSET_MAX:
         return None
     return number
@@ -58,6 +59,7 @@ def known_bounds(low: Any, high: Any) -> Bounds | None:
     An empty partition has equal ends: 0 if it is new, a higher offset if all records were deleted.
     """
     first, end = known(low), known(high)
+    # A contradiction is no reply: the request is repeated, and nothing is concluded from it.
     return None if first is None or end is None or first > end else Bounds(first, end)
 
 
@@ -78,6 +80,7 @@ PORTION_RECORDS = 500
 """Messages to consume at once: few enough to be in the CPU cache when their fields are read."""
 POLL_BYTES_MAX = 4 * 2**20
 """A poll consumes no further portion above this number of value bytes."""
+# All zeros mean that the broker has no topic ids (before Kafka 2.8).
 _NO_ID = bytes(16)
 _NO_TIME_MS = -1
 assert TIMESTAMP_NOT_AVAILABLE == 0, "`_fill` tests whether the kind of a timestamp is true"
@@ -92,6 +95,7 @@ _TROUBLES: dict[int, Trouble] = {
     KafkaError.UNKNOWN_TOPIC_ID: "away",
     KafkaError.INCONSISTENT_TOPIC_ID: "away",
 }
+# The local error for a bad position names the truncation only in its text.
 _TRUNCATION = KafkaError(KafkaError._LOG_TRUNCATION).str()  # noqa: SLF001
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001
 _SPECS: Any = _OffsetSpec  # its methods are without types
@@ -121,13 +125,16 @@ class KafkaClient:
         self._leaderless: set[Place] = set()
         common = common_properties(f"stream-archiver-{settings.name}", settings.brokers, settings.client())
         consumer = {
-            # required by the library; no group is joined and nothing is committed
+            # Required by the library; no group is joined and nothing is committed.
             "group.id": f"stream-archiver-{settings.name}",
             "enable.auto.commit": "false",
             "enable.auto.offset.store": "false",
+            # A reset would skip records silently.
             "auto.offset.reset": "error",
             "isolation.level": "read_committed",
+            # The end shows that no committed record is below it, even if only markers follow.
             "enable.partition.eof": "true",
+            # Off by default in the library.
             "check.crcs": "true",
             "allow.auto.create.topics": "false",
             "queued.max.messages.kbytes": str(max(1024, settings.queue_bytes_max // 1024)),
@@ -158,6 +165,7 @@ class KafkaClient:
 
     def describe(self, names: Collection[str]) -> dict[str, UpstreamTopic | None]:
         answers = _Answers[str](self._timeout_s, self._log)
+        # All requests of a portion are sent together, and the replies are collected after that.
         for some in _portions(sorted(names)):
             asked = self._admin.describe_topics(TopicCollection(list(some)), request_timeout=self._timeout_s)
             for name, future in asked.items():
@@ -168,6 +176,7 @@ class KafkaClient:
                 found[name] = UpstreamTopic(name, id_bytes(answer.topic_id), len(answer.partitions))
             elif not answer.is_internal:
                 found[name] = None  # a topic without partitions is not loaded yet
+            # The newest description replaces what was known of the topic.
             self._leaderless = {place for place in self._leaderless if place[0] != name}
             self._leaderless |= {(name, one.id) for one in answer.partitions if is_leaderless(one)}
         return found
@@ -186,6 +195,7 @@ class KafkaClient:
             answers.collect(name, future, f"the cluster does not describe topic {name}")
         answers.unanswered()
         operations_of = {name: answer.authorized_operations for name, answer in answers.found.items()}
+        # Without the operations of every topic nothing can be concluded.
         if not all(operations_of.values()):
             return None
         return sorted(
@@ -204,12 +214,13 @@ class KafkaClient:
         return {place: offset for place, given in found.items() if (offset := known_since(given)) is not None}
 
     def _offsets(self, places: Collection[Place], spec: Any) -> dict[Place, Any]:
-        """Offsets as the library returns them, sentinels included; pass them through `numbers.py`."""
+        """Offsets as the library returns them, sentinels included; pass them through `known`."""
         answers = _Answers[Place](self._timeout_s, self._log)
         # A partition without a leader would delay the reply about all others until the timeout.
         for some in _portions(sorted(place for place in places if place not in self._leaderless)):
             asked = self._admin.list_offsets(
                 {TopicPartition(*place): spec for place in some},
+                # The end of a partition includes open transactions: a position never lies beyond it.
                 isolation_level=IsolationLevel.READ_UNCOMMITTED,
                 request_timeout=self._timeout_s,
             )
@@ -230,6 +241,7 @@ class KafkaClient:
             else TopicPartition(*place, offset, leader_epoch=epoch)
             for place, (offset, epoch) in positions.items()
         ]
+        # A new assignment starts afresh, so the filter of earlier errors ends.
         self._broken.difference_update(positions)
         try:
             self._consumer.incremental_assign(assignment)
@@ -251,13 +263,16 @@ class KafkaClient:
                 messages = self._consumer.consume(portion, max(0.0, until_s - self._clock.monotonic_s()))
             except KafkaException as error:
                 raise later("nothing can be read", error) from error
+            # Lines of the library that arrive later happened after this call.
             self._callbacks.polled()
             left -= len(messages)
             polled.more = len(messages) == portion
+            # The usual poll has no error and skips the pass per message.
             if self._broken or any(map(_ERROR, messages)):
                 messages = _sound(messages, polled, self._broken, self._log)
             if messages:
                 size += _fill(polled, messages, last)
+            # Bounded in bytes, too: records may be large.
             if not polled.more or size >= POLL_BYTES_MAX:
                 break
         polled.epochs = {
@@ -272,6 +287,7 @@ class KafkaClient:
         for place in places:
             try:
                 _, high = self._consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
+            # Left out: the numbers are for display only.
             except KafkaException:
                 continue
             if (end := known(high)) is not None:
@@ -279,6 +295,7 @@ class KafkaClient:
         return found
 
     def close(self) -> None:
+        # The listener first, so that its thread does not use this connection any more.
         self._listener.close()
         self._consumer.close()
 
@@ -337,6 +354,7 @@ def _sound(
     records: list[Any] = []
     for message in messages:
         place = message.topic(), message.partition()
+        # After an error the library continues behind the batch that it could not read.
         if place in broken:
             continue
         if message.error() is None:
@@ -359,15 +377,18 @@ class _Answers(Generic[Key]):
     def collect(self, key: Key, future: concurrent.futures.Future[Any], what: str) -> None:
         """Wait for one reply."""
         try:
+            # The library ends each request by its own time-out; the additional seconds are for its threads.
             self.found[key] = future.result(self._timeout_s + 5)
         except concurrent.futures.TimeoutError:
             self._failed[key] = RetryLater(f"{what} within {self._timeout_s:g} s")
         except KafkaException as error:
+            # A missing topic is a reply: it is left out.
             if _TROUBLES.get(error.args[0].code()) != "away":
                 self._failed[key] = later(what, error)
 
     def unanswered(self) -> list[Key]:
         """The keys without a reply. Raises `RetryLater` if there was no reply at all."""
+        # Without any reply the cluster is away; with some, the others are asked for again later.
         if self._failed and not self.found:
             raise next(iter(self._failed.values()))
         if self._failed and self._log is not None:
@@ -385,6 +406,7 @@ def _handle_event(message: Any, polled: Polled, log: ClientLog | None) -> bool:
     if error.code() == _END:
         if (end := known(message.offset())) is not None:
             polled.ends[place] = end
+    # An error of the whole client and not of one partition.
     elif place[0] is None or known(place[1]) is None:
         if log is not None:
             log.say(logging.WARNING, error.str())
@@ -434,6 +456,7 @@ def later(what: str, error: KafkaException) -> RetryLater:
 def id_bytes(topic_id: Any) -> bytes:
     """The id of a topic; empty if its cluster has no topic ids."""
     most, least = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
+    # The library gives two signed numbers.
     found = b"".join((bits % 2**64).to_bytes(8, "big") for bits in (most, least))
     return b"" if found == _NO_ID else found
 

@@ -30,6 +30,7 @@ TEXT_MAX = 500
 """Characters of one line."""
 LISTEN_EVERY_S = 0.2
 LATE_S = 1.0
+# Possessive and bounded quantifiers: a broker controls this text, and backtracking must not cost time.
 _PREFIX = re.compile(r"^(?:\[thrd:[^\]]{0,200}+\]: |[\w.-]{1,100}+#(?:producer|consumer)-\d++: )++")
 _VARIABLE = re.compile(
     r"\(after \d++ms in state \w++[^)]{0,100}+\)|(?<!\d)\d++ms|#(?:producer|consumer)-\d++"
@@ -77,7 +78,11 @@ class ClientLog:
         now_s = self._clock.monotonic_s()
         with self._lock:
             self._kinds = {
-                text: one for text, one in self._kinds.items() if now_s - one.logged_s < REPEAT_S / 10
+                # A kind that was logged moments ago stays known, or a connection that comes and goes would
+                # fill the log.
+                text: one
+                for text, one in self._kinds.items()
+                if now_s - one.logged_s < REPEAT_S / 10
             }
 
     def debug(self, text: str) -> None:
@@ -86,10 +91,12 @@ class ClientLog:
 
     def say(self, level: int, text: str, late_s: float = 0.0) -> None:
         """Log one line, or count it if the same kind was logged recently."""
+        # Shortened before matching, so the time is bounded as well.
         text = _PREFIX.sub("", excerpt(text, TEXT_MAX))
         now_s = self._clock.monotonic_s()
         with self._lock:
             kind = _VARIABLE.sub("", text)
+            # All further kinds share one entry, so the memory is bounded.
             if kind not in self._kinds and len(self._kinds) >= KINDS_MAX:
                 kind = ""
             known = self._kinds.get(kind)
@@ -117,6 +124,7 @@ class ClientCallbacks:
 
     def properties(self) -> dict[str, Any]:
         """The client properties that register these callbacks."""
+        # The library only calls `log` of the object, so no `logging.Logger` is needed.
         return {"logger": self, "error_cb": self.error}
 
     def poll_of(self, client: Any) -> Callable[[], None]:
@@ -159,6 +167,7 @@ class ClientListener:
     def close(self) -> None:
         """Stop polling."""
         self._stopping.set()
+        # A thread cannot join itself, and a callback during a poll may close the client.
         if self._thread is not threading.current_thread():
             self._thread.join(LISTEN_EVERY_S * 10)
 

@@ -42,6 +42,8 @@ from intake.sources.kafka.upstream_changes import (
 from intake.write.accept_clock import AcceptClock
 from intake.write.flush import FlushWriter
 
+# --- where partitions begin
+
 
 @dataclass(frozen=True, slots=True)
 class _Followed:
@@ -54,6 +56,7 @@ class _Followed:
         return Move(source_note(source), self.item, 0, 0, False, b"", seen, 0)
 
 
+# Stored in the log: a restart must not apply `from` a second time.
 FOLLOWED = _Followed("from")
 
 
@@ -81,6 +84,7 @@ def begin(
     """
     starts = _starts(fresh, upstream, beginning, since_ms)
     places = sorted(starts)
+    # Half of the entry is left as a margin for its other fields.
     per_entry = max(1, sequencer.entry_bytes_max // (2 * POSITION_BYTES))
     for first in range(0, len(places), per_entry):
         seen = sequencer.fold.next_index
@@ -97,6 +101,7 @@ def begin(
             )
             for place in places[first : first + per_entry]
         ]
+        # If another process was faster, its start offsets are in the log, and this entry is dropped.
         sequencer.append_moves(moves, is_needed=partial(_is_unbegun, sequencer, moves))
 
 
@@ -115,6 +120,7 @@ def _starts(
         return {place: one.low for place, one in bounds.items()}
     if beginning == "latest" or since_ms is None:
         return {place: one.high for place, one in bounds.items()}
+    # -1 is a definite reply: no record is new enough, so the partition starts at its end.
     since = upstream.offsets_since(list(bounds), since_ms)
     # A partition without a reply waits: starting it at its end would skip records that are new enough.
     return {
@@ -124,9 +130,13 @@ def _starts(
     }
 
 
+# --- outages
+
 BACK_AFTER_S = 5.0
+"""Seconds without a failure after which an outage counts as over."""
 REASONS_MAX = 8
 """Different reasons to log within one outage; further ones appear in the source's state and at DEBUG only."""
+# Texts of the library differ in durations and counters; without numbers they are one reason.
 _NUMBER = re.compile(r"\d+")
 
 
@@ -164,6 +174,7 @@ class Outage:
         if self._since_s is None:
             return
         now_s = self._clock.monotonic_s()
+        # A connection that works for a moment between failures is no recovery.
         if now_s - self._failed_s >= BACK_AFTER_S:
             self._log.warning(
                 "source %s: works again after %.0f s", self._source, self._failed_s - self._since_s
@@ -171,7 +182,10 @@ class Outage:
             self._since_s = None
 
 
+# --- the source
+
 POLL_RECORDS_MAX = 10_000
+"""Records of one poll; they are in memory in addition to the piece."""
 POLL_WAIT_S = 0.1
 """Longest wait of one poll for records; it bounds the time of a stop."""
 CATCHING_UP = 5
@@ -249,6 +263,7 @@ class InspectionPace:
             self._again_s = INSPECT_AGAIN_S
             return self._interval_s
         wait_s = min(self._again_s, self._interval_s)
+        # Backoff: a partition without a leader must not cost a request each second.
         self._again_s = 2 * wait_s
         return wait_s
 
@@ -262,11 +277,13 @@ class Confirmations:
 
     def confirmed(self, cursor: Cursor, verdict: GoOn | MirrorFinding) -> bool:
         """Whether the decision is confirmed. One that changes nothing always is, and clears earlier ones."""
+        # Reading on from the position loses nothing, so it needs no second reply.
         if isinstance(verdict, GoOn) and verdict.offset == cursor.base:
             self._judged.pop(cursor.place, None)
             return True
         judged = (verdict.kind if isinstance(verdict, MirrorFinding) else "given up", cursor.base)
         before, self._judged[cursor.place] = self._judged.get(cursor.place), judged
+        # A single reply may come from a broker with old metadata, so two must agree.
         return before == judged
 
     def truncation_confirmed(self, cursor: Cursor) -> bool:
@@ -322,12 +339,14 @@ class Mirror:
         """Inspect the cluster if due, poll once, and publish if due. After an `ArchiverError` call `give_up`,
         then retry later.
         """
+        # A failed step drops the connection, so this may be a new one.
         upstream = self._upstream or self._connect()
         self._upstream = upstream
         for part in (self._inspect_if_due, self._read, self._publish_if_due, self._update_state):
             part(upstream)
             if self._upstream is not upstream:
                 return  # the connection was closed: the next step opens a new one
+        # Only after a whole step, because a cluster may answer one request and fail the next.
         self._outage.worked()
 
     def _inspect_if_due(self, upstream: Upstream) -> None:
@@ -360,20 +379,24 @@ class Mirror:
         if upstream is not None:
             upstream.close()
 
-    # inspection
+    # --- inspection
 
     def _inspect(self, upstream: Upstream) -> None:
         """Inspect the cluster, compare it with the log, and read what can be read."""
+        # An entry of unknown outcome may have moved positions.
         self._sequencer.resolve()
         names = {name for name in upstream.topics() if self._settings.matches(name)}
         described = upstream.describe(names)
         found = {name: topic for name, topic in described.items() if topic is not None}
         inspection = Inspection()
         topics = self._topics(found, inspection)
+        # Before partitions are judged, so that one with such a finding is not asked for again.
         self._add_sticky(topics, inspection)
         if not self._followed():
             self._follow_beginning(upstream, topics, found, is_whole=len(found) == len(described))
         else:
+            # Topics created after the first inspection begin at their first record, so that none of theirs is
+            # missed.
             self._begin(upstream, topics, found, "earliest")
         self._add_missing(described, inspection)
         self._judge(upstream, topics, found, inspection)
@@ -392,11 +415,11 @@ class Mirror:
         """
         states: dict[str, TopicState] = {}
         room = self._settings.partitions_max
-        for name, topic in sorted(
-            found.items(), key=lambda one: (not self._is_begun(one[0]), one[0])
-        ):  # topics that have begun keep their place
+        # Topics that have begun come first, so that a new topic never takes their place.
+        for name, topic in sorted(found.items(), key=lambda one: (not self._is_begun(one[0]), one[0])):
             room -= topic.partitions
             try:
+                # Topics beyond the limit are refused one by one; the others are mirrored.
                 if room < 0:
                     raise ConfigInvalid(
                         f"would be more than partitions_max = {self._settings.partitions_max} "
@@ -441,11 +464,14 @@ class Mirror:
         places = frozenset(
             (name, partition) for name in topics for partition in range(found[name].partitions)
         )
+        # A topic that was not described may have existed, so `from` would still apply to it.
         if self._first is None and is_whole:
             self._first = places
         first = places if self._first is None else self._first
         is_done = self._begin(upstream, topics, found, self._settings.beginning, first)
+        # Partitions that appeared since the first inspection are new.
         self._begin(upstream, topics, found, "earliest", places - first)
+        # Noted last: after a crash before it, partitions without a position still begin by `from`.
         if is_done and is_whole:
             self._sequencer.append_moves(
                 [FOLLOWED.move(self._settings.name, self._sequencer.fold.next_index)]
@@ -481,6 +507,7 @@ class Mirror:
                 "unreadable", name, None, "is not described by the cluster now; it is asked again"
             )
         for name, state in self._sequencer.fold.topics_by_name.items():
+            # A topic without a position was never mirrored here, so its absence is no finding.
             if state.mirrored and name not in found and self._settings.matches(name) and self._begun(state):
                 finding = judge_topic(name, None, {})
                 assert finding is not None, "a topic that is not there is a finding"
@@ -510,11 +537,13 @@ class Mirror:
                 if place not in inspection.findings and partition < found[name].partitions:
                     known = self._cursors.get(place)
                     asked[place] = Cursor(place, state, one.identity, one.end, one.end, one.count)
+                    # The same position: reading goes on without an interruption.
                     if known is not None and known.is_where(asked[place]):
                         # The topic may have grown. No unpublished record depends on the old state, see
                         # `_inspect_if_due`.
                         known.topic = state
                         asked[place] = known
+        # One request for all partitions: each reply costs a round trip.
         bounds = upstream.bounds(asked)
         for place, cursor in asked.items():
             if place not in bounds:
@@ -548,6 +577,7 @@ class Mirror:
             *cursor.place,
             offset,
         )
+        # The position must be in the log before records behind it are read.
         self._sequencer.append_moves([given_up.move(self._sequencer.fold.next_index)])
         return replace(given_up, base=offset)
 
@@ -584,7 +614,7 @@ class Mirror:
             if new:  # others are read again after a lost race or a reconnect, which is not worth a line
                 _log.info("source %s: %s more", self._settings.name, counted(len(new), "partition"))
 
-    # reading
+    # --- reading
 
     def _read(self, upstream: Upstream) -> None:
         room = min(POLL_RECORDS_MAX, self._piece.records_max(len(self._cursors)))
@@ -592,7 +622,9 @@ class Mirror:
             if not self._cursors:
                 upstream.poll(1, POLL_WAIT_S)  # a poll delivers the client's callbacks
             return
+        # The delay of a piece counts from its first record.
         was_empty = not self._piece.moved
+        # At most half of the delay, so that a piece is not published late because of a wait.
         polled = upstream.poll(room, min(POLL_WAIT_S, max(0.001, self._pieces.delay_max / 2)))
         self._is_behind = polled.more
         if polled.offsets or polled.ends:
@@ -602,12 +634,14 @@ class Mirror:
                 self._stop_for_good(upstream, MirrorFinding(one.kind, *one.place, why), one.place)
         if was_empty and self._piece.moved:
             self._piece_since_s = self._clock.monotonic_s()
+        # The client has read on here, so the cluster has accepted the position of these partitions.
         self._proven.update(polled.epochs, polled.ends)
         self._handle_stopped(upstream, polled)
 
     def _handle_stopped(self, upstream: Upstream, polled: Polled) -> None:
         """Handle partitions that the client cannot read on; the next inspection finds the reason."""
         for one in polled.stopped:
+            # Stopped already in this step.
             if one.place not in self._cursors:
                 continue
             cursor = self._cursors[one.place]
@@ -630,9 +664,8 @@ class Mirror:
                     "mirror it again"
                 )
                 self._stop_for_good(upstream, MirrorFinding("diverged", *one.place, why), one.place)
-            elif (
-                one.trouble == "damaged"
-            ):  # not retried: the library may abort the process over it (its assertion in rdbuf.c)
+            # Not retried: the library may abort the process over it (its assertion in rdbuf.c).
+            elif one.trouble == "damaged":
                 self._stop_for_good(
                     upstream, MirrorFinding("unreadable", *one.place, f"{one.why}; {DAMAGED}"), one.place
                 )
@@ -661,7 +694,7 @@ class Mirror:
         upstream.stop_reading([place])
         self._cursors.pop(place, None)
 
-    # publishing
+    # --- publishing
 
     def _is_due(self) -> bool:
         if not self._piece.moved:
@@ -675,7 +708,9 @@ class Mirror:
 
     def _publish(self, upstream: Upstream) -> None:
         """Append the piece; after anything but success, continue from the log's positions."""
+        # Replaced first: if sending raises, `give_up` reads these records again from the log.
         piece, self._piece = self._piece, self._new_piece()
+        # A recreated topic has other records at the same offsets, and none may count for its predecessor.
         if not self._is_same(upstream, piece):
             self._rewind()
             return
@@ -689,6 +724,7 @@ class Mirror:
             self._rewind()
             return
         for cursor in piece.moved.values():
+            # Only after the entry counts: `base` is the position in the log.
             cursor.base = cursor.end
         self.state = replace(
             self.state, records=self.state.records + piece.rows, bytes=self.state.bytes + piece.raw_bytes
@@ -722,6 +758,7 @@ class Mirror:
 
     def _rewind(self) -> None:
         """Continue every partition from the log's position."""
+        # Records that were fetched and are not in the log are dropped with the connection.
         self.close()
         self._sequencer.resolve()
 
@@ -737,6 +774,7 @@ class Mirror:
         ):
             return
         self._state_at_s = now_s
+        # From the last fetch replies, because the state must not cost a request.
         ends = upstream.known_ends(self._cursors)
         behind = sum(max(0, end - self._cursors[place].base) for place, end in ends.items())
         ordered = sorted(

@@ -39,6 +39,7 @@ def mirror_pump(
     connect: Callable[[], Upstream],
 ) -> MirrorPump:
     """Build a source, not started. `connect` opens its connection."""
+    # Each source has a flush writer of its own, because that is not thread-safe.
     accept_clock = AcceptClock(clock, intake.clock_skew_max, intake.clock_settle)
     publisher = FlushWriter(objects, sequencer, intake.row_group_bytes, clock, ids, accept_clock)
     mirror = Mirror(settings, intake, sequencer, publisher, accept_clock, clock, connect)
@@ -50,6 +51,7 @@ def stop_all(pumps: Sequence[MirrorPump], timeout_s: float, clock: Clock) -> lis
 
     A late append is complete or absent.
     """
+    # All stop at the same time, so the time limit is for all together.
     for pump in pumps:
         pump.begin_to_stop()
     until_s = clock.monotonic_s() + timeout_s
@@ -106,6 +108,7 @@ class MirrorPump:
                 # Head of the loop: log it and go on. The next step starts from the log's state.
                 _log.exception("mirroring ended in an unexpected error")
                 pause_s = self._after(f"{type(error).__name__}: {error}", pause_s)
+        # In the thread that uses the connection, because it is not thread-safe.
         self._mirror.close()
 
     def _after(self, why: str, pause_s: float) -> float:
@@ -114,4 +117,5 @@ class MirrorPump:
             self._mirror.give_up(why)
         except Exception:  # noqa: BLE001 - as above
             _log.exception("closing the connection ended in an unexpected error")
+        # Exponential backoff; a successful step resets it.
         return min(self._retry_max_s, 2 * pause_s or RETRY_FIRST_S)

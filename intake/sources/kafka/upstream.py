@@ -12,8 +12,10 @@ from typing import Literal, Protocol
 Place = tuple[str, int]
 """Topic name and partition in the upstream cluster."""
 Trouble = Literal["out_of_range", "truncated", "away", "damaged", "other"]
-"""The reason why a partition cannot be read: the position is out of range, the log was truncated and
-rewritten, the topic is missing (or has another id), a batch has a wrong checksum, or another one."""
+"""The reason why a partition cannot be read.
+
+`out_of_range`: the position is outside its bounds. `truncated`: the log was truncated and rewritten. `away`:
+the topic is missing or has another id. `damaged`: a batch has a wrong checksum."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,12 +84,14 @@ class GoOn:
 
 def judge_topic(name: str, found: UpstreamTopic | None, begun: Mapping[int, Begun]) -> MirrorFinding | None:
     """The finding if `found` is not the topic of the positions `begun`; None if it is."""
+    # Only a definite reply: a topic that is not described is handled before this.
     if found is None:
         why = (
             "is not in the cluster any more; the ingested records stay. If it was deleted permanently, "
             "remove it from the source's topics"
         )
         return MirrorFinding("gone", name, None, why)
+    # The identity is stored per partition, because partitions may have begun at different times.
     if all(fits(one.identity, found) for one in begun.values()):
         return None
     if not found.topic_id:
@@ -112,6 +114,7 @@ def judge_partition(
     """Whether the partition may be read on at `position`. `given_up` is the end of its records declared
     lost.
     """
+    # Equal is the normal end. A position never passes the end of the partition it was read from.
     if position > bounds.high:
         why = (
             f"ends at offset {bounds.high} in the cluster, and was ingested up to {position}: the "
@@ -123,8 +126,10 @@ def judge_partition(
         return MirrorFinding("behind", name, partition, why)
     if position >= bounds.low:
         return GoOn(position)
+    # An old declaration must not cover a later loss, so it has to fit the present bounds.
     if given_up is not None and bounds.low <= given_up <= bounds.high:
-        return GoOn(bounds.low)  # not `given_up`: records that the cluster still has are ingested
+        # Not `given_up`: records that the cluster still has are ingested.
+        return GoOn(bounds.low)
     why = (
         f"begins at offset {bounds.low} in the cluster, and was ingested up to {position} only: the records "
         "between were deleted there before "
@@ -145,4 +150,5 @@ def fits(identity: bytes, topic: UpstreamTopic) -> bool:
     """Whether the topic may have that identity. A topic without an id may have got one by an upgrade (Kafka
     2.8).
     """
+    # A position without an id fits any topic of the name, which cannot be helped on such clusters.
     return identity in (NO_ID, identity_of(topic))
