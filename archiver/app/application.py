@@ -31,10 +31,10 @@ class Application(Deployment):
     """An opened deployment with what commands do on it. Close it.
 
     `intake` writes records, `archiving` refines and commits them, `maintenance` checks, repairs and cleans.
-    The methods of this class only read. A component and its modules are imported at its first use, so that
-    `status` and `topics list` import neither the writer nor the vacuum.
+    The methods of this class only read.
     """
 
+    # Components are imported at their first use: `status` and `topics list` need neither writer nor vacuum.
     @cached_property
     def intake(self) -> Intake:
         """Topics, writers and record validation."""
@@ -81,12 +81,12 @@ class Application(Deployment):
     def apply_settings(self, settings: Settings) -> None:
         """Use new settings for archiving, topics and cleaning; `archiver.daemon.reload` checks that no others
         differ.
-
-        Declares new topics first. If that raises, the old settings stay in force.
         """
+        # First, because it may raise, and then the old settings stay in force.
         self.intake.declare_topics(settings)
         self.settings = settings
-        self.__dict__.pop("retention_floors", None)  # cached with the old list of topics
+        # The cached reader has the old list of topics.
+        self.__dict__.pop("retention_floors", None)
         self.intake.reloaded(settings)
 
     def stream(self) -> RecordStream:
@@ -94,6 +94,7 @@ class Application(Deployment):
         from archiver.ledger.archive_visibility import ArchiveVisibility
         from archiver.stream.stream import RecordStream
 
+        # One state of the ledger for all partitions: a round may add entries during the read.
         ledger = self.ledger()
         return RecordStream(
             self.objects,
@@ -115,6 +116,7 @@ class Application(Deployment):
         from archiver.status.explain import explain
         from archiver.status.tracing import Tracer
 
+        # The ledger before the intake log: otherwise archives may seem to reach beyond the log.
         ledger, state = self.ledger(), self.topic(topic)
         tracer = Tracer(
             self.settings,
@@ -137,6 +139,7 @@ class Application(Deployment):
         def of_topic(name: str) -> TopicLedger | None:
             return ledger.topic(topics[name].topic_id) if name in topics else None
 
+        # DuckDB reads local files; objects of a bucket are copied to this machine first.
         copies = FetchedFiles(self.objects).paths if StorePlace.of(self.settings.data).is_s3 else None
         return query_tables(self.settings.topics, names, self.tables, of_topic, self.fetch_schema, copies)
 
@@ -147,6 +150,7 @@ def open_application(settings: Settings, environ: Mapping[str, str]) -> Applicat
     Raises `ConfigInvalid` if the data folder belongs to another cluster. The same if only one of the variable
     `ARCHIVER_FAILPOINTS` and the setting `testing.failpoints` asks for failpoints.
     """
+    # A command prints its own progress; of the components only warnings belong on its terminal.
     setup_logging(logging.WARNING)
     arm_failpoints(settings, environ)
     return Application(settings, environ)
@@ -156,6 +160,7 @@ def arm_failpoints(settings: Settings, environ: Mapping[str, str]) -> None:
     """Arm the failpoints that the environment names; raises `ConfigInvalid` unless the settings permit
     them.
     """
+    # Both are required: neither a stray variable nor a copied file can fail a production process.
     named = failpoints.VARIABLE in environ
     if named and not settings.testing.failpoints:
         raise ConfigInvalid(

@@ -41,11 +41,13 @@ class Archiving:
 
     def close(self) -> None:
         """Close the Spark session if one was started."""
+        # Reading a cached property that was never used would create it.
         if "_sessions" in self.__dict__:
             self._sessions.close()
 
     def warm(self) -> None:
         """Create in this thread the objects that several threads of a daemon share."""
+        # `_sessions` stays lazy: a daemon starts its JVM with the first round that has work.
         _ = self.ledger_checkpointer
 
     def round(self, progress: Callable[[str], None]) -> ArchiveRun:
@@ -57,6 +59,7 @@ class Archiving:
         from archiver.refine.spark_job import SparkRefiner
 
         at = self._deployment
+        # Before any entry: a log that lost entries must not grow.
         at.ready_to_append()
         at.checkpointer.run_if_due()
         self.ledger_checkpointer.run_if_due()
@@ -72,6 +75,7 @@ class Archiving:
                 setup=self._topic_setup(),
                 publisher=self._round_events(),
                 committer=at.committer,
+                # The deep audit uses the same session, so both take turns.
                 refine=self._spark_turns.taking(refiner.refine, "refinement"),
                 options=at.refine_options(),
                 cores=self._sessions.cores,
@@ -96,6 +100,7 @@ class Archiving:
         Raises as `Deployment.ready_to_append`; a dry run raises nothing.
         """
         at = self._deployment
+        # A dry run appends nothing, so it needs no check of the logs.
         if not dry_run:
             at.ready_to_append()
         return ReplayRun(
@@ -174,6 +179,7 @@ class Archiving:
         """Writes checkpoints of the control log and trims it, but not beyond the publisher's position."""
         at = self._deployment
         checkpoints = LedgerCheckpoints(at.objects)
+        # The log is not trimmed beyond entries that are not published yet.
         return LedgerCheckpointer(
             at.control_log, checkpoints, at.leader, at.settings.log, self.unpublished_from
         )
@@ -189,6 +195,7 @@ class Archiving:
             at.control_log,
             LedgerCheckpoints(at.objects),
             self.positions(),
+            # Separate from the leader's lease: publishing continues while another daemon archives.
             at.logs.lease(PUBLISH, at.owner),
             connect,
             stopping,
@@ -200,6 +207,7 @@ class Archiving:
         if at.settings.events.kafka is None:
             return None
         position = self.positions().newest()
+        # Without a position nothing is published, so the whole log is needed.
         return 0 if position is None else needed_for(position.mark.next_index, LedgerCheckpoints(at.objects))
 
     def positions(self) -> Positions:

@@ -60,9 +60,11 @@ class Deployment:
         lasting: bool = False,
         holding: bool = True,
     ) -> None:
-        """`lasting` is for a daemon: it keeps the leadership between turns, proves only once that the log is
-        the newest, and never creates a catalog in place of a missing one. Without `holding`, other processes
-        may lead between two turns: for a daemon with only one of the roles `archive` and `reconcile`.
+        """`lasting` is for a daemon. It keeps the leadership between turns, and proves only once that the log
+        is the newest. It never creates a catalog in place of a missing one.
+
+        Without `holding`, other processes may lead between two turns. That is for a daemon with only one of
+        the roles `archive` and `reconcile`.
         """
         self.settings = settings
         self.environ = environ
@@ -79,22 +81,23 @@ class Deployment:
             self.control_log: Log = self.logs.log("control")
             self.cluster: ClusterIdentity = self._identity(open_store(place))
             self.objects: ObjectStore = open_store(place, self.cluster.cluster_id)
+            # Log and folder name each other: either may be replaced by that of another deployment (0008).
             check_cluster(self.backlog().fold, self.cluster.cluster_id)
+        # Also for an interrupt: the caller has no object to close, and SQLite keeps file locks.
         except BaseException:
             self.logs.close()
             raise
         self.lease: Lease = self.logs.lease(LEADER, self.owner)
+        # A reload replaces the settings. A command may create a catalog; a daemon asks the ledger first.
         self.catalogs = ConfiguredCatalogs(
             lambda: self.settings, self.ids, self._knows_tables_of if lasting else None
         )
         self._log_checked = False
 
     def _identity(self, objects: ObjectStore) -> ClusterIdentity:
-        """Identity of the data folder; creates one only while both logs are empty.
-
-        Records in a log prove that the folder existed. A new identity would then hide that it is missing.
-        """
+        """Identity of the data folder; creates one only while both logs are empty."""
         new = read_cluster(objects) is None
+        # Entries prove that the folder existed. A new identity would hide that it is missing.
         if new and self.intake_log.tail() + self.control_log.tail() > 0:
             raise ConfigInvalid(
                 f"the metadata store holds records of a data folder, but {self.settings.data.uri} has "
@@ -102,6 +105,7 @@ class Deployment:
                 "bring that folder back or correct data.uri"
             )
         if new:
+            # Before the first object: a store that overwrites silently must not become a data folder.
             check_conditional_put(objects)
         return ensure_cluster(objects, self.settings.cluster, self.ids, self.clock)
 
@@ -111,10 +115,8 @@ class Deployment:
         self.logs.close()
 
     def warm(self) -> None:
-        """Create in this thread the objects that several threads of a daemon share.
-
-        `cached_property` has no lock: two threads could create two of them.
-        """
+        """Create in this thread the objects that several threads of a daemon share."""
+        # `cached_property` has no lock: two threads could create two of them.
         _ = self.sequencer, self.checkpointer, self.leadership, self._reader, self.fetch_schema
 
     # intake log
@@ -129,6 +131,7 @@ class Deployment:
     @cached_property
     def checkpointer(self) -> Checkpointer:
         """Creates checkpoints of the intake log and trims it."""
+        # Every writer can make checkpoints, and one at a time is enough.
         lease = self.logs.lease(CHECKPOINT, self.owner)
         return Checkpointer(
             self.intake_log, CheckpointStore(self.objects), self.sequencer, self.settings.log, lease
@@ -144,6 +147,7 @@ class Deployment:
         """State of an existing topic; raises `NotFound`."""
         state = self.backlog().topics_by_name.get(name)
         if state is None:
+            # A deleted name is reported as such: its archives and table may still be there.
             gone = self.sequencer.fold.deleted_named(name)
             if gone is None:
                 raise no_topic(name, self.sequencer.fold.topics_by_name)
@@ -158,10 +162,12 @@ class Deployment:
         for the log of another data folder.
         """
         if recheck or not (self.lasting and self._log_checked):
+            # Until the check succeeds, the next call must repeat it.
             self._log_checked = False
             check_conditional_put(self.objects)
             self.check_log_is_newest()
             self._log_checked = True
+        # The first append writes the cluster id into the log; later calls change nothing.
         self.sequencer.bind_cluster(self.cluster.cluster_id)
 
     def check_log_is_newest(self) -> None:
@@ -212,10 +218,8 @@ class Deployment:
         return self._reader.fold
 
     def ledger_reader(self) -> Callable[[], LedgerFold]:
-        """Function that reads the control log to its tail; nothing else moves the fold that it returns.
-
-        Needed to compare states while a daemon's rounds and its watch continue to read.
-        """
+        """Function that reads the control log to its tail; nothing else moves the fold that it returns."""
+        # A fold of its own for each comparison: rounds and the watch move the shared ones.
         reader = self.ledger_view() if self.lasting else self.leader
 
         def ledger() -> LedgerFold:
@@ -257,6 +261,7 @@ class Deployment:
             for topic in self.settings.topics
             if topic.archive.catalog == catalog and topic.name in topics
         )
+        # A recorded table proves that the catalog existed, so an absent one is lost and not new.
         return any(ledger.topic(topics[name].topic_id).table_uuid is not None for name in names)
 
     def table(self, topic: str) -> TableView | None:
@@ -293,11 +298,13 @@ class Deployment:
         """Options for writing archives, from the settings."""
         from archiver.refine.task import RefineOptions
 
+        # Workers are other processes, so the failpoints travel with the task.
         armed = self.environ.get(failpoints.VARIABLE, "") if self.settings.testing.failpoints else ""
         archive = self.settings.archive
         return RefineOptions(
             zstd_level=archive.zstd_level,
             open_writers_max=archive.open_writers_max,
+            # Reading ahead costs a task a few percent, which only the latency of a bucket repays.
             reads_max=archive.reads_of(is_bucket=StorePlace.of(self.settings.data).is_s3),
             uploads_max=archive.uploads_max,
             failpoints=armed,

@@ -42,9 +42,11 @@ class Intake:
         `Halt` for a log that lost entries, and `ConfigInvalid` for the log of another data folder.
         """
         at = self._deployment
+        # Before the first entry: a log that lost entries would give offsets a second time.
         at.ready_to_append()
         self.declare_topics(at.settings)
-        _ = self._checkpoints  # starts the loop: a log that grows needs checkpoints
+        # Starts the loop: a log that grows needs checkpoints.
+        _ = self._checkpoints
         self.validation.begin(everything=at.lasting)
         return IntakeWriter(at.objects, at.sequencer, at.settings.intake, at.clock, at.ids, self.validation)
 
@@ -52,6 +54,7 @@ class Intake:
     def validation(self) -> EdgeSchemas:
         """Validates records against the newest schemas before they are written."""
         at = self._deployment
+        # A ledger view of its own: the leader's fold moves during a round.
         fetch = EdgeFetch(at.fetch_schema, at.sequencer, at.ledger_view(), at.settings.intake.elements_max)
         made = EdgeSchemas(fetch, at.settings.schema_registry.refresh, at.clock)
         made.adopt(edge_rules(at.settings))
@@ -70,6 +73,7 @@ class Intake:
     def end_overdue(self) -> None:
         """Abort transactions whose time-out has passed; `RetryLater` while the clock cannot be trusted."""
         sequencer = self._deployment.sequencer
+        # By the accept clock, not the wall clock: a clock that runs ahead would abort open transactions.
         now_us = self.accept_clock.written_us(sequencer.fold.newest_us)
         for ended in sequencer.end_overdue(now_us):
             _log.warning(
@@ -94,6 +98,7 @@ class Intake:
 
     def check_deletable(self, topic: TopicState) -> None:
         """Raise `ConfigInvalid` while the topic is in the configuration: a reader of it would recreate it."""
+        # A writer with this configuration would declare the topic again at its start.
         if self._deployment.settings.topic(topic.name) is not None:
             raise ConfigInvalid(
                 f"topic {topic.name} is in the configuration; take its entry (`- name: {topic.name}`) "
@@ -112,6 +117,7 @@ class Intake:
     def partitions_known(self) -> dict[str, int]:
         """Number of partitions of every topic in the intake log that is not mirrored, by name."""
         topics = self._deployment.backlog().fold.topics_by_name
+        # A mirrored topic has the number of its upstream, which may grow.
         return {name: topic.partitions for name, topic in topics.items() if not topic.mirrored}
 
     def declare_missing(self) -> None:
@@ -121,6 +127,7 @@ class Intake:
         """
         fold, settings = self._deployment.backlog().fold, self._deployment.settings
         if any(
+            # Only an explicit request recreates a deleted topic.
             topic.name not in fold.topics_by_name and fold.deleted_named(topic.name) is None
             for topic in settings.topics
         ):
@@ -128,6 +135,7 @@ class Intake:
 
     def reloaded(self, settings: Settings) -> None:
         """Validate by the rules of new settings from now on."""
+        # Otherwise there is nothing to update: the first use reads the new settings.
         if "validation" in self.__dict__:
             self.validation.adopt(edge_rules(settings))
 
@@ -135,8 +143,10 @@ class Intake:
         """Declare the topics of these settings that are not mirrored. Raises what an append raises."""
         for topic in settings.topics:
             if topic.mirrored:
-                continue  # only its source knows the number of partitions
+                # Only its source knows the number of partitions.
+                continue
             try:
                 self._deployment.sequencer.declare_topic(topic.name, topic.partitions)
+            # The log applies. One wrong topic must not stop the intake of the others.
             except ConfigInvalid as error:
                 _log.warning("%s", error)

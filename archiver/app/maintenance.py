@@ -50,11 +50,13 @@ class Maintenance:
         `progress` takes lines of a `deep` audit.
         """
         at = self._deployment
+        # A fast audit reads manifests only, and starts no Spark.
         rows = None
         if deep:
             rows = RowProof(at.objects, at.cluster.cluster_id, self._archiving.spark_rows(), progress)
         check = Audit(at.objects, at.cluster.cluster_id, at.tables, at.settings.topics, at.clock, rows)
         document = check.run(at.ledger_reader(), at.backlog, scope)
+        # Counting reads the manifests of all tables, so the audit of one topic leaves it out.
         return document if scope is not None else {**document, "undecoded": self.undecoded_counts()}
 
     def undecoded_counts(self) -> list[dict[str, object]]:
@@ -78,7 +80,8 @@ class Maintenance:
                 tables, view = topic_table(topic, state, known, at.cluster.cluster_id, at.objects, at.tables)
                 count = 0 if view is None or view.snapshot_id is None else undecoded_count(tables, view)
             except ArchiverError:
-                continue  # the audit itself reports what is wrong with this table
+                # The audit itself reports what is wrong with this table.
+                continue
             found.append({"topic": topic.name, "records": count})
         return found
 
@@ -89,9 +92,12 @@ class Maintenance:
         """
         at = self._deployment
         if dry_run:
+            # Without the cluster id and the probe of the store, which would write.
             at.check_log_is_newest()
         else:
+            # Deleting is final, so the log is checked again: it may have been replaced since the start.
             at.ready_to_append(recheck=True)
+            # An open transaction holds archiving back, and with it the deletion of its intake.
             self._intake.end_overdue()
         compaction = self._compaction(progress)
         return CleanRun(
@@ -101,6 +107,7 @@ class Maintenance:
                 intake=at.backlog,
                 leadership=at.leadership,
                 lines=at.retention_floors.read,
+                # The state must not move while files are selected.
                 ledger=at.ledger_reader(),
                 superseded=lambda: [
                     *superseded(at.objects),
@@ -161,6 +168,7 @@ class Maintenance:
                 clock=at.clock,
                 holder=at.lease.holder,
                 owner=at.owner,
+                # A younger object may belong to a flush or a round that still runs.
                 grace_s=settings.cleanup.orphan_age,
                 commit_s=settings.archive.commit_timeout,
                 silence_s=settings.daemon.silence_max,
@@ -176,6 +184,7 @@ class Maintenance:
                 topics=settings.topics,
                 leadership=at.leadership,
                 intake=at.backlog,
+                # Repairs use the existing writers: a pending archive is committed by an ordinary round.
                 settle=lambda topic: self._commit_pending(topic, progress),
                 ids=at.ids,
                 progress=progress,
@@ -187,12 +196,14 @@ class Maintenance:
         """Commit the written archives of one topic by a round that plans nothing; why it could not, or
         None.
         """
+        # No partition in the scope: the round resolves pending archives and plans nothing.
         report = self._archiving.round(progress).run((topic, frozenset())).of(topic)
         return report.why or report.state if report.state in ("halted", "deferred") else None
 
     def _unfinished_uploads(self) -> list[UnreferencedObject]:
         """Partial files of dead processes: in the spool folder, or multipart uploads of a bucket."""
         at = self._deployment
+        # A local store writes into its spool folder first; a bucket has multipart uploads instead.
         folder = spool_folder(at.settings.data.uri)
         if folder is None:
             cleanup = at.settings.cleanup
@@ -207,8 +218,10 @@ class Maintenance:
         Raises `LeaseHeld` while a daemon leads, and as `cleaning`: an older ledger counts other archives.
         """
         at = self._deployment
+        # With both logs lost, only the footers of the archives say what they hold.
         bucket_only = at.intake_log.tail() == 0 and at.control_log.tail() == 0
         if not bucket_only:
+            # The table is built from what the ledger counts, so the ledger must be the newest.
             at.ready_to_append(recheck=True)
         parts = RebuildParts(
             objects=at.objects,

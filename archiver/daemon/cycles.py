@@ -1,8 +1,7 @@
 """Runs each job of the daemon: measures it, catches its errors, and records one cycle in the journal and the
 log.
 
-A job never ends the daemon: an error is reported, and the next cycle runs. A repeated message is logged at
-`DEBUG` until it changes, and once an hour at its own level.
+A job never ends the daemon: an error is reported, and the next cycle runs.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from archiver.status.journal import Cycle, Journal, Outcome
 
 _log = logging.getLogger(__name__)
 
+# A repeated message is logged at `DEBUG` until it changes, and once an hour at its own level.
 REPEAT_S = 3600.0
 _LEVELS: dict[Outcome, int] = {
     "fine": logging.INFO,
@@ -71,6 +71,8 @@ class Cycles:
         try:
             summary = work()
         except Exception as error:
+            # By exact type: a subclass such as `ConfigInvalid` is a fault of the deployment, not of the
+            # request.
             if asked and type(error) in (InvalidInput, NotFound):
                 _log.info("%s: refused the request: %s", job, error)
                 raise
@@ -84,6 +86,7 @@ class Cycles:
         seconds = self._clock.monotonic_s() - began_s
         cycle = Cycle(job, began_us, seconds, summary.outcome, summary.line, summary.document, summary.idle)
         self._journal.add(cycle)
+        # An `ArchiverError` says what to do; only an unexpected error needs its traceback.
         unexpected = error is not None and not isinstance(error, ArchiverError)
         level = self._level(job, summary)
         _log.log(
@@ -97,8 +100,10 @@ class Cycles:
         return cycle
 
     def _level(self, job: str, summary: Summary) -> int:
+        # A command may run a job at the same time as the schedule.
         with self._lock:
             if summary.outcome == "fine":
+                # After a success the same message is new again, so it is logged at its own level.
                 self._logged.pop(job, None)
                 return logging.DEBUG if summary.idle else logging.INFO
             line, when_s = self._logged.get(job, ("", 0.0))
@@ -115,5 +120,6 @@ def summarize_error(error: Exception) -> Summary:
         return Summary("skipped", f"{error.holder} leads")
     if not isinstance(error, ArchiverError):
         return Summary("wrong", f"an unexpected error: {type(error).__name__}: {error}")
+    # `Deposed` is a `Halt`, but needs no operator: another process leads, and this one follows.
     needs_operator = isinstance(error, Halt | InvalidInput) and not isinstance(error, Deposed)
     return Summary("wrong" if needs_operator else "untold", str(error))

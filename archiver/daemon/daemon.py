@@ -1,10 +1,8 @@
-"""The process of `archiver serve`: port, resources, jobs, and their start and shutdown.
+"""The process of `archiver serve`: its limits, port, resources and jobs, and their start and shutdown.
 
-The port opens first, so that health checks see the daemon while it waits for its dependencies. Then the
-resources open, with retries, and the jobs run. A stop accepts no more records, acknowledges accepted ones,
-ends the current round and releases the lease, within `daemon.shutdown_grace`. The next leader completes
-unfinished work; no record is lost. The main thread only waits for signals and feeds the watchdog. It touches
-no dependency, so it cannot hang on one.
+A stop accepts no more records, acknowledges accepted ones, ends the current round and releases the lease,
+within `daemon.shutdown_grace`. The next leader completes unfinished work; no record is lost. The main thread
+only waits for signals and feeds the watchdog. It touches no dependency, so it cannot hang on one.
 """
 
 from __future__ import annotations
@@ -61,6 +59,7 @@ from intake.sources.files.source import FilesState
 from intake.sources.kafka.upstream_changes import MirrorState
 
 
+# --- The job `control_topic`
 class Publication:
     """Runs the publisher. One thread at a time runs and closes it; any thread may read its state."""
 
@@ -91,6 +90,7 @@ class Publication:
         publisher = self._publisher
         try:
             events = publisher.run()
+        # Publishing has a lease of its own; its holder may be a daemon that does not lead.
         except LeaseHeld as held:
             publisher.update_state(None, held.holder)
             return Summary("skipped", f"{held.holder} publishes", idle=True)
@@ -100,6 +100,7 @@ class Publication:
             # The job runs every second: an error that lasts is logged at `DEBUG`.
             return replace(summarize_error(error), idle=publisher.state.trouble == before)
         except Exception as error:
+            # `Cycles` logs the error with its traceback; here only the state for page and metrics is set.
             publisher.update_state(excerpt(summarize_error(error).line, MESSAGE_MAX))
             raise
         publisher.update_state(None)
@@ -113,18 +114,21 @@ class Publication:
             self._publisher.close()
 
 
+# --- Limits of the process
 OBJECTS = 10_000
 """More than one request of the client holds (`intake.sources.kafka.client`); cycles keep little memory until
 then."""
 
 
 def collect_less_often() -> None:
-    """Raise the threshold for this process."""
+    """Raise the threshold of the garbage collector for this process."""
+    # Only of the youngest generation: the thresholds of the older ones count collections, not objects.
     gc.set_threshold(OBJECTS, *gc.get_threshold()[1:])
 
 
+# Some programs close or iterate over every possible descriptor, so an unlimited number costs them time.
 LIMIT_MAX = 65_536
-"""Upper bound of the raised soft limit: some programs iterate over every possible descriptor."""
+"""Upper bound of the raised soft limit of open files."""
 RESERVE = 512
 """Descriptors for the archiver itself. Measured: 46 while a daemon with Spark archived, audited and cleaned
 in local folders. Connections to stores, brokers, etcd and catalogs are extra, at most 32 to a bucket."""
@@ -136,11 +140,13 @@ def raise_limit() -> int:
     """Raise the soft limit towards the hard limit; returns the resulting limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = LIMIT_MAX if hard == resource.RLIM_INFINITY else min(hard, LIMIT_MAX)
+    # Python has -1 for an infinite limit, so it must not be compared by size.
     if soft == resource.RLIM_INFINITY or soft >= allowed:
         return LIMIT_MAX if soft == resource.RLIM_INFINITY else soft
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     except (OSError, ValueError) as error:
+        # Python raises `ValueError` for EPERM and EINVAL. The daemon runs with fewer connections.
         _log.warning(
             "the limit of open files stays at %d, it cannot be raised to %d: %s", soft, allowed, error
         )
@@ -151,6 +157,7 @@ def raise_limit() -> int:
 def connections_within(limit: int, connections_max: int) -> int:
     """Connections that the port may have beyond the reserve; warns if fewer than `connections_max`."""
     reserve = min(RESERVE, round(RESERVE_SHARE * limit))
+    # At least one, so that health checks and commands still reach the daemon.
     possible = max(1, limit - reserve)
     if possible >= connections_max:
         return connections_max
@@ -163,6 +170,7 @@ def connections_within(limit: int, connections_max: int) -> int:
     return possible
 
 
+# --- The daemon
 _log = logging.getLogger(__name__)
 
 PAUSE_S = 0.5
@@ -217,6 +225,7 @@ class Daemon:
         self._roles = roles
         self._clock = clock or SystemClock()
         self._ids = ids or SystemIds()
+        # The lease has the same text, so the poller can compare its holder with this process.
         self._owner = f"{socket.gethostname()}:{os.getpid()}"
         self._journal = Journal(settings.daemon.cycles_kept)
         self._cycles = Cycles(self._journal, self._clock)
@@ -225,6 +234,7 @@ class Daemon:
         history = LagHistory(settings.daemon.history, settings.metrics.topics_max)
         self._poller = StatusPoller(self._numbers, history, self._clock, self._owner)
         self._pace = Pace(self._clock)
+        # The settings come from functions: a reload replaces the object.
         self._tick = Tick(self._round, lambda: self._settings)
         self._backoff = Backoff(
             self._clock,
@@ -254,6 +264,7 @@ class Daemon:
         self._announced = ""
         """Status line that the service manager shows."""
         self._reloading = threading.Lock()
+        # Without it, a stop at the end of the start could leave jobs running after the shutdown.
         self._phase_change = threading.Lock()
         """Held briefly at the changes from start to serving and from serving to shutdown."""
         self._resources = Resources(lambda: self._settings, environ, roles, self._clock, self._ids)
@@ -266,6 +277,7 @@ class Daemon:
         self._schedule = self._jobs()
         self._alive_s = self._clock.monotonic_s()
         port = counting(create_app(self._app_context()), self._numbers.requested, self._clock)
+        # The soft limit is raised before the server exists, because it bounds the connections.
         connections_max = connections_within(raise_limit(), CONNECTIONS_MAX)
         self._server = WebServer(
             port, settings.http.listen, settings.daemon.retry_max, settings.http.tls, connections_max
@@ -281,14 +293,19 @@ class Daemon:
         os.umask(os.umask(stat.S_IRWXO) | stat.S_IWOTH)
         collect_less_often()
         with contextlib.closing(self._notifier):
+            # The port opens first, so that health checks see the daemon while it waits for its dependencies.
             self._server.start()
             self._export.start()
+            # A store or a mount may hang while it is opened; the main loop must still handle signals.
             opening = threading.Thread(target=self._open, name="opening", daemon=True)
             opening.start()
             while "stop" not in (asked := signals.wait(PAUSE_S)) and self._refused is None:
                 self._show_alive()
                 if "reload" in asked:
+                    # A reload appends to the intake log, which may hang. The lock of `reload` bounds
+                    # parallel requests.
                     threading.Thread(target=self._reload_for_signal, name="reload", daemon=True).start()
+            # Also after a refused start: the port is open, and threads run.
             code = self._end(opening)
             if self._refused is not None:
                 raise self._refused
@@ -307,8 +324,10 @@ class Daemon:
             http=self._settings.http,
             journal=self._journal,
             roles=self._roles,
+            # No record is accepted before the start ends, nor after the shutdown begins.
             writer=lambda: self._resources.writer if self._serving is not None else None,
             operations=self._operations,
+            # A generated token is known only after the deployment is open, so each request reads it.
             token=lambda: self._resources.token if setting is None else setting.get_secret_value(),
             cluster_id=lambda: (
                 None
@@ -326,6 +345,7 @@ class Daemon:
         return self._numbers.families(self._resources.writer, self._publication.state)
 
     def _page(self, query: Mapping[str, str]) -> str:
+        # Each is read once: a poll, a reload or the shutdown replaces it in another thread.
         seen, settings, application = self._poller.snapshot, self._settings, self._resources.application
         return page(
             PageValues(
@@ -357,6 +377,7 @@ class Daemon:
         """One pass of the main loop."""
         self._alive_s = self._clock.monotonic_s()
         if self._schedule.alive:
+            # Not while the scheduler is stuck, so that the service manager restarts the daemon.
             self._notifier.feed()
         self._check_port()
         if self._journal.state == "starting":
@@ -369,6 +390,7 @@ class Daemon:
         if closed != self._port_closed:
             self._port_closed = closed
             if closed is None:
+                # An open port is no dependency, so the list of checks does not keep it.
                 self._journal.unchecked("port")
             else:
                 self._journal.checked("port", closed, self._clock.now_us())
@@ -391,17 +413,22 @@ class Daemon:
             ).run(self._stop):
                 return
         except NotPermitted as error:
+            # The main loop raises it: an exception in this thread would not end the process.
             self._refused = error
             return
+        # The page and `/readyz` need answers of every dependency before the daemon serves.
         self._cycles.run("watch", self._watch.run)
         with self._phase_change:
             if self._stop.is_set():
                 return
+            # The port accepts records from here. Under the lock, a stop comes before all of this or after
+            # it.
             self._serving = self._resources.application
             self._resources.start_sources()
             self._schedule.start()
             self._journal.becomes("serving")
         self._announce()
+        # A daemon without its port still archives, so this is a warning and not the end.
         level = logging.INFO if self._server.closed_because is None else logging.WARNING
         _log.log(level, "%s", self._announced, extra={"cluster": self._settings.cluster, "pid": os.getpid()})
 
@@ -420,6 +447,7 @@ class Daemon:
     def _jobs(self) -> Schedule:
         every, cycle = intervals(self._settings), self._cycles.run
         jobs = [
+            # `_open` has already run the first watch.
             ScheduledJob("watch", every["watch"], partial(cycle, "watch", self._watch.run), every["watch"]),
             ScheduledJob("checkpoint", every["checkpoint"], self._checkpoint),
         ]
@@ -434,6 +462,7 @@ class Daemon:
                     )
                 )
         if "reconcile" in self._roles:
+            # Without interval: it runs before each cleanup, after a failed commit and on request.
             jobs.append(ScheduledJob("reconcile", None, partial(cycle, "reconcile", self._upkeep.reconcile)))
             jobs.append(ScheduledJob("cleanup", every["cleanup"], self._upkeep.clean_up, FIRST_CLEANUP_S))
             jobs.append(
@@ -458,10 +487,13 @@ class Daemon:
             try:
                 return run.run(polls=polls)
             finally:
+                # Also after an error, because the report has the commits that were tried before it.
                 self._numbers.archived(run.report)
                 self._journal.schemas_changed(run.report, self._clock.now_us())
                 if any(tried.end in _FAILED for tried in run.report.commits):
                     self._backoff.failed()
+                # A round without a commit proves nothing about the catalog, so it does not reset the
+                # backoff.
                 elif run.report.commits:
                     self._backoff.succeeded()
 
@@ -479,30 +511,34 @@ class Daemon:
     def _poll_status(self) -> None:
         """Poll the status after the questions of the watch.
 
-        The poll reads the control log first, so that a leader without the right to lead stands down (rule
-        L4). A poll that waits too long for other readers or for the object store counts as an unreadable log.
+        A poll that waits too long for other readers or for the object store counts as an unreadable log.
         """
         application = self._resources.application
         if application is None:
             return
+        # The poll is the timer of the backoff: a missed poll only delays the retry.
         if self._backoff.due():
             self._schedule.soon("reconcile")
         try:
+            # A status request may read at the same time, and may hang on a catalog, so the wait is limited.
             with self._reading_ledger():
                 self._poller.poll(
                     application,
                     self._tick.stuck(),
                     sources_of(self._source_states()) | mirrors_of(self._mirror_states()),
                 )
+        # Rule L4: a leader that cannot read the ledger for `daemon.confirm_max` gives up its lease.
         except RetryLater:
             application.leadership.unheard()
         if "intake" in self._roles:
+            # A topic is missing if a reload failed between two declarations. The next poll tries again.
             with contextlib.suppress(RetryLater):
                 application.intake.declare_missing()
 
     def _poll_late(self) -> None:
         """A hanging poll counts as an unreadable log."""
         if (application := self._resources.application) is not None:
+            # The hanging thread cannot report this itself (rule L4).
             application.leadership.unheard()
 
     def _checkpoint(self) -> None:
@@ -521,6 +557,7 @@ class Daemon:
         return acquire_with_timeout(
             self._ledger_lock,
             ANSWER_S,
+            # A reader holds the lock for the whole read, so a hanging catalog would block all others.
             "another read of the ledger does not end; a catalog may hang",
         )
 
@@ -536,7 +573,8 @@ class Daemon:
     # reloading
 
     def _reload_for_signal(self) -> None:
-        with contextlib.suppress(ArchiverError):  # it is in the log
+        # A signal has no caller who could receive the error.
+        with contextlib.suppress(ArchiverError):
             self.reload()
 
     def reload(self) -> Done:
@@ -551,6 +589,7 @@ class Daemon:
                 ANSWER_S,
                 "another reload does not end; the metadata store may hang",
             ):
+                # systemd waits for `READY=1` after `RELOADING=1`, so the announcement follows also an error.
                 self._notifier.reloading()
                 try:
                     return self._reload()
@@ -566,9 +605,11 @@ class Daemon:
         existing = {} if application is None else application.intake.partitions_known()
         plan = plan_reload(self._settings, load_settings(self._path, self._environ), existing)
         if application is not None:
-            application.apply_settings(plan.settings)  # first: if it raises, nothing has changed
+            # First, because it declares new topics: if that raises, nothing has changed.
+            application.apply_settings(plan.settings)
         self._settings = plan.settings
         self._numbers.declare(plan.settings.topics)
+        # Topics that halted may continue with the new configuration, so the next round checks every topic.
         self._tick.forget()
         for change in plan.applied:
             _log.info("reloaded %s", change)
@@ -585,6 +626,7 @@ class Daemon:
 
     def status(self) -> dict[str, Any]:
         """Document of `archiver status`; raises `RetryLater` while not everything is open."""
+        # Read once: the shutdown sets it to None in another thread.
         application = self._serving
         if application is None:
             raise RetryLater(
@@ -605,22 +647,27 @@ class Daemon:
         grace_s = self._settings.daemon.shutdown_grace
         deadline_s = self._clock.monotonic_s() + grace_s
         _log.info("stopping within %g s", grace_s)
+        # Requests are refused from here; those that run keep their application until it is closed.
         with self._phase_change:
             self._stop.set()
             self._serving = None
             self._journal.becomes("stopping")
         self._notifier.stopping("stopping")
+        # `TimeoutStopSec` of the unit may be shorter than the grace; a killed daemon would not acknowledge.
         self._notifier.longer(grace_s + ALIVE_S)
         self._schedule.stop()
         self._export.stop()
+        # Closing may hang on a dependency, so a thread of its own closes, and this one keeps the deadline.
         ending = threading.Thread(target=self._close, args=(opening,), name="ending", daemon=True)
         ending.start()
         ended = self._ends(ending, deadline_s - LAST_SHARE * grace_s)
         application = self._resources.application
         if not ended and application is not None:
             _log.warning("the running work is cut off; the next leader repeats what is not written")
+            # A round mostly waits for Spark. Without the JVM it fails at once, and closing continues.
             application.archiving.abandon_spark()
             ended = self._ends(ending, deadline_s - PORT_SHARE * grace_s)
+        # The port closes last, because producers still wait for their acknowledgements.
         self._server.stop(max(0.0, deadline_s - self._clock.monotonic_s()))
         _log.info("stopped" if ended else "stopped, with work left to the next leader")
         if not ended:
@@ -639,8 +686,10 @@ class Daemon:
 
     def _close(self, opening: threading.Thread) -> None:
         """Close in order: intake first, because clients wait for its acknowledgements."""
+        # The start checks for a stop only between its attempts, and what it opened must be closed too.
         opening.join()
         self._resources.close_intake()
+        # No limit here: `_end` limits this whole thread.
         self._schedule.wait(threading.TIMEOUT_MAX)
         self._watch.close()
         self._publication.close()
@@ -651,4 +700,5 @@ def _version() -> str:
     try:
         return version("stream-archiver")
     except PackageNotFoundError:
+        # The package is not installed when the source tree is run directly.
         return "unknown"

@@ -15,6 +15,7 @@ from archiver.runtime.clock import Clock
 
 _log = logging.getLogger(__name__)
 
+# Non-blocking: a service manager with a full queue must not stop the main loop.
 _FLAGS = socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
 EXTEND_S = 60.0
 """Extension of the start time-out, requested repeatedly while the start waits."""
@@ -47,6 +48,7 @@ class Notifier:
     def reloading(self) -> None:
         """The configuration is being read again; `ready` follows."""
         self._send(
+            # systemd needs the time to match the reload with the `READY=1` that ends it.
             f"RELOADING=1\nMONOTONIC_USEC={round(self._clock.monotonic_s() * 1e6)}\nSTATUS=reloading "
             "the configuration"
         )
@@ -58,6 +60,7 @@ class Notifier:
     def waiting(self, status: str) -> None:
         """The start still waits; extends its time-out. `systemctl status` shows `status`. Call it often."""
         now_s = self._clock.monotonic_s()
+        # Each extension counts from its arrival, so a third of it leaves room for two lost ones.
         if status != self._status or now_s - self._extended_s >= EXTEND_S / 3:
             self._status, self._extended_s = status, now_s
             self._send(f"EXTEND_TIMEOUT_USEC={round(EXTEND_S * 1e6)}\nSTATUS={_line(status)}")
@@ -68,6 +71,7 @@ class Notifier:
 
     def feed(self) -> None:
         """Feed the watchdog if due. Call it only while every required thread is alive."""
+        # The main loop calls this twice a second; the manager needs far fewer.
         if self._watchdog_s is not None and self._clock.monotonic_s() - self._fed_s >= self._watchdog_s:
             self._fed_s = self._clock.monotonic_s()
             self._send("WATCHDOG=1")
@@ -77,6 +81,7 @@ class Notifier:
             return
         try:
             self._socket.sendto(text.encode(), self._address)
+        # Lost on purpose: without the manager the daemon works the same.
         except OSError as error:
             _log.debug("the service manager did not get %s: %s", text.splitlines()[0], error)
 
@@ -92,10 +97,13 @@ def _watchdog_s(environ: Mapping[str, str], pid: int) -> float | None:
     """Interval of feeding: half of what the manager allows. None without a watchdog."""
     allowed = environ.get("WATCHDOG_USEC", "")
     meant_for = environ.get("WATCHDOG_PID", "")
+    # A forked helper inherits the variables; only the process named by the pid may feed.
     if not allowed.isdigit() or int(allowed) == 0 or (meant_for and meant_for != str(pid)):
         return None
+    # Microseconds, halved as sd_watchdog_enabled(3) recommends.
     return int(allowed) / 2e6
 
 
 def _line(text: str) -> str:
+    # A line break would begin another assignment of the protocol.
     return text.replace("\n", " ")

@@ -1,8 +1,7 @@
-"""Operations that commands request from a running daemon through its port.
+"""Work of the daemon, scheduled or requested by commands through the port, and its one-line summaries.
 
-They run like the jobs: with the same leadership and the same journal. A command through the port does, prints
-and returns the same as without a daemon. Each call blocks until it is done. Without the role for it,
-`NotFound` is raised, and the command does the work itself.
+A command through the port does, prints and returns the same as without a daemon. It uses the leadership and
+the journal of the jobs.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ _NAMED_MAX = 3
 """Maximum of topics with problems in a line; the document has all."""
 
 
+# --- Summaries: one line for the log, one document for the journal
 def summarize_archiving(report: ArchiveReport, topics: Sequence[TopicReport]) -> Summary:
     """Summary of a round, with the newest report of every topic, also of those that this round did not
     check.
@@ -49,13 +49,16 @@ def summarize_archiving(report: ArchiveReport, topics: Sequence[TopicReport]) ->
     noted = [item for item in topics if item.notes]
     parts += [f"{item.topic}: {'; '.join(dict.fromkeys(item.notes))}" for item in noted[:_NAMED_MAX]]
     parts += [f"and so of {len(noted) - _NAMED_MAX} more"] if len(noted) > _NAMED_MAX else []
+    # A halted topic needs an operator; a deferred one is tried again by the next round.
     outcome: Outcome = "wrong" if halted else "untold" if deferred else "fine"
     document = report.to_json() | {"topics": [dict(vars(item)) for item in topics]}
+    # A round of a new leader may only resolve what its predecessor left in the ledger.
     committed_only = report.rounds > 0 and not done
     return Summary(
         outcome,
         "; ".join(parts) or ("pending archives are resolved" if committed_only else "nothing was due"),
         document,
+        # Nothing was due: the tick runs every few seconds, so this is logged at `DEBUG`.
         idle=not report.rounds,
     )
 
@@ -117,6 +120,7 @@ def summarize_reconciling(report: ReconcileReport) -> Summary:
     parts += [f"not finished: {report.error}"] if report.error is not None else []
     outcome: Outcome = (
         "untold"
+        # Unknown first: topics that could not be read may have findings of any severity.
         if report.exit_code == UNKNOWN
         else "wrong"
         if any(item.severity == "error" for item in left)
@@ -162,9 +166,9 @@ def _named(items: Sequence[TopicReport]) -> str:
     return ", ".join([*named, *([f"{len(items) - _NAMED_MAX} more"] if len(items) > _NAMED_MAX else [])])
 
 
+# --- Scheduled work
 RUNS_MAX = 100
-"""Maximum of cleaning runs in a row, each of which ended at its limit. Each run takes a turn of its own, so
-archiving rounds can run in between."""
+"""Maximum of cleaning runs in a row, each of which ended at its limit."""
 
 
 class Backoff:
@@ -186,6 +190,7 @@ class Backoff:
     def failed(self) -> None:
         """A failure. One retry is due after the wait; further failures until then change nothing."""
         with self._lock:
+            # Failures before the retry are the same problem: they neither postpone it nor double its wait.
             if self._due_s is None:
                 self._waited_s = min(
                     self._first_s() if self._waited_s is None else 2 * self._waited_s, self._longest_s()
@@ -195,6 +200,7 @@ class Backoff:
     def succeeded(self) -> None:
         """A success: no retry is due, and the next failure waits `first_s`."""
         with self._lock:
+            # The waited time goes too, so the next failure begins with the first wait.
             self._waited_s = self._due_s = None
 
     def due(self) -> bool:
@@ -202,6 +208,7 @@ class Backoff:
         with self._lock:
             if self._due_s is None or self._clock.monotonic_s() < self._due_s:
                 return False
+            # Cleared before the retry: its failure must be able to schedule the next one.
             self._due_s = None
             return True
 
@@ -232,8 +239,11 @@ class Upkeep:
 
     def clean_up(self) -> None:
         """Reconcile, then clean; a run that ended at a limit is followed by another."""
+        # The vacuum deletes nothing of a topic in doubt, so doubts are resolved first where that is safe.
         self._cycles.run("reconcile", self.reconcile)
+        # Each run takes a turn of its own, so archiving rounds can run in between.
         for _ in range(RUNS_MAX):
+            # A run that raises must not repeat the answer of the one before it.
             self._more = False
             self._cycles.run("cleanup", self._clean)
             if not self._more:
@@ -248,6 +258,7 @@ class Upkeep:
             self._backoff.failed()
             raise
         self._numbers.reconciled(report)
+        # A safe finding that is left means that its repair failed or was refused for now.
         if report.error is not None or any(finding.safe for finding in report.left):
             self._backoff.failed()
         return summarize_reconciling(report)
@@ -256,6 +267,7 @@ class Upkeep:
         """Fast audit of all topics."""
         application = self._application()
         summary = summarize_audit(application.maintenance.audit(None, deep=False, progress=_log_progress))
+        # This thread is not the leader's; the poller may read the ledger at the same time.
         with self._reading_ledger():
             self._poller.set_oldest_required(application.oldest_required())
         return summary
@@ -269,6 +281,7 @@ class Upkeep:
         report = application.maintenance.cleaning(_log_progress).run()
         self._more = report.more
         self._numbers.cleaned(report)
+        # The vacuum has just computed it, so the poller need not load every table for it.
         self._poller.set_oldest_required(report.pin)
         application.checkpointer.run_if_due()
         return summarize_cleaning(report)
@@ -296,6 +309,7 @@ class Pace:
     @contextmanager
     def round(self) -> Iterator[Callable[[str], None]]:
         """Context of one round; yields the function that takes its lines of progress."""
+        # The begin counts as progress: otherwise the idle time before it would count as silence.
         self._moves(1)
         try:
             yield self._line
@@ -306,6 +320,7 @@ class Pace:
         """Raise `RetryLater` if a round runs and no round reported progress for `silence_max_s`."""
         with self._lock:
             silent_s = self._clock.monotonic_s() - self._moved_s
+            # Any progress counts for all: rounds that wait for their turn report none.
             if self._running and silent_s > silence_max_s:
                 raise RetryLater(
                     f"the round under way has made no progress for {silent_s:,.0f} s; see the checks and "
@@ -340,13 +355,15 @@ class Tick:
     def run(self) -> Summary:
         """Run one round. Raises as `ArchiveRun.run`."""
         with self._lock:
+            # `forget` may replace the object during the round; the next round then still checks every topic.
             polls = self._polls
         try:
             report = self._archive(polls)
             self._commits_s = sum(tried.seconds for tried in report.commits)
             return self.note(report)
         except (LeaseHeld, Deposed):
-            self.forget()  # the new leader changes the state that the reports describe
+            # The new leader changes the state that the reports describe.
+            self.forget()
             raise
 
     def note(self, report: ArchiveReport) -> Summary:
@@ -356,6 +373,7 @@ class Tick:
         topics = [topic.name for topic in self._settings().topics]
         with self._lock:
             self._reports |= report.topics
+            # Topics that were removed from the configuration are left out.
             known = [self._reports[name] for name in sorted(topics) if name in self._reports]
         return summarize_archiving(report, known)
 
@@ -400,6 +418,7 @@ class Tick:
             self._commits_s = 0.0
 
 
+# --- Requested work
 Progress = Callable[[str], None]
 
 _AUDIT_CODES = {"valid": FINE, "invalid": WRONG, "unknown": UNKNOWN}
@@ -449,6 +468,7 @@ class DaemonOperations:
         """
         application = self._open("archive")
         scope = None if topic is None else parse_scope(topic)
+        # A list, because `work` returns the summary to the journal and the report must reach the caller.
         reports = []
 
         def work() -> Summary:
@@ -456,10 +476,13 @@ class DaemonOperations:
             try:
                 reports.append(run.run(scope, everything=everything))
             finally:
+                # Also after an error, because the report has the commits that were tried before it.
                 self._numbers.archived(run.report)
                 self._journal.schemas_changed(run.report, self._cycles.now_us())
+            # The page must show this round too, not only scheduled ones.
             return self._tick.note(reports[0])
 
+        # Only a topic in the request can make it invalid input.
         self._cycles.attempt("tick", work, asked=topic is not None)
         return Done(reports[0].to_json(), reports[0].exit_code)
 
@@ -467,6 +490,7 @@ class DaemonOperations:
         """Document and exit code of `archiver clean`. Raises `LeaseHeld` and what `CleanRun.run` raises."""
         application = self._open("reconcile")
         if dry_run:
+            # A dry run changes nothing, so it is no cycle of the job.
             report = application.maintenance.cleaning(progress, dry_run=True).run(dry_run=True)
             return Done(report.to_json(), report.exit_code)
         reports = []
@@ -496,6 +520,7 @@ class DaemonOperations:
             self._numbers.reconciled(reports[0], whole=topic is None)
             return summarize_reconciling(reports[0])
 
+        # One topic is no proof for the others, so it must not appear as the newest reconciliation.
         self._cycles.attempt("reconcile" if topic is None else "repair", work, asked=topic is not None)
         if topic is not None:
             self._reconcile_soon()
@@ -523,10 +548,11 @@ class DaemonOperations:
         return Done(reports[0].to_json(), reports[0].exit_code)
 
     def audit(self, topic: str | None, progress: Progress, *, deep: bool = False) -> Done:
-        """Document and exit code of `archiver audit`. An audit of a part is not the daemon's verdict."""
+        """Document and exit code of `archiver audit`."""
         application = self._open(None)
         scope = None if topic is None else parse_scope(topic)
         progress("auditing")
+        # The audit of a part is no cycle: the page would show its verdict as that of the deployment.
         if scope is not None:
             document = application.maintenance.audit(scope, deep=deep, progress=progress)
         else:
@@ -539,11 +565,13 @@ class DaemonOperations:
         return Done(document, _AUDIT_CODES[str(document["verdict"])])
 
     def _open(self, role: str | None) -> Application:
+        # `NotFound` has its own status at the port: the command then does the work itself.
         if role is not None and role not in self._roles:
             raise NotFound(
                 f"this daemon has not the role {role}, it has {', '.join(sorted(self._roles))}; do it "
                 "by a command of its own"
             )
+        # Read once: the shutdown sets it to None in another thread.
         application = self._application()
         if application is None:
             raise RetryLater(

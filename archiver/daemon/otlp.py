@@ -1,8 +1,6 @@
 """Export of the daemon's metrics to an OpenTelemetry collector.
 
-Each export has the families, names and labels of `/metrics`. It runs in a thread of its own, so no other work
-waits for the collector. A failing collector costs one log line when that begins and one when it ends. Nothing
-is raised into the daemon.
+Each export has the families, names and labels of `/metrics`. Nothing is raised into the daemon.
 """
 
 from __future__ import annotations
@@ -58,7 +56,9 @@ class OtlpExport:
         self._failing = False
         self._thread: threading.Thread | None = None
         if self._settings is not None:
+            # In the constructor, so that missing packages end the start and not the first export.
             self._exporter = _exporter(self._settings)
+            # No other work waits for the collector. A daemon thread, because an export may hang at the end.
             self._thread = threading.Thread(
                 target=self._run, args=(self._settings,), name="otlp", daemon=True
             )
@@ -78,15 +78,18 @@ class OtlpExport:
                 why = self._sent(otlp.timeout)
             except Exception as error:  # noqa: BLE001 - the head of a loop that must not end
                 why = f"{type(error).__name__}: {error}"
+            # An export that the shutdown cut off is no news.
             if not self._done.is_set():
                 self._log_change(otlp.url, why)
             self._done.wait(otlp.interval)
 
     def _sent(self, timeout_s: float) -> str | None:
         """Export once; why it failed, or None."""
+        # The packages are an extra, so they are imported only with a configured collector.
         from opentelemetry.sdk.metrics.export import MetricExportResult
 
         data = metrics_data(self._families(), self._resource, self._started_ns, self._clock.now_us() * 1000)
+        # The result of the exporter has no reason; the library only logs it.
         with _CapturedLog() as captured:
             result = self._exporter.export(data, timeout_millis=timeout_s * 1000)
         return (
@@ -96,6 +99,7 @@ class OtlpExport:
         )
 
     def _log_change(self, url: str, why: str | None) -> None:
+        # One line when a failure begins and one when it ends, not one for each export.
         if why is not None and not self._failing:
             _log.warning(
                 "metrics do not reach the collector %s, and are sent again: %s",
@@ -108,10 +112,7 @@ class OtlpExport:
 
 
 class _CapturedLog(logging.Filter):
-    """Captures the messages of the library, which would fill the log at every failed export.
-
-    The first message says why; later ones report retries.
-    """
+    """Captures the messages of the library instead of logging them."""
 
     first = ""
 
@@ -123,7 +124,9 @@ class _CapturedLog(logging.Filter):
         logging.getLogger(LIBRARY).removeFilter(self)
 
     def filter(self, record: logging.LogRecord) -> bool:
+        # The first message says why; later ones report retries.
         self.first = self.first or record.getMessage()
+        # Drops the record: at every failed export the library would fill the log.
         return False
 
 
@@ -138,7 +141,7 @@ def _exporter(settings: OtlpSettings) -> Any:
             "stream-archiver[otlp], or take the key out"
         ) from error
     session = requests.Session()
-    # Else requests prefers the CA bundle of the environment to the configured one.
+    # Otherwise requests prefers the CA bundle of the environment to the configured one.
     session.trust_env = settings.ca_file is None
     session.hooks["response"] = [_no_redirect]
     return OTLPMetricExporter(
@@ -152,7 +155,8 @@ def _exporter(settings: OtlpSettings) -> Any:
 
 
 def _no_redirect(response: Any, *_: object, **__: object) -> None:
-    """Refuse redirects. The exporter counts every status below 400 as success and does not follow them."""
+    """Refuse redirects."""
+    # The exporter does not follow them, and counts every status below 400 as success.
     if response.is_redirect:
         raise OSError(f"it redirects to {response.headers['location']}; name that as the endpoint")
 
@@ -192,7 +196,7 @@ def _metric(family: Family, began_ns: int, now_ns: int) -> Metric:
     if family.spread is not None:
         spread = family.spread
         counts, bounds = list(spread.counts), list(spread.bounds)
-        # minimum and maximum are not kept; the format allows that, the types of the library do not
+        # Minimum and maximum are not kept. The format allows that; the types of the library do not.
         unknown: Any = None
         point = HistogramDataPoint(
             {}, began_ns, now_ns, sum(counts), spread.total, counts, bounds, unknown, unknown
@@ -202,6 +206,7 @@ def _metric(family: Family, began_ns: int, now_ns: int) -> Metric:
     points = [
         NumberDataPoint(
             dict(zip(described.labels, labels, strict=True)),
+            # A cumulative sum needs its start; a gauge has none.
             began_ns if counts_up else 0,
             now_ns,
             float(value),

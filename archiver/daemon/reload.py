@@ -1,7 +1,6 @@
 """Plan of a configuration reload: which keys apply at once and which need a restart. Pure.
 
-The planned settings are as consistent as settings from one file. The value of a refused key is never shown,
-because it may be a secret.
+The planned settings are as consistent as settings from one file.
 """
 
 from __future__ import annotations
@@ -100,6 +99,7 @@ def plan_reload(old: Settings, new: Settings, existing: Mapping[str, int] | None
         for key in APPLIED
         if key.startswith("daemon.")
     }
+    # `model_copy` does not validate, so `_check` repeats the rules that span several groups.
     settings = old.model_copy(
         update={
             "archive": new.archive,
@@ -110,11 +110,14 @@ def plan_reload(old: Settings, new: Settings, existing: Mapping[str, int] | None
     )
     _check(settings)
     changes = _changes(old, new)
+    # Without its value, which may be a secret.
     refused = [Refused(change.key, RESTART) for change in changes if not _is_applied(change.key)]
+    # The changes against the planned settings, so refused keys do not appear as applied.
     return Reload(settings, tuple(_changes(old, settings)), (*refused, *refused_topics))
 
 
 def _is_applied(key: str) -> bool:
+    # With the separator: `daemon.retry_max` must not match `daemon.retry_max_other`.
     return any(key == name or key.startswith((name + ".", name + "[")) for name in APPLIED)
 
 
@@ -126,11 +129,13 @@ def _topics(
     refused: list[Refused] = []
     for topic in new.topics:
         before, accepted, here = old.topic(topic.name), topic, f"topics.{topic.name}"
+        # The log decides. The settings in force may have been wrong from the start, and are then corrected.
         known = existing.get(topic.name, topic.partitions if before is None else before.partitions)
         if topic.partitions != known:
             refused.append(Refused(f"{here}.partitions", _other_partitions(known, topic.partitions)))
             accepted = accepted.model_copy(update={"partitions": known})
         catalog = topic.archive.catalog
+        # Catalogs are not reloaded, so this process has no adapter for a new one.
         if catalog is not None and old.catalog(catalog) is None:
             if before is None:
                 refused.append(Refused(here, f"its catalog {catalog} is new: {RESTART}"))
@@ -138,6 +143,7 @@ def _topics(
             refused.append(Refused(f"{here}.archive", f"the catalog {catalog} is new: {RESTART}"))
             accepted = accepted.model_copy(update={"archive": before.archive})
         topics.append(accepted)
+    # Sources are not reloaded and would continue to append to the removed topic.
     read_into = {source.files.topic for source in old.sources if source.files is not None}
     for topic in old.topics:
         if topic.name in read_into and new.topic(topic.name) is None:
@@ -147,16 +153,19 @@ def _topics(
 
 
 def _other_partitions(known: int, requested: int) -> str:
-    """Why a topic keeps its partitions, and what to do. A restart would halt the topic."""
+    """Why a topic keeps its partitions, and what to do."""
+    # A restart is no advice here: it would halt the topic.
     if requested < known:
         return f"the topic has {known}, and their number is never lowered; set `partitions: {known}`"
     return f"the topic has {known}, and their number cannot be raised yet; set `partitions: {known}`"
 
 
 def _check(settings: Settings) -> None:
+    # Each file was valid alone. The mix may give one table to a new topic and to an old one.
     tables: dict[tuple[str, str], str] = {}
     for topic in settings.topics:
         if topic.archive.catalog is not None and topic.archive.table is not None:
+            # Some catalogs ignore case in names, so names that differ only in case count as one table.
             owner = tables.setdefault((topic.archive.catalog, topic.archive.table.casefold()), topic.name)
             if owner != topic.name:
                 raise ConfigInvalid(
@@ -174,6 +183,7 @@ def _changes(old: Settings, new: Settings) -> list[Change]:
         if group != "topics":
             found += _differences(getattr(old, group), getattr(new, group), group)
     before, after = ({topic.name: topic for topic in settings.topics} for settings in (old, new))
+    # Removed topics come last; the others keep the order of the file.
     for name in [*after, *(name for name in before if name not in after)]:
         here = f"topics.{name}"
         if name in before and name in after:
@@ -191,6 +201,7 @@ def _differences(old: object, new: object, key: str) -> list[Change]:
     return [
         Change(name, _shown(before, name), _shown(after, name))
         for name in keys
+        # Secrets are compared by value, but shown as `(secret)`.
         if _plain(before.get(name)) != _plain(after.get(name))
     ]
 
@@ -198,6 +209,7 @@ def _differences(old: object, new: object, key: str) -> list[Change]:
 def _leaves(value: object, key: str) -> Iterator[tuple[str, object]]:
     """Every leaf below `value`, with its key."""
     if isinstance(value, BaseModel):
+        # Extra keys of a model are settings too: a catalog passes them to its library.
         for name in [*type(value).model_fields, *(value.__pydantic_extra__ or {})]:
             yield from _leaves(getattr(value, name), f"{key}.{name}")
     elif isinstance(value, dict):
@@ -205,6 +217,7 @@ def _leaves(value: object, key: str) -> Iterator[tuple[str, object]]:
             yield from _leaves(item, f"{key}.{name}")
     elif isinstance(value, tuple) and any(isinstance(item, BaseModel) for item in value):
         for position, item in enumerate(value):
+            # By name where there is one: an inserted item would otherwise change the keys of all later ones.
             own = getattr(item, "name", None)
             yield from _leaves(item, f"{key}[{position}]" if own is None else f"{key}.{own}")
     else:

@@ -1,5 +1,4 @@
-"""Resources of a daemon: application, intake writer, sources and administration token, opened in order with
-retries.
+"""Opens the resources of a daemon in order, with retries: application, token, intake writer and sources.
 
 The start waits for missing resources, such as a folder that is not mounted yet or a metadata store that is
 being restored. Only missing rights on a first start end it, after `DENIED_S`.
@@ -41,8 +40,9 @@ from intake.write.writer import IntakeWriter
 _log = logging.getLogger(__name__)
 
 FIRST_WAIT_S = 0.1
+# The program that prepares a volume may still be setting its owner.
 DENIED_S = 5.0
-"""Time for which missing rights are tolerated: what prepares a volume may still be setting its owner."""
+"""Time for which missing rights are tolerated."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +84,14 @@ class Opening:
             error = self._once()
             if error is None:
                 return True
+            # Another error in between means that the place changes, so the time starts again.
             if not isinstance(error, NotPermitted):
                 denied_s = 0.0
             elif denied_s >= DENIED_S:
                 raise error
             stop.wait(wait_s)
             denied_s += wait_s
+            # Exponential backoff; `stop` ends the wait at once.
             wait_s = min(2 * wait_s, self._retry_max_s)
         return False
 
@@ -100,9 +102,12 @@ class Opening:
                 step.take()
             except Exception as error:  # noqa: BLE001 - the head of the start: only a request to stop ends it
                 self._failed(step.name, error)
+                # A retry repeats every step: a store that was remounted is another one for what is already
+                # open.
                 self._undo()
                 return error
             self._journal.checked(step.name, None, self._clock.now_us())
+        # Only if something was missing; an ordinary start needs no line.
         if self._logged:
             _log.info("what was missing at the start is there")
         return None
@@ -111,6 +116,7 @@ class Opening:
         expected = isinstance(error, ArchiverError)
         why = str(error) if expected else f"an unexpected error: {type(error).__name__}: {error}"
         self._journal.checked(name, why, self._clock.now_us())
+        # One line for each new reason, not one for each attempt.
         if why != self._logged:
             self._logged = why
             _log.warning("waiting for %s: %s", name, why, exc_info=None if expected else error)
@@ -161,6 +167,7 @@ class Resources:
             else []
         )
         return [
+            # The checks come first: opening creates what is absent, below a mount point too.
             Step("objects", self._check_data),
             Step("metadata", self._check_metadata),
             Step("deployment", self._open_application),
@@ -169,16 +176,19 @@ class Resources:
 
     def undo(self) -> None:
         """Close what is open, before the steps are repeated."""
+        # They are not started before all steps are taken, so there is nothing to stop.
         self.sources, self.mirrors = None, ()
         writer, self.writer = self.writer, None
         application, self.application = self.application, None
         if writer is not None:
+            # Before the application, whose log and store it writes to.
             self._close_writer(writer)
         if application is not None:
             application.close()
 
     def close_intake(self) -> None:
         """Stop intake; accepted records are written and acknowledged within `intake.close_timeout`."""
+        # All begin to stop before the first wait, so that the waits overlap.
         for mirror in self.mirrors:
             mirror.begin_to_stop()
         if self.sources is not None:
@@ -193,6 +203,7 @@ class Resources:
         before.
         """
         if self.application is not None:
+            # Waits for the current turn. Resigning first lets the next leader start while this one closes.
             self.application.leadership.resign()
             self.application.close()
             self.application.archiving.abandon_spark()
@@ -209,10 +220,12 @@ class Resources:
             check_metadata_place(self._metadata_path(), open_store(StorePlace.of(self._settings().data)))
 
     def _open_application(self) -> None:
+        # A daemon without both roles gives the lease back after each turn, so that another one can work.
         settings, holding = self._settings(), self._roles >= {"archive", "reconcile"}
         self.application = Application(
             settings, self._environ, self._clock, self._ids, lasting=True, holding=holding
         )
+        # Cached properties are not safe for threads, so they are created before the jobs start.
         self.application.warm()
         if settings.http.admin_token is None:
             self.token = ensure_token(token_path(self._metadata_path()), self._ids)
@@ -221,6 +234,7 @@ class Resources:
     def _open_writer(self) -> None:
         assert self.application is not None, "an earlier step opens it"
         application, intake = self.application, self._settings().intake
+        # A wrong clock would give records wrong times, and an ingest time in the log raises all later ones.
         check_start_clock(
             application.objects, self._clock, application.sequencer.fold.newest_us, intake.clock_skew_max
         )
@@ -240,6 +254,7 @@ class Resources:
             settings.daemon.watch_interval,
             judge=self.application.intake.validation,
         )
+        # A Kafka source connects in its own thread, so an absent cluster does not hold back the start.
         self.mirrors = tuple(
             self._mirror(source.kafka) for source in settings.sources if source.kafka is not None
         )
@@ -272,6 +287,7 @@ class Resources:
         try:
             writer.close()
         except ArchiverError as error:
+            # The shutdown continues: records without an acknowledgement are sent again by their producers.
             _log.warning("%s", error)
 
     def _metadata_path(self) -> Path:

@@ -48,8 +48,11 @@ class Schedule:
         self._runs = {job.name: _Run(job) for job in jobs}
         self._intervals = {job.name: job.interval_s for job in jobs}
         self._scheduler = BlockingScheduler(
+            # One thread per job: a long cleaning must not delay a tick or the watch.
             executors={"default": ThreadPoolExecutor(max(1, len(jobs)))},
+            # One run for all missed ones, never two at a time, and a late run is not dropped.
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
+            # Otherwise apscheduler needs the local time zone, and a change of daylight saving shifts runs.
             timezone=UTC,
         )
         self._thread = threading.Thread(target=self._scheduler.start, name="schedule", daemon=True)
@@ -60,6 +63,7 @@ class Schedule:
         now = self._now()
         for run in self._runs.values():
             job, interval_s = run.job, self._intervals[run.job.name]
+            # None pauses the job in apscheduler until `soon` sets a time.
             first = None if interval_s is None else now + timedelta(seconds=min(job.first_s, interval_s))
             seconds = UNASKED_S if interval_s is None else interval_s
             self._scheduler.add_job(
@@ -70,6 +74,7 @@ class Schedule:
     def soon(self, name: str) -> None:
         """Run the job at once, or once more after its current run. Ignores a name without a job."""
         run = self._runs.get(name)
+        # `again` under the lock of the run: it either repeats, or it has ended and is scheduled here.
         if run is None or self._stopped or self._thread.ident is None or run.again():
             return
         try:
@@ -79,6 +84,7 @@ class Schedule:
 
     def every(self, name: str, interval_s: float) -> None:
         """Change the interval of the job. Ignores a name without a job."""
+        # A reload names the jobs of all roles. A job without interval runs only on request.
         if self._intervals.get(name) is None or self._stopped:
             return
         self._intervals[name] = interval_s
@@ -94,6 +100,7 @@ class Schedule:
         """Whether jobs start when they are due; true also before the start and after a stop."""
         if self._stopped or self._thread.ident is None:
             return True
+        # apscheduler moves the due time when it submits a job, so an old due time means that it is stuck.
         latest = self._now() - timedelta(seconds=OVERDUE_S)
         due = (job.next_run_time for job in self._scheduler.get_jobs())
         return self._thread.is_alive() and not any(time is not None and time < latest for time in due)
@@ -108,9 +115,11 @@ class Schedule:
         if self._stopped:
             return
         self._stopped = True
+        # First the runs: a job that apscheduler submits at this moment must not begin.
         for run in self._runs.values():
             run.end()
         if self._scheduler.running:
+            # Without waiting: `wait` has a time limit, the scheduler has none.
             self._scheduler.shutdown(wait=False)
 
     def wait(self, timeout_s: float) -> bool:
@@ -142,6 +151,7 @@ class _Run:
     def again(self) -> bool:
         """Request one more run after the current one; False if none is active."""
         with self._lock:
+            # Read and set under one lock: the run cannot end in between and lose the request.
             self._again = self.running
             return self._again
 
@@ -162,6 +172,7 @@ class _Run:
 
     def _begins(self) -> bool:
         with self._lock:
+            # What was requested before the begin is served by this run.
             self._again = False
             if self._ended:
                 return False
@@ -169,10 +180,8 @@ class _Run:
             return True
 
     def _ends(self) -> bool:
-        """End the run; whether one more was requested.
-
-        Both under one lock: a request between two steps would be lost.
-        """
+        """End the run; whether one more was requested."""
         with self._lock:
+            # Both under one lock: a request between the two steps would be lost.
             self.idle.set()
             return self._again

@@ -1,7 +1,6 @@
 """Newest status of topics, logs and leadership, for the status page and the metrics.
 
-Readers of it touch no dependency. It must never be used to decide anything about data: it is as old as the
-last poll.
+Readers of it touch no dependency. It is as old as the last poll, so no decision about data may depend on it.
 """
 
 from __future__ import annotations
@@ -40,6 +39,7 @@ class StatusPoller:
         self._numbers = numbers
         self._clock = clock
         self._owner = owner
+        # Replaced as a whole, never changed, so readers need no lock.
         self._snapshot = StatusSnapshot()
 
     @property
@@ -49,6 +49,7 @@ class StatusPoller:
 
     def set_oldest_required(self, oldest: OldestRequired | None) -> None:
         """Oldest required intake file, as found by a cleaning or an audit; None if no file is required."""
+        # A poll in another thread may replace the snapshot in between; the next cleaning sets this again.
         self._snapshot = replace(self._snapshot, pin=oldest, pin_known=True)
 
     def poll(
@@ -72,8 +73,10 @@ class StatusPoller:
             archive=application.settings.archive,
             skew_max_s=application.settings.intake.clock_skew_max,
         )
+        # By the monotonic clock: a wall clock that is set would shift the line on the page.
         self.history.add(report, self._clock.monotonic_s())
         leader = application.leadership.holder()
+        # The poll reads no table, so it keeps the oldest required intake file of the last cleaning or audit.
         before = self._snapshot
         self._snapshot = StatusSnapshot(report, leader, ledger.epoch, before.pin, before.pin_known)
         logs = {
@@ -96,14 +99,13 @@ class StatusPoller:
         )
 
     def _ledger(self, application: Application) -> LedgerFold:
-        """Read the control log and report its epoch to the leadership.
-
-        The leadership stands down at a newer epoch or an unreadable log, even with a valid lease (rule L4).
-        """
+        """Read the control log and report its epoch to the leadership."""
         try:
             ledger = application.ledger()
         except ArchiverError:
+            # The leadership stands down if this lasts for `daemon.confirm_max` (rule L4).
             application.leadership.unheard()
             raise
+        # A newer epoch deposes this leader, even while its lease is valid (rule L4).
         application.leadership.heard(ledger.epoch)
         return ledger

@@ -1,10 +1,8 @@
-"""Checks before the start: do the folders of a deployment exist, and may this user write there?
+"""Checks of data folder, bucket and metadata store, before a start and for the command that checks them.
 
 An absent folder may be one that is not mounted yet. Creating it would start a second deployment below the
 mount point. So a daemon creates only the last part of the data folder's path and the metadata database. It
-creates each only while the other shows no earlier deployment. Missing rights are `NotPermitted` on such a
-first start. With an earlier deployment they are `RetryLater`, because an unmounted mount point may be a
-folder of root.
+creates each only while the other shows no earlier deployment.
 """
 
 from __future__ import annotations
@@ -32,10 +30,12 @@ from archiver.runtime.errors import ArchiverError, NotPermitted, OutcomeUnknown,
 from archiver.runtime.ids import IdSource
 from archiver.runtime.text import counted
 
+# A command waits for the answer, so a store that is away must not be retried for minutes.
 TRIES_MAX = 2
 LOGS = ("intake", "control")
 
 
+# --- Results for the command
 def check_data(settings: Settings, ids: IdSource, *, probe: bool) -> Checked:
     """Check the data folder or bucket."""
     place = _place(settings)
@@ -59,10 +59,12 @@ def _place(settings: Settings) -> StorePlace:
 
 
 def _verdict(error: ArchiverError) -> CheckStatus:
+    # An absent store proves nothing about the configuration.
     return CheckStatus.UNKNOWN if isinstance(error, RetryLater | OutcomeUnknown) else CheckStatus.WRONG
 
 
 def _of_data(settings: Settings, place: StorePlace, ids: IdSource, probe: bool) -> Iterator[CheckResult]:
+    # The name of the check in progress: the handler below uses it for an error of any step.
     check = "reachable"
     try:
         store = open_store(place)
@@ -83,6 +85,7 @@ def _of_data(settings: Settings, place: StorePlace, ids: IdSource, probe: bool) 
         yield CheckResult(
             check, CheckStatus.NOTE, "it belongs to no cluster yet; the first start writes cluster.json"
         )
+    # A probe would write into the folder of another cluster, so it ends here.
     elif identity.name != settings.cluster:
         why = (
             f"it belongs to cluster {identity.name!r}; correct `cluster`, or give this cluster a "
@@ -93,6 +96,7 @@ def _of_data(settings: Settings, place: StorePlace, ids: IdSource, probe: bool) 
     else:
         yield CheckResult(check, CheckStatus.FINE, f"it belongs to cluster {identity.name}")
     if probe:
+        # A random key, so that two checks at once do not see each other's object.
         yield from _probed(store, store_probe_key(f"Archiver_Probe_{ids.random_bytes(8).hex()}"))
 
 
@@ -101,14 +105,17 @@ def _probed(store: ObjectStore, key: str) -> Iterator[CheckResult]:
     check = "conditional create"
     try:
         store.create(key, PROBE)
+        # Some stores ignore the condition of a create and overwrite, which would lose data.
         check_new_object(store, key)
         created = CheckResult(
             check, CheckStatus.FINE, "an object was created, and a second one under its key was refused"
         )
     except ArchiverError as error:
         created = CheckResult(check, _verdict(error), str(error))
+    # A create that seemed to fail may have stored the object, so it is deleted after any error.
     finally:
         removal = _removed(store, key)
+    # After the removal: a generator that is not read to its end must leave no object.
     yield created
     yield removal
 
@@ -116,6 +123,7 @@ def _probed(store: ObjectStore, key: str) -> Iterator[CheckResult]:
 def _removed(store: ObjectStore, key: str) -> CheckResult:
     try:
         store.delete(key)
+        # A versioned or locked bucket may answer a delete and keep the object.
         if store.info(key) is None:
             return CheckResult("removal", CheckStatus.FINE, "the object was deleted")
         why = "it is still there after its deletion"
@@ -136,12 +144,14 @@ def _of_sqlite(settings: Settings, sqlite: SqliteSettings) -> Iterator[CheckResu
             return
         found = tails(sqlite.path, sqlite.busy_timeout)
         yield CheckResult("reachable", CheckStatus.FINE, f"it can be read, {_lengths(found)}")
+        # After reading: a database that can be read may still be read-only.
         check_database_rights(sqlite.path)
     except ArchiverError as error:
         yield CheckResult("reachable", _verdict(error), str(error))
 
 
 def _of_etcd(etcd: EtcdSettings, clock: Clock, probe: bool) -> Iterator[CheckResult]:
+    # The client of etcd is imported only where it is configured.
     from archiver.log.open import EtcdCheck
 
     check = "state folder"
@@ -172,9 +182,11 @@ def _lengths(found: Mapping[str, int]) -> str:
     return f"with {' and '.join(lengths)} so far" if lengths else "without any log yet"
 
 
+# --- Errors for the start of the daemon
 TAIL_MARKERS = (".intake.tail", ".control.tail")
 """Suffixes of the tail markers, which record how far a log reached."""
 
+# Read-only mounts count as missing rights: the remedy is the same.
 _DENIED = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
 
 
@@ -183,6 +195,7 @@ def check_data_place(store: ObjectStore, metadata: Path) -> None:
 
     `metadata` is the file that exists if there were earlier runs.
     """
+    # A bucket is never created, and it cannot be an unmounted folder.
     if not isinstance(store, LocalObjectStore):
         return
     for path in (store.root, metadata):
@@ -191,11 +204,13 @@ def check_data_place(store: ObjectStore, metadata: Path) -> None:
     if store.root.is_dir():
         _check_may_write(store.root, "data.uri", known)
         return
+    # Creating the folder would begin a second, empty deployment with the old log.
     if known:
         raise RetryLater(
             f"the data folder {store.root} does not exist, but the metadata store {metadata} does: "
             "mount it, or bring it back"
         )
+    # Only the last part of the path is created: a missing parent is probably a missing mount.
     if not store.root.parent.is_dir():
         raise RetryLater(
             f"the data folder {store.root} does not exist, nor does {store.root.parent}: mount it, or "
@@ -211,11 +226,10 @@ def earlier_trace(metadata: MetadataSettings) -> Path:
 
 
 def check_database_rights(path: Path) -> None:
-    """Raise `NotPermitted` if this user may not write the metadata database or its folder.
-
-    SQLite writes its write-ahead log into that folder.
-    """
+    """Raise `NotPermitted` if this user may not write the metadata database or its folder."""
+    # The folder too, because SQLite creates its write-ahead log there.
     for place in (path.parent, path):
+        # By the effective user where the system can: a service may run under another real user.
         if not os.access(place, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
             why = (
                 f"the user {_user()} may not write {place} (metadata.sqlite.path); give it that right "
@@ -239,6 +253,7 @@ def check_state_folder(folder: Path) -> None:
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
+        # Gives the error with the name of the user and the remedy, if that is the reason.
         if error.errno in _DENIED and folder.parent.is_dir():
             _check_may_write(folder.parent, "metadata.etcd.state", known=False)
         raise RetryLater(
@@ -262,6 +277,7 @@ def check_metadata_place(metadata: Path, store: ObjectStore) -> None:
         (path for suffix in TAIL_MARKERS if (path := metadata.with_name(metadata.name + suffix)).exists()),
         None,
     )
+    # A new database would give offsets and epochs a second time.
     if marker is not None:
         raise RetryLater(
             f"the metadata store {metadata} does not exist, but {marker} says that it did: bring it back"
@@ -284,6 +300,7 @@ def _check_may_write(folder: Path, setting: str, known: bool) -> None:
         f"the user {_user()} may not write in the folder {folder} ({setting}); give it that right (chown, "
         "chmod), or set another folder"
     )
+    # An unmounted mount point may be a folder of root, so with an earlier deployment the start waits.
     raise RetryLater(why) if known else NotPermitted(why)
 
 
@@ -292,6 +309,7 @@ def _check_may_search(path: Path) -> None:
     there.
     """
     try:
+        # `exists` returns False for absent paths, but raises if a folder above may not be searched.
         path.exists()
     except PermissionError as error:
         why = (

@@ -26,6 +26,7 @@ from archiver.status.journal import Journal
 
 _log = logging.getLogger(__name__)
 
+# The check starts a JVM.
 JAVA_AGAIN_S = 60.0
 """Time for which a found Java is not checked again; the check takes 0.1 s of a core."""
 
@@ -49,22 +50,27 @@ class Dependencies:
     def questions(self, application: Application) -> dict[str, Question]:
         """Questions by the name of the dependency."""
         found: dict[str, Question] = {
+            # The smallest request to the metadata store: reading a number.
             "metadata": application.intake_log.tail,
             "objects": lambda: _check_objects(application),
+            # Must run also while no records arrive: an open transaction holds archiving back.
             "clock": application.intake.end_overdue,
         }
         if self._roles & {"archive", "reconcile"}:
             for name, table in _catalogs(application.settings).items():
+                # The defaults bind the values of this iteration; the loop variables change.
                 found[f"catalog {name}"] = lambda name=name, table=table: _check_catalog(
                     application, name, table
                 )  # type: ignore[misc]
         if "archive" in self._roles and application.settings.spark.remote is None:
             found["java"] = lambda: self._check_java(application)
+            # Asking must not start a JVM, so an absent session has no question.
             if application.archiving.spark_runs:
                 found["spark"] = application.archiving.ask_spark
         return found
 
     def _check_java(self, application: Application) -> None:
+        # A running JVM proves that Java is there.
         if application.archiving.spark_runs or self._clock.monotonic_s() < self._java_until_s:
             return
         require_java(self._environ)
@@ -72,6 +78,7 @@ class Dependencies:
 
 
 def _check_objects(application: Application) -> None:
+    # An unmounted mount point is an empty folder that can be read, so only the identity proves the place.
     found = read_cluster(application.objects)
     if found is None:
         raise RetryLater(
@@ -90,6 +97,8 @@ def _catalogs(settings: Settings) -> dict[str, str]:
     found: dict[str, str] = {}
     for topic in settings.topics:
         if topic.archive.catalog is not None and topic.archive.table is not None:
+            # One table is enough: the question is whether the catalog answers, not whether its tables are
+            # right.
             found.setdefault(topic.archive.catalog, topic.archive.table)
     return found
 
@@ -138,6 +147,7 @@ class Watch:
 
     def run(self) -> Summary:
         """One run."""
+        # Before the answers are recorded, to report which dependencies are back.
         before = {check.name: check.ok for check in self._journal.checks()}
         answers = self._ask()
         now_us = self._clock.now_us()
@@ -146,6 +156,7 @@ class Watch:
         missing = [
             f"{name} does not answer: {why}" for name, why in answers.items() if why is not None
         ] + self._run_follow_up()
+        # All of them are asked again by the next run, so no operator is needed yet.
         if missing:
             return Summary("untold", "; ".join(missing))
         back = sorted(name for name in answers if before.get(name) is False)
@@ -165,10 +176,12 @@ class Watch:
         """Problems to report."""
         if self._follow_up is None or self._follow_up_thread is None:
             return []
+        # Ignored while an earlier step runs; then this run waits for that step.
         self._follow_up_thread.begin(self._step)
         if not self._follow_up_thread.ended(self._follow_up.within_s):
             self._follow_up.late()
             return [f"{self._follow_up.what} has not ended within {self._follow_up.within_s:g} s"]
+        # The step has ended, so its thread does not write this field at the moment.
         error, self._raised = self._raised, None
         if error is not None:
             raise error
@@ -176,7 +189,8 @@ class Watch:
 
     def _step(self) -> None:
         assert self._follow_up is not None
-        self._raised = None  # drops the error of a step that ended too late for its run
+        # Drops the error of a step that ended too late for its run.
+        self._raised = None
         try:
             self._follow_up.step()
         except Exception as error:  # noqa: BLE001 - the thread of the run raises it
@@ -185,6 +199,7 @@ class Watch:
     def _ask(self) -> dict[str, str | None]:
         """Per dependency why it does not answer, None if it does."""
         questions = self._questions()
+        # After a reload, or when the Spark session ended; a stale failure would keep `/readyz` red.
         for name in self._askers.keys() - questions.keys():
             self._askers.pop(name).close()
             self._journal.unchecked(name)
@@ -192,7 +207,7 @@ class Watch:
             if name not in self._askers:
                 self._askers[name] = _Asker(name)
             self._askers[name].begin(question)
-        # one deadline for all: the questions run at the same time
+        # One deadline for all: the questions run at the same time.
         deadline_s = self._clock.monotonic_s() + self._timeout_s
         return {
             name: self._askers[name].answer(max(0.0, deadline_s - self._clock.monotonic_s()), self._timeout_s)
@@ -207,6 +222,7 @@ class _Asker:
         self._name = name
         self._queue: SimpleQueue[Question | None] = SimpleQueue()
         self._answered = threading.Event()
+        # Free at the beginning, so that the first question is accepted.
         self._answered.set()
         self._why: str | None = None
         self._thread = threading.Thread(target=self._run, name=f"watch-{name}", daemon=True)
@@ -214,6 +230,7 @@ class _Asker:
 
     def begin(self, question: Question) -> None:
         """Ask, unless the last question is still open."""
+        # A dependency that hangs must not collect questions: each would run after it answers.
         if self._answered.is_set():
             self._answered.clear()
             self._queue.put(question)
@@ -230,11 +247,13 @@ class _Asker:
 
     def close(self) -> None:
         """End the thread; waits for it unless its question is still open."""
+        # A hanging thread reads this later, or ends with the process.
         self._queue.put(None)
         if self._answered.is_set():
             self._thread.join()
 
     def _run(self) -> None:
+        # The event is set last, so a reader that sees it also sees the answer.
         while (question := self._queue.get()) is not None:
             try:
                 question()
