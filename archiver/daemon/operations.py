@@ -565,7 +565,7 @@ class DaemonOperations:
         return Done(document, _AUDIT_CODES[str(document["verdict"])])
 
     def _open(self, role: str | None) -> Application:
-        # `NotFound` has its own status at the port: the command then does the work itself.
+        # The port refuses this with 409 before, and the command then does the work itself.
         if role is not None and role not in self._roles:
             raise NotFound(
                 f"this daemon has not the role {role}, it has {', '.join(sorted(self._roles))}; do it "

@@ -2,8 +2,7 @@
 reload.
 
 A request needs the token, which no answer repeats. Work runs in a thread of its own and continues if the
-client leaves. The answer is a stream of lines. `UNDER_WAY_MAX` bounds open requests, separately for work,
-status and reloads: work that hangs must not block the other two. `LINES_MAX` bounds unread lines of progress.
+client leaves. The answer is a stream of lines.
 """
 
 from __future__ import annotations
@@ -32,8 +31,11 @@ _log = logging.getLogger(__name__)
 
 ALIVE_S = 3.0
 """Interval of `alive` lines; the protocol promises one every five seconds."""
+# Open requests of each kind: work, status and reloads.
 UNDER_WAY_MAX = 8
+# Unread lines of progress of one request: a client that does not read must not cost memory.
 LINES_MAX = 1000
+# A body has a few short fields.
 BODY_BYTES_MAX = 64 * 1024
 
 
@@ -52,6 +54,7 @@ class Administration:
         try:
             line = await output.last()
         except asyncio.CancelledError:
+            # The server cancels open requests at the end of its grace.
             raise refusal(503, "the daemon stops", close=True) from None
         error = line.get("error")
         if error is not None:
@@ -129,9 +132,12 @@ class Administration:
 
     async def _parameters(self, request: Request, name: str, role: str | None) -> dict[str, Any]:
         """Values of the optional fields of the body; refuses a missing token or role."""
+        # First, so that nothing of the daemon is visible without the token.
         self._authorize(request)
         if role is not None and role not in self._context.roles:
+            # A status of its own: the command then does the work itself.
             raise refusal(409, f"this daemon has not the role {role}")
+        # Before the body is read; the operation checks again, because the state may change.
         if (state := self._context.journal.state) != "serving":
             raise refusal(
                 503, f"the daemon is {state}; /readyz says why", retry_after_s=self._context.http.retry_after
@@ -148,6 +154,7 @@ class Administration:
         return parse_body(body, ADMIN_FIELDS[name])
 
     def _begin(self, name: str, work: Callable[[Progress], Done]) -> _Output:
+        # Counted in the handler and released by the thread, which outlives the request.
         kind = _kind(name)
         with self._lock:
             if self._under_way[kind] >= UNDER_WAY_MAX:
@@ -184,6 +191,7 @@ class Administration:
 
 def _kind(name: str) -> str:
     """Limit that counts a request: status and reload have limits of their own."""
+    # Work that hangs on a catalog must not block the commands that show why.
     return name if name in ("status", "reload") else "work"
 
 
@@ -195,6 +203,7 @@ class _Output:
         self._lock = threading.Lock()
         self._lines: deque[str] = deque(maxlen=LINES_MAX)
         self._last: dict[str, Any] | None = None
+        # Only the event loop may touch it; threads set it by `_wake`.
         self._changed = asyncio.Event()
 
     def progress(self, text: str) -> None:
@@ -206,6 +215,7 @@ class _Output:
     def end(self, last: dict[str, Any]) -> None:
         """End with this last line."""
         with self._lock:
+            # Reports quote errors of libraries, which may carry a secret.
             self._last = redacted_document(last)
         self._wake()
 
@@ -221,6 +231,7 @@ class _Output:
             await asyncio.wait_for(self._changed.wait(), ALIVE_S)
         except TimeoutError:
             pass
+        # Cleared before the lines are read: a line added in between wakes the next call.
         self._changed.clear()
         with self._lock:
             lines = list(self._lines)
@@ -242,6 +253,7 @@ class _Lines(Response):
 
     def __init__(self, output: _Output) -> None:
         super().__init__()
+        # The base class sets it for an empty body; the length of a stream is unknown.
         del self.headers["content-length"]
         self._output = output
 
@@ -252,12 +264,14 @@ class _Lines(Response):
             while last is None:
                 lines, last = await self._output.next()
                 documents: list[dict[str, Any]] = [{"progress": line} for line in lines]
+                # A proxy or a client may end a silent connection.
                 if last is None and not lines:
                     documents.append({"alive": True})
                 await send(
                     {"type": "http.response.body", "body": b"".join(map(_line, documents)), "more_body": True}
                 )
         except asyncio.CancelledError:
+            # The work continues in its thread, and its outcome is not known here.
             last = _error_line(
                 OutcomeUnknown("the daemon stops; see `archiver status` for whether the work was finished")
             )
@@ -266,6 +280,7 @@ class _Lines(Response):
 
 def _line(document: dict[str, Any]) -> bytes:
     return (
+        # A lone surrogate in a name cannot be encoded in UTF-8; the line must not fail for it.
         json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
         + b"\n"
     )

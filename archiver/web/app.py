@@ -1,8 +1,6 @@
 """Web application of the port: routes, health, status page and metrics, and the checks of all requests.
 
-Each answer names the cluster and forbids caching and framing. A request of another origin is refused. So is
-one whose Host is a name that an attacker could resolve to this machine (DNS rebinding). No handler blocks the
-event loop.
+Each answer names the cluster and forbids caching and framing. No handler blocks the event loop.
 """
 
 from __future__ import annotations
@@ -37,9 +35,11 @@ from archiver.web.produce import Producing
 _log = logging.getLogger(__name__)
 
 CLUSTER_HEADER = "Archiver-Cluster-Id"
+# Rendering is Python code under the GIL, so more threads would not make it faster.
 RENDER_THREADS = 2
 RENDERINGS_MAX = 32
 """Maximum of open requests for the page or the metrics; each is rendered separately."""
+# Strict: what is not exactly a host with an optional port counts as no host, and is refused.
 _HOST = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s:\[\]/@?#]+))(?::\d{0,5})?", re.ASCII)
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 HEADERS = {
@@ -95,11 +95,7 @@ def create_app(context: AppContext) -> ASGIApp:
 
 
 class Health:
-    """Liveness and readiness.
-
-    Liveness depends on nothing outside of the process: no supervisor may kill a daemon because a store is
-    unavailable.
-    """
+    """Liveness and readiness."""
 
     def __init__(self, context: AppContext) -> None:
         self._context = context
@@ -108,15 +104,19 @@ class Health:
         """200 while the threads of the daemon run; with a `challenge`, also the proof that it knows the
         token.
         """
+        # The proof comes before any token is sent: a client must not give its token to another program.
         challenge, token = request.query_params.get("challenge"), self._context.token()
+        # A bounded form, because the daemon signs it: free text could be a message of another protocol.
         if challenge is not None and not CHALLENGE.fullmatch(challenge):
             raise refusal(400, "a challenge is 32 to 64 hex digits, in lower case")
         here = request.scope.get("server")
         headers = (
             {}
             if challenge is None or token is None or here is None
+            # With address and port, so that a proof cannot be forwarded from another port.
             else {PROOF_HEADER: proof(token, challenge, here[0], here[1])}
         )
+        # Independent of any store: no supervisor may kill a daemon because a store is unavailable.
         alive = self._context.alive()
         document = {"alive": alive, "version": self._context.version, "roles": sorted(self._context.roles)}
         return JSONResponse(document, 200 if alive else 503, headers)
@@ -124,6 +124,7 @@ class Health:
     async def ready(self, _: Request) -> Response:
         """200 while it serves and every dependency answers; lists each check with its reason and start."""
         journal = self._context.journal
+        # From the journal, so a request never waits for a dependency.
         ready = journal.ready
         document = {
             "ready": ready,
@@ -145,15 +146,18 @@ class _Rendered:
         self._context = context
         self._active = 0
         self._threads = ThreadPoolExecutor(RENDER_THREADS, "http-render")
+        # It never changes, so it is built once.
         self._document = document()
 
     def close(self) -> None:
         """Release the threads."""
+        # Without waiting: this runs in the event loop, which must still answer other requests.
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def page(self, request: Request) -> Response:
         """The status page."""
         asked = dict(request.query_params)
+        # Redacted as a whole, because messages of any library may carry a secret.
         return HTMLResponse(
             await self._rendered(lambda: redacted(self._context.page(asked))), headers=dict(PAGE_HEADERS)
         )
@@ -167,6 +171,7 @@ class _Rendered:
         return JSONResponse(self._document)
 
     async def _rendered(self, render: Callable[[], Any]) -> Any:
+        # Counted without a lock: all handlers run in the one thread of the event loop.
         if self._active >= RENDERINGS_MAX:
             raise refusal(
                 429,
@@ -194,6 +199,7 @@ class _Guarded:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
+            # The start and stop of the application have no headers.
             await self._app(scope, receive, send)
             return
 
@@ -201,11 +207,13 @@ class _Guarded:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
+                    # An answer may have a stricter policy of its own, as the page has.
                     headers.setdefault(name, value)
                 if (cluster_id := self._cluster_id()) is not None:
                     headers[CLUSTER_HEADER] = cluster_id
             await send(message)
 
+        # Before the application: a refused request must not reach a handler, nor its body be read.
         reason = self._cross_origin(Headers(scope=scope))
         app: ASGIApp = (
             self._app if reason is None else JSONResponse(error_document("InvalidInput", reason), 403)
@@ -219,6 +227,7 @@ class _Guarded:
 
     def _cross_origin(self, headers: Headers) -> str | None:
         """Why the request may come from another web page; None if it does not."""
+        # In a browser, a page cannot change either header.
         host, origin = headers.get("host"), headers.get("origin")
         if host is not None and not self._is_ours(host):
             name = repr(excerpt(host))
@@ -226,15 +235,14 @@ class _Guarded:
                 f"the Host {name} is not this port's: call it by its address or as localhost, or list the "
                 "name in http.allowed_hosts"
             )
+        # Without the scheme: a proxy in front may end TLS.
         if origin is not None and origin.partition("://")[2] != host:
             return f"the Origin {excerpt(origin)!r} is not this port's; other web pages may not use it"
         return None
 
     def _is_ours(self, host: str) -> bool:
-        """Whether the host is an address, localhost, or a name in http.listen or http.allowed_hosts.
-
-        An attacker can let any other name resolve to this machine.
-        """
+        """Whether the host is an address, localhost, or a name in http.listen or http.allowed_hosts."""
+        # An attacker can let any other name resolve to this machine (DNS rebinding).
         name = _host_of(host)
         return name in self._own_hosts or _is_address(name)
 

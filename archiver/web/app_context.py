@@ -1,6 +1,6 @@
 """Interface between the port and the daemon: values and functions that `archiver.daemon.daemon` supplies.
 
-It holds no connections. The port may not import the daemon, so operations are a Protocol.
+It holds no connections.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ Progress = Callable[[str], None]
 """Takes a line about running work; called in the thread that works."""
 
 
+# A Protocol, because the port may not import the daemon.
 class Operations(Protocol):
     """Operations of administration. Each call blocks a worker thread until it is done, and raises
     `ArchiverError`.
@@ -63,6 +64,7 @@ class AppContext:
     roles: frozenset[str]
     """Roles of this daemon: intake, archive, reconcile. Without `intake` it accepts no records. Without
     another role it refuses the operations of that role, and a command does the work itself."""
+    # Functions and not values: the daemon serves the port before it has opened anything.
     writer: Callable[[], IntakeWriter | None]
     """Intake writer; None without the role intake, or while it is not open."""
     operations: Operations

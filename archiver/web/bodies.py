@@ -1,8 +1,7 @@
 """Reads the body of a request within limits of size and time, before parsing.
 
-The size is limited per request, announced or not, and for all requests together (`BodyBudget`). The time is
-limited as a whole and by a rate: `WINDOW_BYTES_MIN` in each `WINDOW_S`. A compressed body is refused, because
-its size is unknown until unpacked.
+The size is limited per request, announced or not, and for all requests together. The time is limited as a
+whole and by a rate.
 """
 
 from __future__ import annotations
@@ -51,6 +50,7 @@ class BodyField:
         elif self.kind == "truth value":
             found = given if isinstance(given, bool) else None
         else:
+            # Not `isinstance(given, int)`: a truth value is an int in Python.
             found = whole_number(given)
         if found is None:
             raise refusal(400, f"{name!r} is no {self.kind}; nothing was done")
@@ -68,6 +68,7 @@ def body_schema(fields: Mapping[str, BodyField]) -> dict[str, Any]:
 def parse_body(body: bytes, fields: Mapping[str, BodyField]) -> dict[str, Any]:
     """Values of the fields in a JSON object; refuses anything else with 400."""
     try:
+        # Deep nesting raises `RecursionError`, which is an error of the sender too.
         found = json.loads(body, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise refusal(400, f"the body is no JSON: {error}; nothing was done") from error
@@ -82,6 +83,7 @@ def parse_body(body: bytes, fields: Mapping[str, BodyField]) -> dict[str, Any]:
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    # `json` would keep the last value, and the sender may have meant the first.
     if len(dict(pairs)) != len(pairs):
         raise ValueError("a field is there twice")
     return dict(pairs)
@@ -120,12 +122,14 @@ class BodyShare:
     def __exit__(
         self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
     ) -> None:
+        # Also after an error, or the budget would shrink with each refused body.
         self._budget.held -= self._held
         self._held = 0
 
     def take(self, count: int) -> None:
         """Take bytes; refuses with 429 beyond the budget."""
         budget = self._budget
+        # Bytes count as they arrive: an announced length that is never sent holds nothing.
         if budget.held + count > budget.bytes_max:
             why = (
                 f"bodies of {budget.bytes_max} bytes are open (http.requests_max x "
@@ -141,9 +145,10 @@ async def read_body(
 ) -> bytes:
     """Read the whole body.
 
-    Refuses with 413 (naming the `setting` of the limit), 408 or 415, with 503 when the server stops, and with
-    429 when `share` has no room.
+    Refuses with 413 (naming the `setting` of the limit), 408 or 415. Refuses with 503 when the server stops,
+    and with 429 when `share` has no room.
     """
+    # The size of a compressed body is unknown until it is unpacked.
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", ""):
         raise refusal(
@@ -153,20 +158,25 @@ async def read_body(
         )
     too_large = f"the body is larger than {setting} = {bytes_max} bytes; nothing was sent, split it"
     announced = request.headers.get("content-length")
-    if announced is not None and int(announced) > bytes_max:  # the server refuses a value that is no number
+    # The server refuses a value that is no number.
+    if announced is not None and int(announced) > bytes_max:
         raise refusal(413, too_large)
     body, counted = bytearray(), 0
     loop = asyncio.get_running_loop()
+    # Two limits: the whole time, and a window that moves with each `WINDOW_BYTES_MIN`.
     end_s = loop.time() + timeout_s
     try:
         async with asyncio.timeout_at(min(end_s, loop.time() + WINDOW_S)) as limit:
             async for piece in request.stream():
+                # Again, because a chunked body announces no length.
                 if len(body) + len(piece) > bytes_max:
                     raise refusal(413, too_large)
                 if share is not None:
+                    # Before the bytes are kept.
                     share.take(len(piece))
                 body += piece
                 if len(body) - counted >= WINDOW_BYTES_MIN:
+                    # Moved only by progress of some size: single bytes would keep the window open for ever.
                     counted = len(body)
                     limit.reschedule(min(end_s, loop.time() + WINDOW_S))
     except TimeoutError:

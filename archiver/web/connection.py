@@ -1,7 +1,7 @@
-"""Connection of the port with time limits for the client.
+"""Connection of the port: refuses ambiguous heads, and limits the time of the client.
 
-uvicorn limits only the pause between two requests. Here the head of a request must arrive in time, and so
-must the rest of a refused body. `archiver.web.bodies` limits bodies, `archiver.web.listener` answers.
+uvicorn limits only the pause between two requests. `archiver.web.bodies` limits bodies,
+`archiver.web.listener` answers.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from archiver.web.error_responses import error_document
 # h11 has no public way to replace its buffer. The version is locked by digest, and
 # tests/unit/test_request_head.py fails if it changes.
 
+# --- Strict heads
 HEAD_BYTES_MAX = 32 * 1024
 """Of a request: its first line and its headers, with the empty line at their end. Trailers have the same
 bound."""
@@ -49,6 +50,7 @@ class StrictConnection(h11.Connection):
             if isinstance(event, h11.Request):
                 self._check_version(event)
         except h11.RemoteProtocolError as error:
+            # Behind the colon h11 quotes the request, which must not be repeated in an answer.
             self.refusal = str(error).partition(": ")[0]
             raise
         return event
@@ -56,12 +58,14 @@ class StrictConnection(h11.Connection):
     def _check_version(self, request: h11.Request) -> None:
         if request.http_version not in (b"1.0", b"1.1"):
             self._refuse("the version is neither HTTP/1.1 nor HTTP/1.0")
+        # A proxy may ignore the header there and see another end of the body (request smuggling).
         if request.http_version == b"1.0" and any(
             name == b"transfer-encoding" for name, _ in request.headers
         ):
             self._refuse("Transfer-Encoding needs HTTP/1.1")
 
     def _refuse(self, why: str) -> NoReturn:
+        # h11 must know that its peer failed, or it would parse the rest as a request.
         self._process_error(self.their_role)
         raise h11.RemoteProtocolError(why)
 
@@ -71,6 +75,7 @@ class _StrictBuffer(ReceiveBuffer):
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
         """The lines of a head or of trailers once they are complete; None while they are not."""
+        # An empty head, or the end of a chunked body without trailers.
         if self._data[:2] == b"\r\n":
             self._extract(2)
             return []
@@ -78,6 +83,7 @@ class _StrictBuffer(ReceiveBuffer):
         searched = self._multiple_lines_search
         found = self._data.find(_END, max(0, searched - len(_END) + 1))
         length = len(self._data) if found < 0 else found + len(_END)
+        # Also of an incomplete head, so that it cannot grow without end.
         if length > HEAD_BYTES_MAX:
             raise h11.LocalProtocolError(
                 f"the request line and the headers are longer than {HEAD_BYTES_MAX} bytes"
@@ -104,10 +110,12 @@ class _StrictBuffer(ReceiveBuffer):
 
 def _check_lines(lines: Sequence[bytearray]) -> None:
     """Refuse what leaves the end of the request in doubt; raises `h11.LocalProtocolError`."""
+    # A folded header has two readings: one value, or two headers.
     if any(line.startswith(_FOLD) for line in lines):
         raise h11.LocalProtocolError("a header goes on in the next line; it must be on one line")
     names = [bytes(line.partition(b":")[0]).lower() for line in lines]
     lengths, codings = names.count(b"content-length"), names.count(b"transfer-encoding")
+    # A proxy in front may use the other length and see a second request in the body.
     if lengths > 1 or codings > 1 or (lengths and codings):
         raise h11.LocalProtocolError(
             "the body has more than one length; send one Content-Length or one Transfer-Encoding"
@@ -117,14 +125,13 @@ def _check_lines(lines: Sequence[bytearray]) -> None:
 
 
 def _trimmed(line: bytearray) -> bytearray:
-    """Header without white space around its value.
-
-    h11's regular expression takes quadratic time on it: 3.5 s for 32 KB of spaces.
-    """
+    """Header without white space around its value."""
+    # h11's regular expression takes quadratic time on it: 3.5 s for 32 KB of spaces.
     name, colon, value = line.partition(b":")
     return name + colon + value.strip(b" \t") if colon and b" " not in name else line
 
 
+# --- Time limits
 HEAD_S = 10.0
 """Limit for the head of a request from its first byte, or from the start of the connection for the first
 request. Also for the rest of a refused body."""
@@ -140,6 +147,7 @@ class TimeoutProtocol(H11Protocol):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        # The base class has created its own; nothing was read by it yet.
         self.conn = StrictConnection()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the class above
@@ -157,9 +165,11 @@ class TimeoutProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a head, or of a body."""
+        # The first byte of a further request starts its time.
         if self._head is None and not self._is_answering():
             self._await_head()
         super().data_received(data)
+        # The head is complete: from here the limits of the body apply.
         if self._is_answering():
             self._stop_waiting()
 
@@ -202,10 +212,9 @@ class TimeoutProtocol(H11Protocol):
         self.transport.close()
 
     def shutdown(self) -> None:
-        """The server stops: abort idle connections. Over TLS an idle client would not answer a regular
-        close.
-        """
+        """The server stops: abort idle connections."""
         super().shutdown()
+        # Over TLS an idle client would not answer a regular close.
         if not self._is_answering() and not self.transport.get_write_buffer_size():
             self.transport.abort()
 
@@ -224,5 +233,6 @@ class TimeoutProtocol(H11Protocol):
 
     def _head_is_late(self) -> None:
         self._head = None
+        # A request may have become complete at the same moment.
         if not self._is_answering():
             self.transport.abort()

@@ -41,27 +41,28 @@ def refusal(
     """
     headers = {} if retry_after_s is None else retry_after(retry_after_s)
     if close:
+        # The rest of a body would be read as the next request.
         headers["Connection"] = "close"
     return HTTPException(status, message, headers)
 
 
 def require_bearer(request: Request, token: str, missing: str, wrong: str) -> None:
     """Refuse a request without `Authorization: Bearer TOKEN` (401, with `missing`) or with another token
-    (403).
-
-    The comparison takes constant time, and no answer repeats the token.
+    (403). No answer repeats the token.
     """
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not given.strip():
         refused = refusal(401, f"{missing}: Authorization: Bearer TOKEN")
         refused.headers = {"WWW-Authenticate": "Bearer"}
         raise refused
+    # In constant time, so that the time of an answer says nothing about the token.
     if not hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), token.encode("utf-8")):
         raise refusal(403, wrong)
 
 
 def retry_after(seconds: float) -> dict[str, str]:
     """Header `Retry-After` in whole seconds, at least one."""
+    # The header has whole seconds, and 0 would ask for a retry at once.
     return {"Retry-After": str(max(1, math.ceil(seconds)))}
 
 
@@ -70,14 +71,16 @@ def error_document(kind: str, message: str) -> dict[str, object]:
     return {
         "error": {
             "type": kind,
+            # A message may repeat input with lone surrogates, which UTF-8 cannot encode.
             "message": excerpt(message, MESSAGE_MAX).encode("utf-8", "backslashreplace").decode(),
         }
     }
 
 
 async def refused(_: Request, error: Exception) -> Response:
-    """Turn an exception of a handler into an answer. Details of an unexpected error go to the log only."""
+    """Turn an exception of a handler into an answer."""
     if not isinstance(error, HTTPException):
+        # Details may carry paths or secrets, so they go to the log only.
         status, message = 500, "an error in the daemon; its log says more"
         return JSONResponse(error_document(TYPES[status], message), status)
     kind = TYPES.get(error.status_code, "InvalidInput")
@@ -85,7 +88,8 @@ async def refused(_: Request, error: Exception) -> Response:
 
 
 def _plain(error: HTTPException) -> str:
-    """Message of a refusal; adds advice to those of the router, which carry only the phrase of the status."""
+    """Message of a refusal; adds advice to those of the router."""
+    # Starlette's router raises with the bare phrase of the status.
     if error.detail != HTTPStatus(error.status_code).phrase:
         return error.detail
     allowed = (error.headers or {}).get("Allow", "")

@@ -1,7 +1,6 @@
-"""Listening socket of the port, with a limit of connections and of the time of a TLS handshake.
+"""Listening socket of the port, with limits of connections, of unread answers and of TLS handshakes.
 
-A connection counts from accept until its socket closes, also during its handshake: it takes a file descriptor
-before the server's protocol sees it. All of it runs in the server's thread.
+All of it runs in the server's thread, so it has no locks.
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ from typing import Any
 
 from archiver.web.connection import HEAD_S
 
+# --- Answers that the client does not read
 UNREAD_S = 60.0
 """Length of a window: a client that takes less than `WINDOW_BYTES_MIN` in it is cut off."""
+# Less shows nothing: the kernel's own buffers take some bytes whether the client reads or not.
 WINDOW_BYTES_MIN = 64 * 1024
-"""About 1 KB/s. Less shows nothing: the kernel's own buffers take some bytes whether the client reads or
-not."""
+"""About 1 KB/s."""
 BACKLOG_S = 600.0
 """Longest time for which bytes of a connection may wait without a moment in which everything was taken."""
 UNSENT_BYTES_MAX = 64 * 1024 * 1024
@@ -49,6 +49,7 @@ class WriteWatch:
     """Gets every send from the sockets."""
 
     def __init__(self) -> None:
+        # A dict keeps the order of insertion, so the first has waited longest.
         self._waiting: dict[socket.socket, _Backlog] = {}
         """In the order in which they began to wait."""
         self._unsent = 0
@@ -70,6 +71,7 @@ class WriteWatch:
         self._unsent += offered - taken - backlog.unsent
         backlog.unsent = offered - taken
         backlog.taken += taken
+        # One client may have a larger answer than that; alone it is only held to its rate.
         while self._unsent > UNSENT_BYTES_MAX and len(self._waiting) > 1:
             self._cut_off(next(iter(self._waiting)))
 
@@ -81,9 +83,12 @@ class WriteWatch:
 
     def inspect(self, now_s: float) -> None:
         """Cut off those that are too slow."""
+        # A copy, because cutting off removes entries.
         for connection, backlog in list(self._waiting.items()):
+            # The time begins at an inspection: `sent` is called often and reads no clock.
             if backlog.window_from_s is None:
                 backlog.window_from_s = backlog.since_s = now_s
+            # A client at the minimum rate could otherwise hold a large answer for hours.
             elif now_s - backlog.since_s >= BACKLOG_S:
                 self._cut_off(connection)
             elif now_s - backlog.window_from_s >= UNREAD_S:
@@ -104,9 +109,11 @@ class WriteWatch:
         with contextlib.suppress(OSError):
             # What the kernel holds of the answer goes as well when the socket is closed.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            # Not closed here: the transport owns the descriptor and closes it when it reads the end.
             connection.shutdown(socket.SHUT_RDWR)
 
 
+# --- Connections
 _log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 2000
@@ -154,6 +161,7 @@ class Listener(socket.socket):
         self._lacking.ends()
         if self.open_connections >= self.connections_max:
             self._full.begins(self.connections_max)
+            # Accepted and closed: left in the backlog, clients would wait without an answer.
             plain.close()
             raise ConnectionAbortedError(errno.ECONNABORTED, os.strerror(errno.ECONNABORTED))
         self._full.ends()
@@ -164,9 +172,11 @@ class _Counted(socket.socket):
     """Connection that counts until it is closed, and reports its sends."""
 
     def __init__(self, listener: Listener, plain: socket.socket) -> None:
+        # Takes over the descriptor; `plain` must not close it.
         super().__init__(plain.family, plain.type, plain.proto, fileno=plain.detach())
         self._listener: Listener | None = listener
         self._watch = listener.watch
+        # From accept on: a TLS handshake takes a descriptor before any protocol object exists.
         listener.open_connections += 1
 
     def send(self, data: Any, flags: int = 0, /) -> int:
@@ -175,6 +185,7 @@ class _Counted(socket.socket):
         try:
             taken = super().send(data, flags)
         finally:
+            # Also after an error, which means that nothing was taken.
             self._watch.sent(self, len(data), taken)
         return taken
 
@@ -191,6 +202,7 @@ class _Counted(socket.socket):
     def close(self) -> None:
         """Close; further calls do nothing."""
         self._watch.forget(self)
+        # asyncio may close a socket twice; it must count once.
         if self._listener is not None:
             self._listener.open_connections -= 1
             self._listener = None
@@ -212,6 +224,7 @@ class _Condition:
         """The condition holds; called for each affected connection."""
         self._count += 1
         now_s = asyncio.get_running_loop().time()
+        # The pair of lines appears at most once per interval, also if the state changes many times a second.
         if not self._logged and now_s >= self._silent_until_s:
             self._logged, self._silent_until_s = True, now_s + LOG_INTERVAL_S
             _log.warning(self._begun.format(value))
@@ -252,6 +265,7 @@ def listening(host: str, port: int, backlog: int, connections_max: int | None = 
     if connections_max is not None:
         listener.connections_max = connections_max
     try:
+        # After a restart, connections in TIME_WAIT would otherwise hold the port for a minute.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         # Listen here: a port that another program uses must fail before the server starts.

@@ -1,8 +1,7 @@
 """Prometheus' text format of the metrics, and the counter of requests; the only use of prometheus_client.
 
-It keeps no numbers. Each scrape is built from the given families, by the table
-`archiver.runtime.metric_names`, and from the process metrics of the system. No value of a label may make it
-raise.
+It keeps no numbers. Each scrape is built from the given families and from the process metrics of the system.
+No value of a label may make it raise.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ _TOPIC_RECORDS: Final = re.compile(r"/v1/topics/[^/]+/records")
 
 def exposition(families: Iterable[Family]) -> bytes:
     """Families and process metrics in Prometheus' text format."""
+    # A registry for each scrape: the global one of the library keeps state.
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Given([*map(_metric, families), *_process()]))
     return generate_latest(registry)
@@ -47,6 +47,7 @@ def counting(
         if scope["type"] != "http":
             await application(scope, receive, send)
             return
+        # 500 is what the server answers if the application raises before its answer.
         began_s, status = clock.monotonic_s(), 500
 
         async def noted(message: Message) -> None:
@@ -58,6 +59,7 @@ def counting(
         try:
             await application(scope, receive, noted)
         finally:
+            # In `finally`, so that aborted requests count too.
             requested(route_of(scope["path"]), status, clock.monotonic_s() - began_s)
 
     return counted
@@ -67,6 +69,7 @@ def route_of(path: str) -> str:
     """Route of a path, from a closed set."""
     if _TOPIC_RECORDS.fullmatch(path):
         return "/v1/topics/{topic}/records"
+    # A free path as label would let any client create series without end.
     return path if path in ROUTES else "other"
 
 
@@ -86,12 +89,14 @@ def _metric(family: Family) -> Metric:
         return _histogram(family.name, described.text, family.spread)
     kind = CounterMetricFamily if described.kind == "counter" else GaugeMetricFamily
     metric = kind(family.name, described.text, labels=described.labels)
+    # Sorted, so that two scrapes can be compared.
     for labels, value in sorted(family.samples.items()):
         metric.add_metric(labels, value)
     return metric
 
 
 def _histogram(name: str, text: str, spread: Spread) -> Metric:
+    # Prometheus has cumulative counts; the family has them per bound.
     bounds = [*(str(bound) for bound in spread.bounds), "+Inf"]
     return HistogramMetricFamily(
         name, text, buckets=list(zip(bounds, accumulate(spread.counts), strict=True)), sum_value=spread.total
@@ -101,7 +106,9 @@ def _histogram(name: str, text: str, spread: Spread) -> Metric:
 def _process() -> Iterator[Metric]:
     """Memory, file descriptors, CPU time and start of this process, with our help texts."""
     for metric in ProcessCollector(registry=None).collect():
+        # The library drops the suffix from the name of a counter and adds it in the text.
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+        # Newer versions of the library may add metrics that the documentation does not have.
         if name in METRICS:
             metric.documentation = METRICS[name].text
             yield metric

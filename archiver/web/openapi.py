@@ -13,10 +13,12 @@ from archiver.web.bodies import BodyField, body_schema
 
 API_VERSION = "1.0"
 JSON, NDJSON, TEXT, HTML = "application/json", "application/x-ndjson", "text/plain", "text/html"
+# The first is the common name, the second is our own.
 PROTOBUF = ("application/x-protobuf", "application/vnd.archiver.records+protobuf")
 
+# JSON Schema searches, so it needs the anchors; `$` also matches before a line feed, hence `fullmatch`.
 CHALLENGE = re.compile("^[0-9a-f]{32,64}$")
-"""Requests are checked with `fullmatch`; the schema has the same pattern."""
+"""Form of a challenge; the schema has the same pattern."""
 
 Schema = dict[str, Any]
 
@@ -102,6 +104,7 @@ ADMIN_FIELDS: dict[str, dict[str, BodyField]] = {
 def _admin(name: str, summary: str, text: str, role: str | None = None) -> Endpoint:
     body = {JSON: body_schema(ADMIN_FIELDS[name])}
     answers = {200: _STREAM, **_BODY_ANSWERS, **_ADMIN_ANSWERS}
+    # A request without role works on every daemon.
     if role is not None:
         answers[409] = Answer(
             f"this daemon has not the role {role}; nothing was done, another process may do it"
@@ -289,6 +292,7 @@ _TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
 _HEADER: Schema = {
     "type": "array",
     "prefixItems": [{"type": "string"}, _TEXT_OR_NULL],
+    # A header is exactly a name and a value, so further items are invalid.
     "items": False,
     "minItems": 2,
     "maxItems": 2,
@@ -372,6 +376,7 @@ COMPONENTS: dict[str, Schema] = {
         },
         "required": ["topic", "partition", "offset"],
     },
+    # Each line is one of four objects with one key, so a client can switch on the key.
     "AdminLine": {
         "oneOf": [
             {"type": "object", "properties": {"progress": {"type": "string"}}, "required": ["progress"]},
@@ -439,6 +444,7 @@ def _operation(endpoint: Endpoint) -> Schema:
     if endpoint.admin:
         operation["security"] = [{"token": []}]
     if endpoint.sends:
+        # The empty object makes the token optional: it is required only if one is configured.
         operation["security"] = [{}, {"sender": []}]
     return operation
 
@@ -448,7 +454,8 @@ def _answer(status: int, answer: Answer) -> Schema:
         {"type": "string"} if answer.schema == "string" else {"$ref": f"#/components/schemas/{answer.schema}"}
     )
     content = {answer.media: {"schema": schema}}
-    if answer.media == NDJSON and status >= 500:  # The daemon's own errors have the one JSON form there too.
+    # Errors of the daemon itself have the one JSON form there too.
+    if answer.media == NDJSON and status >= 500:
         content[JSON] = {"schema": {"$ref": "#/components/schemas/Error"}}
     headers: Schema = {
         "Archiver-Cluster-Id": {

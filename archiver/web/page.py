@@ -31,6 +31,7 @@ from intake.sources.files.source import FilesState
 from intake.sources.kafka.upstream_changes import MirrorState
 from reconcile.snapshot.oldest_required import OldestRequired
 
+# --- Selection of topics and partitions
 PARTITIONS_SHOWN = 50
 """Maximum of partitions shown of each topic."""
 PARTITIONS_SHOWN_ALONE = 2000
@@ -83,6 +84,7 @@ class ShownTopics:
 
 def chosen_topics(standing: LagReport, history: LagHistory, only: str | None) -> ShownTopics:
     """Choose what to show; with `only`, one topic with more of its partitions."""
+    # By name among equals, so that the page does not change its order at each refresh.
     ordered = sorted(standing.topics, key=lambda topic: (*_rank(topic), topic.topic))
     alone = None if only is None else standing.topic(only)
     chosen = ordered[:TOPICS_SHOWN] if only is None else [alone] if alone is not None else []
@@ -93,6 +95,7 @@ def chosen_topics(standing: LagReport, history: LagHistory, only: str | None) ->
         listed_first=LISTED_FIRST,
         listed_left=max(0, len(ordered) - TOPICS_LISTED) if only is None else 0,
         shown=tuple(
+            # Topics with trouble are unfolded, and all of them where there are few.
             _shown(topic, history, most, opened=only is not None or _troubled(topic) > 0 or len(chosen) <= 3)
             for topic in chosen
         ),
@@ -116,15 +119,18 @@ def _seconds(lag: StageLag | None) -> float:
     """Age for sorting: an unknown age is worse than any number."""
     if lag is None:
         return 0.0
+    # An unknown age sorts before any number: it must not be hidden below the fold.
     return float("inf") if lag.seconds is None else lag.seconds
 
 
 def _troubled(topic: TopicLag) -> int:
+    # The ordinary causes need no attention.
     return sum(partition.cause not in (None, "waiting", "due", "off") for partition in topic.partitions)
 
 
 def _shown(topic: TopicLag, history: LagHistory, most: int, *, opened: bool) -> ShownTopic:
     rows: Sequence[PartitionLag] = topic.partitions
+    # Only then by severity: a complete list is easier to read in the order of its numbers.
     if len(rows) > most:
         rows = sorted(
             rows,
@@ -150,6 +156,7 @@ def _shown(topic: TopicLag, history: LagHistory, most: int, *, opened: bool) -> 
     )
 
 
+# --- The page
 REFRESHES_S = (5, 30, 300)
 """Refresh intervals that the page offers; a request may use any whole number of seconds up to an hour."""
 REFRESH_MAX_S = 3600
@@ -230,13 +237,15 @@ def page(values: PageValues) -> str:
 
 
 def _worst(found: Sequence[Advice], state: str) -> str:
-    """Badge of the first line; it must agree with its text, for which notes are no problem."""
+    """Badge of the first line."""
     worst = found[0].severity if found else "ok"
+    # Notes are no problem, so the badge must agree with "All is well".
     return "ok" if worst == "note" and state == "serving" else worst
 
 
 def _shown_cycles(cycles: Sequence[Cycle]) -> list[Cycle]:
-    """Newest cycles without those of a watch that found nothing, which come every few seconds."""
+    """Newest cycles without those of a watch that found nothing."""
+    # A watch that found nothing comes every few seconds and would fill the list.
     return [cycle for cycle in cycles if cycle.job != "watch" or cycle.outcome != "fine"][:CYCLES_SHOWN]
 
 
@@ -271,6 +280,7 @@ def _audit(cycle: Cycle | None) -> dict[str, Any] | None:
 
 def _refresh(query: Mapping[str, str]) -> int | None:
     text = query.get("refresh", "")
+    # `isdigit` accepts digits of other scripts, so ASCII is checked first.
     seconds = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
     return seconds if 1 <= seconds <= REFRESH_MAX_S else None
 
@@ -284,6 +294,7 @@ def _link(refresh: int | None, topic: str | None) -> str:
 
 def visible(value: object) -> object:
     """Text without invisible or direction-changing characters, cut to `TEXT_MAX`; other values unchanged."""
+    # Markup is made by the template itself.
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return printable_text(excerpt(value, TEXT_MAX))
@@ -293,6 +304,7 @@ def coded(text: str) -> Markup:
     """Escaped text with the parts between backticks as code."""
     shown = str(visible(text))
     parts = shown.split("`")
+    # An unpaired backtick: the text is shown as it is.
     if len(parts) % 2 == 0:
         return escape(shown)
     pieces = (
@@ -311,8 +323,11 @@ def _style() -> str:
 def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("archiver.web"),
+        # Every text of the page may come from a producer or a server, so nothing is trusted.
         autoescape=True,
+        # A misspelt name in the template must fail a test, not show an empty place.
         undefined=jinja2.StrictUndefined,
+        # For every value of the template, so that none can be forgotten.
         finalize=visible,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -329,11 +344,13 @@ def _template() -> jinja2.Template:
 
 
 def _policy() -> str:
+    # By digest: the browser then accepts exactly this style, and no style in an escaped text.
     digest = base64.b64encode(hashlib.sha256(_style().encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
 _META_POLICY = _policy()
 
+# `frame-ancestors` works only in a header, not in the policy inside the page.
 HEADERS: Mapping[str, str] = {"Content-Security-Policy": f"{_META_POLICY}; frame-ancestors 'none'"}
 """Additional headers of the page: the browser uses only its own style and runs nothing."""

@@ -2,10 +2,7 @@
 json`.
 
 A request enters the writer's queue whole or not at all. It is refused before parsing if it is too large, too
-slow or one too many. An unknown outcome is never reported as a failure. All bodies together hold at most
-`http.body_bytes_max` times `http.requests_max` bytes. A request counts towards `http.requests_max` when its
-body is complete, so slow senders block no others. `PARSERS` requests are parsed at a time, each with at most
-`http.records_max` records.
+slow or one too many. An unknown outcome is never reported as a failure.
 """
 
 from __future__ import annotations
@@ -35,8 +32,9 @@ from intake.record_json import Input
 from intake.write.acknowledgements import PendingRecord
 from intake.write.writer import IntakeWriter
 
+# More threads would only wait for the GIL.
 PARSERS, TOPIC_PARSERS = 4, 2
-"""Threads that parse bodies, and their maximum for one topic. More threads would only wait for the GIL."""
+"""Threads that parse bodies, and their maximum for one topic."""
 
 
 T = TypeVar("T")
@@ -52,6 +50,7 @@ class FairThreads:
 
     def __init__(self, threads: int, topic_threads: int, name: str) -> None:
         """`topic_threads` is the maximum that work for one topic at a time."""
+        # One topic must never occupy all threads.
         assert 0 < topic_threads < threads
         self._free = threads
         self._topic_threads = topic_threads
@@ -75,8 +74,10 @@ class FairThreads:
             given_up = [future for works in self._waiting.values() for future, _ in works]
             self._waiting.clear()
         for future in given_up:
+            # Outside the lock: the callbacks of a future run in this thread.
             future.cancel()
-        self._pool.shutdown(wait=False)  # its work is running or begins at once
+        # The pool itself has no waiting work: `_start` gives it no more than it has threads.
+        self._pool.shutdown(wait=False)
 
     def _start(self) -> None:
         """Start work of the next topics on free threads; the caller holds the lock."""
@@ -87,7 +88,8 @@ class FairThreads:
             works = self._waiting.pop(topic)
             future, work = works.popleft()
             if works:
-                self._waiting[topic] = works  # at the end, after all other topics
+                # At the end, after all other topics.
+                self._waiting[topic] = works
             self._free -= 1
             self._running[topic] += 1
             self._pool.submit(self._run, topic, future, work)
@@ -95,6 +97,7 @@ class FairThreads:
     def _run(self, topic: str, future: Future[object], work: Callable[[], object]) -> None:
         result: object = None
         raised: BaseException | None = None
+        # False if the request was cancelled while it waited: its records are then not parsed.
         is_active = future.set_running_or_notify_cancel()
         if is_active:
             try:
@@ -121,6 +124,7 @@ class Producing:
         self._context = context
         self._under_way = 0
         """Open requests with a complete body."""
+        # All bodies together hold no more than the requests that may be open at once.
         self._budget = BodyBudget(
             context.http.requests_max * context.http.body_bytes_max, context.http.retry_after
         )
@@ -141,6 +145,7 @@ class Producing:
                 "records ask for the token (http.produce_token); nothing was sent",
                 "not the token; nothing was sent",
             )
+        # All checks that need no body come first: a refused sender need not send it.
         writer = self._open_writer()
         self._refuse_if_busy()
         text = _is_text(request.query_params)
@@ -157,7 +162,9 @@ class Producing:
             body = await read_body(
                 request, http.body_bytes_max, "http.body_bytes_max", http.request_timeout, share
             )
+            # Again, because other bodies may be complete by now.
             self._refuse_if_busy()
+            # Counted from here, so that slow senders block no others.
             self._under_way += 1
             try:
                 return await self._send(writer, body, request.path_params["topic"], kind, text)
@@ -193,6 +200,7 @@ class Producing:
 
     async def _send(self, writer: IntakeWriter, body: bytes, topic: str, kind: str, text: bool) -> Response:
         loop = asyncio.get_running_loop()
+        # One wake-up per request instead of one for each record.
         countdown = _Countdown(loop)
 
         def hand_over() -> list[PendingRecord]:
@@ -205,10 +213,12 @@ class Producing:
             try:
                 await asyncio.wait_for(countdown.over.wait(), timeout_s)
             except TimeoutError:
-                pass  # records without an outcome by now are reported as unknown
+                # Records without an outcome by now are reported as unknown.
+                pass
             except asyncio.CancelledError:
-                # the server stops: report the known outcomes at once
+                # The server stops: report the known outcomes at once, without a turn of the parsers.
                 return self._acknowledgements(pending, timeout_s)
+        # Thousands of lines take time to encode, so this happens outside the event loop.
         return await asyncio.wrap_future(
             self._parsers.submit(topic, lambda: self._acknowledgements(pending, timeout_s))
         )
@@ -227,6 +237,7 @@ class Producing:
         inputs: list[Input] = []
         try:
             for item in _read(body, topic, kind, text, writer.settings.record_bytes_max):
+                # Checked while parsing, so that a body of tiny records cannot take memory first.
                 if len(inputs) == records_max:
                     raise refusal(
                         413,
@@ -242,6 +253,7 @@ class Producing:
         self, writer: IntakeWriter, inputs: Sequence[Input], countdown: _Countdown
     ) -> list[PendingRecord]:
         """Put all records into the queue of the writer, or none and raise a refusal."""
+        # Before sending: outcomes may come before `try_send` returns.
         countdown.left = len(inputs)
         try:
             pending = writer.try_send(inputs, countdown.one_less)
@@ -249,6 +261,7 @@ class Producing:
             raise refusal(400, f"{error}; nothing was sent") from error
         except ArchiverError as error:
             raise self._unavailable(error) from error
+        # Does not wait for room: a full queue must not occupy the parsers.
         if pending is None:
             raise refusal(
                 429,
@@ -258,6 +271,7 @@ class Producing:
         return pending
 
     def _unavailable(self, error: ArchiverError) -> Exception:
+        # A `Halt` needs an operator, so no time for a retry is named.
         again_s = self._context.http.retry_after if isinstance(error, RetryLater) else None
         return refusal(503, f"{error}; nothing was sent", retry_after_s=again_s)
 
@@ -268,12 +282,16 @@ class Producing:
         lines = "".join(
             json.dumps(one.to_json(), ensure_ascii=False, separators=(",", ":")) + "\n" for one in outcomes_of
         )
+        # Also for a body without records.
         if outcomes <= {"ok"}:
             return Response(lines, 200, media_type=NDJSON)
+        # Resending refused records cannot help, unlike after a failure.
         if all(one.outcome == "ok" or one.refused for one in outcomes_of):
             return Response(lines, 422, media_type=NDJSON)
+        # Nothing is stored, so the whole request may be sent again.
         if outcomes == {"failed"}:
             return Response(lines, 503, retry_after(self._context.http.retry_after), NDJSON)
+        # Mixed or unknown: the client must read the lines before it sends anything again.
         return Response(lines, 500, media_type=NDJSON)
 
 
@@ -287,16 +305,19 @@ class _Countdown:
 
     def one_less(self) -> None:
         """Count one outcome."""
+        # Without a lock of its own: the writer calls it under its lock.
         self.left -= 1
         if self.left == 0:
             try:
                 self._loop.call_soon_threadsafe(self.over.set)
             except RuntimeError:
-                pass  # the server has stopped, so no handler waits
+                # The server has stopped, so no handler waits.
+                pass
 
 
 def _outcome(pending: PendingRecord, timeout_s: float) -> Sent:
     """Outcome by now."""
+    # Not acknowledged is not failed: the flush may still succeed.
     if not pending.done():
         why = (
             f"not acknowledged within http.request_timeout = {timeout_s:g} s; it may be stored, check "
@@ -315,7 +336,8 @@ def _read(body: bytes, topic: str, kind: str, text: bool, record_bytes_max: int)
 
 
 def _is_text(query: QueryParams) -> bool:
-    """Value of `?text=`; refuses any other parameter, because a misspelt one would be ignored."""
+    """Value of `?text=`; refuses any other parameter."""
+    # A misspelt parameter would otherwise be ignored, and the bytes stored would be wrong.
     values = {"true": True, "false": False}
     for name, value in query.multi_items():
         if name != "text":

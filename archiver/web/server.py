@@ -1,8 +1,7 @@
 """HTTP server of the port, in a thread of its own.
 
-A port that cannot be opened never stops the daemon. It is logged at once and every `REMIND_S`, and retried
-with exponential backoff. The server installs no signal handler and logs no requests. At a stop, open requests
-get their answers within a deadline.
+A port that cannot be opened never stops the daemon. At a stop, open requests get their answers within a
+deadline.
 """
 
 from __future__ import annotations
@@ -89,11 +88,14 @@ class WebServer:
         """Take no more connections, let requests under way end, cut off those that do not; all of it within
         `grace_s`. Stopping twice is no error.
         """
+        # The rest of the grace is for requests that end by themselves.
         self._cancelled_s = min(CANCELLED_S, grace_s / 2)
+        # Otherwise a server created at this moment would miss the request to stop.
         with self._lock:
             self._stopping.set()
             if self._server is not None:
                 self._server.config.timeout_graceful_shutdown = grace_s - self._cancelled_s  # type: ignore[assignment]  # any number of seconds will do
+                # uvicorn polls this flag every 0.1 s; it has no function to stop it from another thread.
                 self._server.should_exit = True
         if self._thread.is_alive():
             self._thread.join(grace_s + JOINED_S)
@@ -108,6 +110,7 @@ class WebServer:
                 pause_s = FIRST_RETRY_S
             except (OSError, Halt) as error:
                 why = self._advice(error)
+                # Logged at once, and then every `REMIND_S`.
                 if why != self._closed_because or silent_s >= REMIND_S:
                     silent_s = 0.0
                     _log.warning(
@@ -118,9 +121,11 @@ class WebServer:
                 # The head of the thread: the daemon continues, and the port is opened again.
                 _log.exception("the port's server ended in an unexpected error; it is started again")
             self._address = None
+            # `start` waits for the first attempt, not for success.
             self._tried.set()
             self._stopping.wait(pause_s)
             silent_s += pause_s
+            # Exponential backoff: the other program may keep the port for hours.
             pause_s = min(2 * pause_s, self._retry_max_s)
 
     def _advice(self, error: Exception) -> str:
@@ -145,12 +150,14 @@ class WebServer:
             _log.info("listening on %s:%d", *self._address)
             self._tried.set()
             try:
+                # Outside of the main thread neither asyncio nor uvicorn installs signal handlers.
                 with asyncio.Runner(loop_factory=PatientLoop) as runner:
                     runner.run(self._until_stopped(server, listener))
             finally:
                 with self._lock:
                     self._server = None
             if not self._stopping.is_set():
+                # uvicorn ends without an error if its lifespan fails.
                 raise Halt("the server ended by itself")
 
     async def _until_stopped(self, server: uvicorn.Server, listener: Listener) -> None:
@@ -158,6 +165,7 @@ class WebServer:
         watching = asyncio.create_task(listener.watch.run())
         try:
             await server.serve(sockets=[listener])
+            # uvicorn cancels open requests and returns at once; they still send their last lines.
             if server.server_state.tasks:
                 await asyncio.wait(set(server.server_state.tasks), timeout=self._cancelled_s)
         finally:
@@ -172,9 +180,12 @@ class WebServer:
             ws="none",
             loop="asyncio",
             lifespan="on",
+            # The default would give uvicorn handlers and a format of its own.
             log_config=None,
             log_level="error",
+            # A line for each request would fill the log; the metrics count them.
             access_log=False,
+            # uvicorn trusts these headers from loopback by default, and any local program can send them.
             proxy_headers=False,
             server_header=False,
             backlog=BACKLOG,

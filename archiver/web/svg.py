@@ -1,7 +1,7 @@
 """Geometry of the lag charts: points, ticks and texts from samples. The template draws them.
 
-Pure. Promises that a step without a value is a hole in the line, never a zero, and that what the line
-shows is said in words as well, for those who do not see it.
+Pure. A step without a value is a gap in the line, never a zero. Each chart has a description in words for
+screen readers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ WIDTH, HEIGHT = 360, 150
 LEFT, RIGHT, TOP, BOTTOM = 64, 10, 24, 24
 """Margins, in units of the drawing."""
 
+# The axis grows in steps that read well, so a young history does not sit in a corner.
 _SPANS_S = (300.0, 900.0, 1800.0, 3600.0, 7200.0, 10800.0, 21600.0, 43200.0, 86400.0, 172800.0, 345600.0)
+# Each half is a round time as well, for the tick in the middle.
 _NICE_S = (
     1.0,
     2.0,
@@ -54,17 +56,17 @@ class Chart:
     description: str
     """What the line shows, in words."""
     paths: tuple[str, ...]
-    """The line, in pieces: between them it is not known."""
+    """The line, in pieces; between them the value is unknown."""
     areas: tuple[str, ...]
-    """What is under each piece."""
+    """Area under each piece."""
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
     unit: str
-    """Of the y axis."""
+    """Unit of the y axis."""
 
 
 def seconds_chart(topic: str, samples: Sequence[LagSample], known_s: float, span_s: float) -> Chart:
-    """The age of the topic's oldest record that is not through."""
+    """Age of the topic's oldest record that has not passed the last stage."""
     points = [(sample.age_s, sample.seconds) for sample in samples]
     return _chart(
         f"Lag of topic {topic} in time",
@@ -77,7 +79,7 @@ def seconds_chart(topic: str, samples: Sequence[LagSample], known_s: float, span
 
 
 def records_chart(topic: str, samples: Sequence[LagSample], known_s: float, span_s: float) -> Chart:
-    """How many of the topic's records are not through."""
+    """Number of the topic's records that have not passed the last stage."""
     points = [(sample.age_s, None if sample.records is None else float(sample.records)) for sample in samples]
     return _chart(
         f"Lag of topic {topic} in records",
@@ -102,6 +104,7 @@ def _chart(
     top = nice(max(values)[0] if values else 0.0)
 
     def x(age_s: float) -> int:
+        # Whole units, because `_thinned` keeps one point for each.
         return round(WIDTH - RIGHT - (WIDTH - LEFT - RIGHT) * age_s / span_s)
 
     def y(value: float) -> float:
@@ -114,6 +117,7 @@ def _chart(
         description=_described(inside, span_s, label),
         paths=tuple(_line(piece) for piece in pieces),
         areas=tuple(
+            # From the axis up to the line, along it, and back down to the axis.
             f"M{piece[0][0]} {floor:g}{_line(piece).replace('M', 'L', 1)}L{piece[-1][0]} {floor:g}Z"
             for piece in pieces
         ),
@@ -128,7 +132,7 @@ def _chart(
 
 
 def _pieces(points: Sequence[tuple[float, float | None]]) -> list[list[tuple[float, float]]]:
-    """Runs of points that are known."""
+    """Runs of known points."""
     found: list[list[tuple[float, float]]] = [[]]
     for age_s, value in points:
         if value is not None:
@@ -142,8 +146,10 @@ def _thinned(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     """The highest point of each unit of width (the smallest y), and of a level stretch its two ends."""
     highest: dict[int, float] = {}
     for x, y in points:
+        # The y axis of SVG points down. The peak stays, because a short one is what the chart is for.
         highest[x] = min(y, highest.get(x, y))
     kept = list(highest.items())
+    # Inner points of a level stretch add bytes to the page and nothing to the picture.
     level = {
         place
         for place in range(1, len(kept) - 1)
@@ -154,6 +160,7 @@ def _thinned(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
 
 def _line(points: Sequence[tuple[int, float]]) -> str:
     """A path through the points; a single one is a dot."""
+    # SVG draws nothing for a path without length.
     text = "L".join(f"{x} {y:g}" for x, y in points)
     return f"M{text}h0.1" if len(points) == 1 else f"M{text}"
 
@@ -161,6 +168,7 @@ def _line(points: Sequence[tuple[int, float]]) -> str:
 def _described(
     points: Sequence[tuple[float, float | None]], span_s: float, label: Callable[[float], str]
 ) -> str:
+    # Negative ages: of equal values, `max` finds the newest.
     known = [(value, -age_s) for age_s, value in points if value is not None]
     if not known:
         return f"Nothing is known of the last {age(span_s)}."
@@ -180,13 +188,13 @@ def _span(known_s: float) -> float:
 
 
 def _nice_seconds(peak: float) -> float:
-    """The upper end of an axis in seconds, with a half that reads well."""
+    """Upper end of an axis in seconds; its half is a round time too."""
     found = next((step for step in _NICE_S if peak <= step), None)
     return 2 * 86400.0 * math.ceil(peak / (2 * 86400)) if found is None else found
 
 
 def _nice_number(peak: float) -> float:
-    """The upper end of an axis of whole numbers, with a half that is one too."""
+    """Upper end of an axis of whole numbers; its half is a whole number too."""
     if peak <= 2:
         return 2.0
     power = 10.0 ** math.floor(math.log10(peak))

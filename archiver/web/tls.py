@@ -33,8 +33,10 @@ class ServerTls:
         """TLS context of the server; each connection gets the newest certificate. Raises `Halt` without a
         usable one.
         """
+        # Before loading: a file replaced in between counts as new and is loaded again.
         self._seen = self._stat()
         self._current = self._loaded()
+        # Every connection starts with this context, and `_choose` replaces it by the current one.
         first = self._loaded()
         if self._settings.client_ca_file is not None:
             # A resumed session sends no certificate, so a removed authority would stay trusted.
@@ -46,6 +48,7 @@ class ServerTls:
         """Called at the start of each connection, with or without a server name."""
         seen = self._stat()
         if seen != self._seen:
+            # Set before loading: unusable files are reported once, not at each connection.
             self._seen = seen
             try:
                 self._current = self._loaded()
@@ -53,6 +56,7 @@ class ServerTls:
             except Halt as error:
                 _log.warning("%s; the port keeps the earlier certificate", error)
         assert self._current is not None
+        # At this moment the connection has not sent a certificate yet.
         connection.context = self._current
 
     def _stat(self) -> _Seen | None:
@@ -61,6 +65,7 @@ class ServerTls:
             found = [path.stat() for path in self._files()]
         except OSError:
             return None
+        # Not the time alone: a renewal by rename within its resolution changes the inode.
         return tuple((one.st_ino, one.st_size, one.st_mtime_ns) for one in found)
 
     def _files(self) -> list[Path]:
@@ -86,21 +91,22 @@ class ServerTls:
 def client_context(settings: HttpTlsSettings) -> ssl.SSLContext:
     """TLS context of a command that calls the daemon of its configuration; raises `Halt` for unreadable
     files.
-
-    The host name is not checked: commands call an address, and only this one certificate is trusted.
     """
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # Commands call an address, and only this one certificate is trusted.
     made.check_hostname = False
     # Trust the certificate itself, not its issuer.
     made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         text = settings.cert_file.read_text(encoding="ascii", errors="replace")
+        # Only the first certificate of a chain: the others are issuers, which may sign others.
         made.load_verify_locations(cadata=text[: text.index(_END) + len(_END)])
     except (OSError, ValueError) as error:
         raise Halt(
             f"the certificate {settings.cert_file} (http.tls) cannot be used: {_reason(error)}"
         ) from error
     if settings.client_ca_file is not None:
+        # The command shows the certificate of the port as its own, so the authorities must have signed it.
         _show(made, settings)
     return made
 
@@ -117,7 +123,8 @@ def _show(context: ssl.SSLContext, settings: HttpTlsSettings) -> None:
 
 
 def _no_passphrase() -> str:
-    """Answer for a key with a passphrase; without it, OpenSSL asks at the terminal."""
+    """Answer for a key with a passphrase."""
+    # Without it, OpenSSL asks at the terminal, and a daemon would hang.
     return ""
 
 
