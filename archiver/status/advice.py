@@ -1,7 +1,6 @@
 """Advice for operators, the worst first: what is wrong, what to do, and the section of the runbook.
 
-Pure: it follows from the lag report and the journal. `ANCHORS` lists the runbook's headings; a test compares
-both. An unknown state must be reported, never hidden.
+Pure: it follows from the lag report and the journal. An unknown state must be reported, never hidden.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ SEVERITIES: tuple[Severity, ...] = ("act", "watch", "note")
 RUNBOOK = "docs/operations/runbook.md"
 """The page that has the anchors."""
 
+# A test compares this table with the headings of the runbook.
 ANCHORS: Mapping[str, str] = {
     "restored": "the-archives-reach-beyond-the-log",
     "shelf": "a-history-file-is-damaged-or-gone",
@@ -56,16 +56,20 @@ ANCHORS: Mapping[str, str] = {
     "starting": "the-daemon-does-not-start",
     "stopping": "the-daemon-is-stopping",
     "follower": "another-process-leads",
+    # Each finding has a section of its own name, so a new finding cannot lack its advice.
     **{anchor(one): anchor(one) for one in IDS},
 }
 """Anchor of the runbook's heading for each kind of advice."""
 
 SHORT_SHOWN = 4
 """Problems that the first line names."""
+# A topic name can have hundreds of characters, and the first line has up to `SHORT_SHOWN` of them.
 NAME_MAX = 40
 """Characters of a topic's name in the first line."""
+# Records are due for a moment in every round, so being due is no problem by itself.
 LATE_S = 900.0
 """Age of due records from which on a topic falls behind."""
+# A damaged folder can have thousands, and the page must stay readable.
 FINDINGS_SHOWN = 20
 """Findings that have an advice each; the others are counted."""
 
@@ -121,9 +125,11 @@ def advice(
     `sources` are the daemon's file sources, `mirrors` its Kafka sources. `standing` is None while the
     application is not open. It is stale after ten times `look_interval_s`, but not before a minute.
     """
+    # Collected by source; the sort at the end is stable and keeps this order among equals.
     found = list(_of_state(journal))
     found += _of_dependencies(journal.checks(), now_us)
     stuck = (
+        # Topics with an advice of their own; their findings would repeat it.
         set() if standing is None else {topic.topic for topic in standing.topics if topic.stuck is not None}
     )
     found += topic_advice(journal, sources, stuck, mirrors)
@@ -144,6 +150,7 @@ def advice(
                     todo,
                 )
             )
+        # The lag report has only the reason. Whether it is temporary is in the report of the last round.
         deferred = _deferred(journal.newest("tick"))
         for topic in standing.topics:
             found += _of_topic(topic, now_us, deferred)
@@ -157,6 +164,7 @@ def advice(
             )
             for text in standing.differences
         ]
+    # After the others: a job that failed for a reported cause needs no second advice.
     found += _of_jobs(journal, found)
     found += of_audits(journal)
     return sorted(found, key=lambda item: SEVERITIES.index(item.severity))
@@ -164,6 +172,7 @@ def advice(
 
 def verdict(found: Sequence[Advice], state: str) -> str:
     """First line of the status page: all is well, or what is wrong, the worst first."""
+    # Notes are no problem, so the first line does not mention them.
     act, watch = _shorts(found, "act"), _shorts(found, "watch")
     said = ["Starting, not ready yet."] if state == "starting" else []
     if act:
@@ -177,9 +186,8 @@ def verdict(found: Sequence[Advice], state: str) -> str:
 
 
 def _shorts(found: Sequence[Advice], severity: Severity) -> list[str]:
-    """Each text once, since several transactions can hold back one topic. The starting state has its own
-    text.
-    """
+    """Each text once."""
+    # Several transactions can hold back one topic. The starting state has a text of its own.
     return list(
         dict.fromkeys(item.short for item in found if item.severity == severity and item.kind != "starting")
     )
@@ -233,6 +241,7 @@ def topic_advice(
 
     Findings of `stuck` topics become notes, because such a topic has its own advice.
     """
+    # A source usually fails because of the dependency, which needs the operator.
     away = any(not check.ok for check in journal.checks())
     found = [one for source in sources for one in _of_source(source, away)]
     found += [one for mirror in mirrors for one in _of_mirror(mirror, away)]
@@ -244,6 +253,7 @@ def topic_advice(
             + f": {refusal.why}"
         )
         todo = "Correct the file and reload again; until then the previous settings are in force."
+        # The valid part is in force already, so the previous settings are not.
         if not refusal.whole:
             todo = "Correct those keys and reload again." + (
                 " A restart applies the keys that need one." if "restart" in refusal.why else ""
@@ -256,6 +266,7 @@ def topic_advice(
 def _of_schemas(journal: Journal) -> Iterable[Advice]:
     """Incompatible schema changes of the last day."""
     for one in journal.schema_changes():
+        # The journal keeps the first names only.
         rest = one.incompatible - len(one.fields)
         named = ", ".join(one.fields) + (f", and {rest} more" if rest > 0 else "")
         changes = counted(one.incompatible, "incompatible change")
@@ -274,13 +285,14 @@ def _of_schemas(journal: Journal) -> Iterable[Advice]:
 def _of_findings(cycle: Cycle | None, stuck: Collection[str]) -> Iterable[Advice]:
     """Open findings of the newest reconcile run, the worst first."""
     reported: list[dict[str, Any]] = [] if cycle is None else cycle.document.get("findings", [])
-    # The lag report already says that the log is ahead of the clock.
+    # The lag report has its own advice if the log is ahead of the clock.
     left = sorted(
         (item for item in reported if not item["fixed"] and item["id"] != "log-ahead"),
         key=lambda item: SEVERITIES.index(_OF_FINDING[item["severity"]]),
     )
     for item in left[:FINDINGS_SHOWN]:
         topic = item["topic"]
+        # The halt of the topic is the problem; the finding only explains it.
         severity: Severity = "note" if topic in stuck else _OF_FINDING[item["severity"]]
         short = f"{'the data folder' if topic is None else _named(topic)} has a finding ({item['id']})"
         where = (
@@ -298,6 +310,7 @@ def _of_findings(cycle: Cycle | None, stuck: Collection[str]) -> Iterable[Advice
             f"{item['repair'][:1].upper()}{item['repair'][1:]}.",
             topic,
         )
+    # Counted and not dropped, so that the page never seems complete when it is not.
     if len(left) > FINDINGS_SHOWN:
         more = counted(len(left) - FINDINGS_SHOWN, "finding")
         yield Advice(
@@ -336,6 +349,7 @@ def _of_source(source: FilesState, away: bool) -> Iterable[Advice]:
             todo,
             source.topic,
         )
+    # Only after the first poll, and not while the source itself fails: then its folder is unknown.
     if source.looked_us is not None and not source.folder_found and source.trouble is None:
         todo = (
             "Create or mount the folder if files are to come; else remove the source from the configuration."
@@ -365,6 +379,7 @@ def _of_mirror(mirror: MirrorState, away: bool) -> Iterable[Advice]:
             f"mirroring of {_named(one.topic)} has stopped ({one.kind})",
             f"{name} has stopped reading {one.where}: it {one.why}",
         )
+        # Their text is a whole clause; that of the other kinds continues after "it".
         if one.kind in ("unreadable", "refused", "unstorable"):
             what = f"{name} has stopped reading {one.where}: {one.why}"
         yield Advice("act", "mirror", short, what, "The other topics and partitions continue.", one.topic)
@@ -380,7 +395,9 @@ def _of_mirror(mirror: MirrorState, away: bool) -> Iterable[Advice]:
 
 
 def _of_age(standing: LagReport, now_us: int, look_interval_s: float) -> Iterable[Advice]:
+    # The absolute value: a clock that was set back must not make an old state seem fresh.
     old_s = abs(now_us - standing.now_us) / 1e6
+    # A single slow watch is normal, also with a short interval.
     if old_s > max(60.0, 10 * look_interval_s):
         yield Advice(
             "act",
@@ -404,21 +421,26 @@ def _of_topic(topic: TopicLag, now_us: int, deferred: frozenset[str]) -> Iterabl
     for partition in topic.partitions:
         cause = partition.cause
         if (
+            # Waiting is the ordinary state, and so is being due for a short time.
             cause is None
             or cause == "waiting"
+            # An unknown age counts as not late here: its cause then has an advice of its own.
             or (cause == "due" and (partition.last.seconds or 0) <= LATE_S)
         ):
             continue
         name = (
             partition.held.transactional_id if cause == "transaction" and partition.held is not None else ""
         )
+        # Partitions with the same cause share one advice; each transaction has its own.
         by_cause.setdefault((cause, name), []).append(partition)
+    # A halted topic without backlog has no partition with this cause, and must be reported too.
     if topic.stuck is not None and not any(cause == "stuck" for cause, _ in by_cause):
         yield _stuck(
             topic, f"Topic {topic.topic}: the last round could not finish it: {topic.stuck}", deferred
         )
     untouched = all(one.untouched for one in topic.partitions)
     for (cause, _), partitions in sorted(by_cause.items(), key=lambda item: CAUSES.index(item[0][0])):
+        # An unknown age counts as the worst.
         worst = max(partitions, key=lambda one: (one.last.seconds is None, one.last.seconds or 0.0))
         where = numbers([one.partition for one in partitions])
         several = len(partitions) > 1
@@ -426,9 +448,11 @@ def _of_topic(topic: TopicLag, now_us: int, deferred: frozenset[str]) -> Iterabl
             f" (the worst is {worst.partition})" if several else ""
         )
         what = f"Topic {topic.topic}{which}: {worst.reason}"
-        if cause == "stuck":  # concerns the whole topic
+        # A halt concerns the whole topic, so its advice names no partitions.
+        if cause == "stuck":
             yield _stuck(topic, f"Topic {topic.topic}: {worst.reason}", deferred)
         else:
+            # Nothing of it was ever archived: its records may be meant to stay in intake.
             severity = "watch" if cause == "unconfigured" and untouched else _severity(cause)
             yield Advice(
                 severity,
@@ -461,7 +485,7 @@ def _stuck(topic: TopicLag, what: str, deferred: frozenset[str]) -> Advice:
 
 
 def _named(topic: str) -> str:
-    """A topic for the first line, which must stay short."""
+    """Name of a topic for the first line."""
     return f"topic {_cut(topic)}"
 
 
@@ -486,6 +510,7 @@ def _todo(cause: Cause, worst: PartitionLag, now_us: int) -> str:
         case "unconfigured":
             return "Add the topic to the configuration again and reload it, or `archiver topics delete` it."
         case "transaction":
+            # The writer or the next round aborts it without an operator.
             over = worst.held is not None and worst.held.deadline_us <= now_us
             return (
                 "Nothing: it has timed out, and it is aborted."
@@ -504,14 +529,12 @@ def _todo(cause: Cause, worst: PartitionLag, now_us: int) -> str:
 
 
 def _of_jobs(journal: Journal, before: Sequence[Advice]) -> Iterable[Advice]:
-    """Failed jobs whose cause has no advice in `before`.
-
-    A halted topic makes a tick fail, and an unreachable dependency any job that needs it.
-    """
+    """Failed jobs whose cause has no advice in `before`."""
     reported = {item.kind for item in before}
     silent = [check for check in journal.checks() if not check.ok]
     findings = {anchor(one) for one in IDS}
     for job, kinds in (
+        # A halted or deferred topic makes the whole tick fail.
         ("tick", {"stuck", "deferred"}),
         ("reconcile", findings),
         ("cleanup", set[str]()),
@@ -521,6 +544,7 @@ def _of_jobs(journal: Journal, before: Sequence[Advice]) -> Iterable[Advice]:
         cycle = journal.newest(job)
         if cycle is None or cycle.outcome in ("fine", "skipped") or reported & kinds:
             continue
+        # An unreachable dependency fails every job that needs it, with the same message.
         if any(check.why and check.why in cycle.line for check in silent):
             continue
         wrong = cycle.outcome == "wrong"
@@ -534,6 +558,7 @@ def _of_jobs(journal: Journal, before: Sequence[Advice]) -> Iterable[Advice]:
             todo,
         )
     tick = journal.newest("tick")
+    # A standby is healthy; the note explains why nothing is archived here.
     if tick is not None and tick.outcome == "skipped":
         what = f"The last tick was left to another process: {tick.line}."
         yield Advice(
@@ -558,10 +583,12 @@ def of_audits(journal: Journal) -> Iterable[Advice]:
                 what,
                 f"`archiver audit{option}` lists every finding.",
             )
+        # An audit without a verdict proves nothing in either direction.
         elif audit is not None and audit.outcome == "untold":
             yield Advice(
                 "watch", "untold", f"the {name} has no verdict", what, "The next audit retries by itself."
             )
+    # Only the fast audit of all topics counts them.
     yield from _of_undecoded(journal.newest("audit"))
 
 

@@ -16,7 +16,9 @@ def age(seconds: float | None) -> str:
     if seconds is None:
         return UNKNOWN
     if seconds < 1:
+        # Not below 1 ms: 0 would claim that nothing waits.
         return "0 s" if seconds < 0.0005 else f"{max(1, round(seconds * 1000))} ms"
+    # Rounded before the units are chosen, so that 59.7 s becomes 1 min and not 60 s.
     left = round(seconds)
     place = next(place for place, (size, _) in enumerate(_UNITS) if left >= size)
     size, unit = _UNITS[place]
@@ -45,6 +47,7 @@ def numbers(values: list[int], most: int = 8) -> str:
             runs[-1] = (runs[-1][0], value)
         else:
             runs.append((value, value))
+    # Two neighbours are listed, because "2 to 3" is no shorter.
     shown = [
         f"{low}" if low == high else f"{low} to {high}" if high > low + 1 else f"{low}, {high}"
         for low, high in runs[:most]

@@ -39,6 +39,7 @@ ENDS = (
 """How an open transaction ends if its producer does not end it."""
 
 
+# A Protocol: `archiver.app` is above this package.
 class Deployment(Protocol):
     """Source of the document; `archiver.app.deployment.Deployment` is one."""
 
@@ -77,7 +78,8 @@ def status_document(
     `reported` is the status document of that daemon: its oldest required intake file is reused.
     Raises what reading the logs and the tables' metadata raises.
     """
-    ledger = at.ledger()  # before the intake log, or an archive may seem to reach beyond it
+    # Before the intake log, or an archive may seem to reach beyond it.
+    ledger = at.ledger()
     intake, oldest = at.backlog(), _oldest_required(at, now_us, reported)
     found = lag_report(
         intake,
@@ -89,6 +91,7 @@ def status_document(
         skew_max_s=at.settings.intake.clock_skew_max,
     )
     lost = _lost(at, intake, now_us)
+    # With a lost log every topic differs, which would hide the one cause.
     attention = list(found.differences) if lost is None else [lost]
     attention += [log_ahead_text(found.newest_us, found.log_ahead_s)] if found.log_ahead_s is not None else []
     overdue: dict[int, str] = {}
@@ -102,6 +105,7 @@ def status_document(
                 f"{topic.topic}`"
             )
         attention += troubles(topic.topic, placed) + _broken(topic)
+        # By producer, because one transaction can hold back many partitions.
         overdue |= {
             item.held.producer_id: _overdue(item.held, now_us)
             for item in placed
@@ -237,6 +241,7 @@ def _partition(partition: PartitionLag) -> dict[str, Any]:
 
 def _lost(at: Deployment, intake: Backlog, now_us: int) -> str | None:
     """Why an empty intake log is not that of a new deployment, judged by the data folder."""
+    # A log with entries is not new. Whether it is the newest, commands that append check.
     if intake.next_index:
         return None
     from archiver.publish.log_rollback_check import check_log_is_newest
@@ -254,6 +259,7 @@ def _broken(topic: TopicLag) -> list[str]:
     broken: dict[str | None, list[int]] = {}
     for partition in topic.partitions:
         if partition.cause in ("restored", "unconfigured"):
+            # Partitions with the same reason share one text.
             broken.setdefault(partition.reason, []).append(partition.partition)
     several = (
         (reason, f"partition{'s' * (len(places) > 1)} {numbers(places)}") for reason, places in broken.items()
@@ -274,6 +280,7 @@ def _daemon_attention(daemon: Mapping[str, Any] | None) -> list[str]:
     if daemon is None:
         return []
     known = [str(line) for line in daemon.get("attention", ())]
+    # A daemon that is not ready names first what it waits for.
     if daemon["ready"]:
         return known
     silent = [f"{check['name']}: {check['why']}" for check in daemon["checks"] if not check["ok"]]

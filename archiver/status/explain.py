@@ -18,6 +18,7 @@ from archiver.runtime.text import counted, moment
 from intake.log.aborted import Aborted
 
 
+# --- Output
 def document_of(found: Explanation) -> dict[str, object]:
     """Document of `archiver explain --output json`; a value that does not apply or was not seen is null."""
     facts = found.facts
@@ -31,6 +32,7 @@ def document_of(found: Explanation) -> dict[str, object]:
         "kind": facts.kind,
         "next": facts.next,
         "stable": facts.stable,
+        # Programs read the keys of this document, so they keep their names.
         "archived_to": facts.written,
         "watermark": facts.watermark,
         "transaction": None
@@ -141,6 +143,7 @@ def _intake_lines(sight: IntakeSight, *, needed: bool) -> Iterator[str]:
     where = "" if sight.shelf is None else f", kept in {sight.shelf}"
     yield f"  log        entry {sight.log_index}{where}"
     state = ""
+    # An intake file is deleted once every retained snapshot has its records, so this is often normal.
     if sight.gone:
         state = (
             "; gone before the ledger counted it as committed" if needed else "; deleted, no longer required"
@@ -166,10 +169,12 @@ def _table_lines(sight: TableSight) -> Iterator[str]:
             f"             the record was added by snapshot {sight.added.snapshot_id} of "
             f"{moment(sight.added.time_us)}"
         )
+    # The snapshot expired, or another writer rewrote the file.
     elif sight.files:
         yield "             the snapshot that added it is not known any more"
 
 
+# --- Facts
 State = Literal[
     "beyond_end",
     "in_transaction",
@@ -192,6 +197,7 @@ pending: in an archive that is not in the table yet · committed: once in the ta
 and the topic has no table · retired: older than the retention · removed: another program deleted it from the
 table · missing, doubled, damaged: a fault · unknown: not decidable."""
 
+# A record that another program deleted is no fault of the archiver: its exit code is 0.
 CODES: dict[State, int] = {
     "beyond_end": USAGE,
     "missing": WRONG,
@@ -339,6 +345,7 @@ class Explanation:
         return CODES.get(self.state, FINE)
 
 
+# --- Decision
 def explain(facts: Facts) -> Explanation:
     """Decide the state of the offset."""
     state, why = _state(facts)
@@ -346,6 +353,7 @@ def explain(facts: Facts) -> Explanation:
 
 
 def _state(facts: Facts) -> tuple[State, str]:
+    # The order decides: each test assumes that the ones before it did not apply.
     if facts.offset >= facts.next:
         there = (
             f"has {counted(facts.next, 'offset')}, 0 to {facts.next - 1}"
@@ -353,6 +361,7 @@ def _state(facts: Facts) -> tuple[State, str]:
             else "has no offset yet"
         )
         return "beyond_end", f"partition {facts.partition} {there}; the next record gets offset {facts.next}"
+    # Before the table: a row older than the retention may still be there, and is no fault.
     if facts.offset < facts.start:
         still = "; its table still has the row" if _seen(facts.table) else ""
         return (
@@ -368,8 +377,10 @@ def _state(facts: Facts) -> tuple[State, str]:
         return _open(facts)
     table = facts.table
     seen = _seen(table)
+    # The table before the ledger: a commit may be in the table and not yet in the ledger.
     if seen and table is not None:
         return _in_table(facts, table, seen)
+    # The ledger counts it as committed, and no row was seen.
     if facts.offset < facts.watermark:
         return _below(facts)
     if facts.offset < facts.written:
@@ -385,10 +396,12 @@ def _seen(table: TableSight | None) -> int:
     """Rows in the table, as its readers see them."""
     if table is None:
         return 0
+    # Delete files hide rows that the data files still have.
     return table.visible if table.visible is not None else sum(file.rows or 0 for file in table.files)
 
 
 def _gap(facts: Facts) -> tuple[State, str]:
+    # Readers of the table would see a record that its producer aborted.
     if _seen(facts.table):
         return "damaged", "it belongs to an aborted transaction, but the table has a row of it"
     if facts.aborted is None:
@@ -410,6 +423,7 @@ def _gap(facts: Facts) -> tuple[State, str]:
 
 def _open(facts: Facts) -> tuple[State, str]:
     held = facts.transaction
+    # The transaction ended between reading the offset and reading the transactions.
     if held is None:
         return (
             "unknown",
@@ -438,10 +452,13 @@ def _open(facts: Facts) -> tuple[State, str]:
 
 def _in_intake(facts: Facts, state: State, why: str) -> tuple[State, str]:
     """A record that is only in intake must be readable there."""
+    # A damaged history file hides where the record is; it does not prove that it is lost.
     if facts.unread is not None:
         return "unknown", f"{why}; its place in the intake log is unknown: {facts.unread}"
+    # Accepted offsets without an entry: the log itself lacks something.
     if facts.intake is None:
         return "missing", "no intake file holds it: the intake log is damaged; restore it"
+    # No archive has the record yet, so the deletion lost it.
     if facts.intake.gone:
         return (
             "missing",
@@ -456,6 +473,7 @@ def _in_intake(facts: Facts, state: State, why: str) -> tuple[State, str]:
 
 
 def _in_table(facts: Facts, table: TableSight, seen: int) -> tuple[State, str]:
+    # Files that may have the record, but were read and have no row of it, are left out.
     holding = [file for file in table.files if file.rows]
     if seen > 1:
         where = ", ".join(file.path for file in holding)
@@ -463,6 +481,7 @@ def _in_table(facts: Facts, table: TableSight, seen: int) -> tuple[State, str]:
     if (
         facts.archive is not None
         and facts.archive.damage is not None
+        # The damage counts only if the row comes from that archive; a replay may have replaced it.
         and any(file.path.endswith(facts.archive.key) for file in holding)
     ):
         return (
@@ -472,6 +491,7 @@ def _in_table(facts: Facts, table: TableSight, seen: int) -> tuple[State, str]:
                 f"{facts.archive.damage}"
             ),
         )
+    # The entry follows the swap, so a failure in between leaves it to the next round.
     late = "" if facts.offset < facts.watermark else ", and the next round records it in the ledger"
     halted = "" if facts.halted is None else f"; but the topic is halted: {facts.halted}"
     return "committed", f"table {table.name} has it once{late}{halted}"
@@ -479,6 +499,7 @@ def _in_table(facts: Facts, table: TableSight, seen: int) -> tuple[State, str]:
 
 def _below(facts: Facts) -> tuple[State, str]:
     """State of a record that the ledger counts as committed, but of which no row was seen."""
+    # Without a table the archive is the final place.
     if facts.kind == "parquet":
         if facts.archive is None:
             return (
@@ -492,12 +513,14 @@ def _below(facts: Facts) -> tuple[State, str]:
         what = facts.no_table or "the configuration names no table of the topic"
         return "unknown", f"the ledger counts it as committed, and the table could not be read: {what}"
     table = facts.table
+    # A missing file is a fault that was observed, so it comes before what is merely unknown.
     gone = [file.path for file in table.files if file.gone]
     if gone:
         return (
             "damaged",
             f"table {table.name} refers to {', '.join(gone)}, which is gone; restore it from a copy",
         )
+    # One unread file is enough: the row may be in it.
     unread = [f"{file.path}: {file.why}" for file in table.files if file.rows is None]
     if table.undeletable is not None or unread:
         return (
@@ -507,6 +530,7 @@ def _below(facts: Facts) -> tuple[State, str]:
                 f"{'; '.join(filter(None, [table.undeletable, *unread]))}"
             ),
         )
+    # Every candidate was read from here on, so the row is certainly absent.
     if table.removed is not None:
         by = table.removed
         return (
@@ -517,8 +541,10 @@ def _below(facts: Facts) -> tuple[State, str]:
                 f"of {moment(by.time_us)}"
             ),
         )
+    # Their snapshots expired, so none can be compared with the one before it.
     if table.suspects:
         return "removed", f"another program removed it from table {table.name}: {_suspected(table.suspects)}"
+    # The row is in a data file, but a delete file without a retained snapshot hides it.
     if table.visible is not None:
         return "removed", f"a delete file of table {table.name} hides it; by which snapshot is not known"
     halted = "" if facts.halted is None else f" The topic is halted: {facts.halted}"

@@ -1,8 +1,7 @@
 """Recent lag of every topic for the status page: a bounded number of samples in memory.
 
-The span has 480 steps, and each step keeps the worst sample, so that a peak stays visible. Memory does not
-grow with time, calls or topics. Only the monotonic clock is used, so setting the wall clock has no effect.
-Thread-safe; a restarted daemon begins with an empty history.
+Memory does not grow with time, calls or topics. Only the monotonic clock is used, so setting the wall clock
+has no effect. Thread-safe; a restarted daemon begins with an empty history.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 
 from archiver.status.lag import STAGES, LagReport, StageLag, TopicLag
 
+# More than the chart has units of width, so no step is visible as such.
 STEPS = 480
 """Samples per topic. Two arrays of doubles: 7.7 KB a topic."""
 
@@ -72,8 +72,10 @@ class LagHistory:
         with self._lock:
             if self._began_s is None:
                 self._began_s = monotonic_s
+            # The newest time never goes back, also if samples arrive out of order.
             self._newest_s = max(self._newest_s, monotonic_s)
             step = self._step(self._newest_s)
+            # A deleted topic makes room for a new one once its last sample is too old.
             for name in [name for name, series in self._topics.items() if series.last_step <= step - STEPS]:
                 del self._topics[name]
             for topic in standing.topics:
@@ -95,11 +97,13 @@ class LagHistory:
             series = self._topics.get(topic)
             if series is None or self._began_s is None:
                 return []
+            # Up to the newest sample of all: a topic without samples since then ends with unknown steps.
             newest = self._step(self._newest_s)
             first = max(newest - STEPS + 1, self._step(self._began_s))
             return [self._sample(series, step) for step in range(first, newest + 1)]
 
     def _sample(self, series: _Series, step: int) -> LagSample:
+        # The arrays are rings: outside of this range a place has the sample of another step.
         fresh = series.last_step - STEPS < step <= series.last_step
         seconds = series.seconds[step % STEPS] if fresh else math.nan
         records = series.records[step % STEPS] if fresh else math.nan
@@ -111,6 +115,7 @@ class LagHistory:
         )
 
     def _step(self, monotonic_s: float) -> int:
+        # Steps are absolute, so all topics share their borders.
         return math.floor(monotonic_s * STEPS / self._span_s)
 
 
@@ -121,11 +126,13 @@ def last_lag(topic: TopicLag) -> StageLag | None:
 
 def _take(series: _Series, step: int, lag: StageLag | None) -> None:
     """Add a sample to its step, after clearing the steps since the last sample."""
+    # At most one turn of the ring, however long the pause was.
     for passed in range(max(series.last_step, step - STEPS) + 1, step + 1):
         series.seconds[passed % STEPS] = series.records[passed % STEPS] = math.nan
     series.last_step = step
     place = step % STEPS
     if lag is not None and lag.seconds is not None:
+        # The worst sample of a step stays, so that a peak is visible.
         series.seconds[place] = max(lag.seconds, _or_zero(series.seconds[place]))
     if lag is not None and lag.records is not None:
         series.records[place] = max(lag.records, _or_zero(series.records[place]))

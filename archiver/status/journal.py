@@ -19,6 +19,7 @@ SCHEMA_CHANGE_KEPT_S = 86400.0
 """How long an incompatible change of a schema is shown."""
 FIELD_MAX = 200
 """Characters of a field's name that are kept."""
+# A damaged folder can have a finding for each object, and the journal is in memory.
 FINDINGS_MAX = 1000
 """Findings of the newest reconciling that are kept; `archiver reconcile` names every one."""
 _WORST_FIRST = {"error": 0, "warning": 1, "info": 2}
@@ -101,14 +102,16 @@ class Journal:
         """Record the end of a cycle. Its texts are kept as redacted excerpts."""
         cycle = replace(
             cycle,
+            # An error may contain a whole answer of a server, and secrets in it.
             line=excerpt(cycle.line, MESSAGE_MAX),
             document=redacted_document(cycle.document, MESSAGE_MAX),
         )
         with self._lock:
-            if not cycle.idle:  # idle cycles would push out all others within minutes
-                self._cycles.append(
-                    replace(cycle, document={})
-                )  # only the newest report of a job is ever read
+            # Idle cycles would push out all others within minutes.
+            if not cycle.idle:
+                # Without the report: only the newest one of a job is ever read.
+                self._cycles.append(replace(cycle, document={}))
+            # The newest of each job stays, however many cycles of others follow.
             self._newest[cycle.job] = replace(cycle, document=_bounded(cycle.document))
             key = (cycle.job, cycle.outcome)
             count, seconds = self._sums.get(key, (0, 0.0))
@@ -124,6 +127,7 @@ class Journal:
                     self._schemas[topic] = SchemaChanged(
                         topic, now_us, change["from"], change["to"], change["incompatible"], fields
                     )
+            # At each round, so that a topic that is never archived again also disappears.
             oldest_us = now_us - int(SCHEMA_CHANGE_KEPT_S * 1e6)
             self._schemas = {topic: one for topic, one in self._schemas.items() if one.at_us > oldest_us}
 
@@ -136,6 +140,7 @@ class Journal:
         """Cycles that were not idle, without documents, sorted by start, newest first."""
         with self._lock:
             kept = list(reversed(self._cycles))
+        # They are recorded at their end, and a long cycle ends after shorter ones that began later.
         return sorted(kept, key=lambda cycle: cycle.began_us, reverse=True)
 
     def newest(self, job: str) -> Cycle | None:
@@ -159,6 +164,7 @@ class Journal:
         with self._lock:
             before = self._checks.get(name)
             ok = why is None
+            # The start of the state stays while the result is the same, even with another reason.
             since_us = before.since_us if before is not None and before.ok == ok else now_us
             check = self._checks[name] = Check(name, ok, excerpt(why or "", MESSAGE_MAX), since_us)
             return check
@@ -201,6 +207,7 @@ class Journal:
     def ready(self) -> bool:
         """Whether it serves and the last check of every dependency of its roles succeeded."""
         with self._lock:
+            # A daemon without any check yet is not serving, so an empty list is not ready.
             return self._state == "serving" and all(check.ok for check in self._checks.values())
 
 
@@ -209,5 +216,6 @@ def _bounded(document: dict[str, Any]) -> dict[str, Any]:
     findings = document.get("findings")
     if not isinstance(findings, list) or len(findings) <= FINDINGS_MAX:
         return document
+    # The sort is stable, so equals keep the order of the report. An unknown severity comes last.
     worst = sorted(findings, key=lambda one: _WORST_FIRST.get(one.get("severity"), len(_WORST_FIRST)))
     return {**document, "findings": worst[:FINDINGS_MAX]}

@@ -2,8 +2,7 @@
 
 Pure: a view over the folds of both logs at one time, for the status page, `status` and the metrics. A lag
 counts records exactly; offsets of aborted transactions are no records. It is None if a history file that is
-needed for it cannot be read. The cost is a few look-ups per partition. The planner, not this module, decides
-what is archived.
+needed for it cannot be read. The planner, not this module, decides what is archived.
 """
 
 from __future__ import annotations
@@ -133,6 +132,7 @@ def summed(lags: Sequence[StageLag]) -> StageLag | None:
     seconds = [lag.seconds for lag in lags if lag.seconds is not None]
     return StageLag(
         sum(lag.offset for lag in lags),
+        # A sum without the unknown part would be too small and seem exact.
         sum(records) if len(records) == len(lags) else None,
         max(seconds) if len(seconds) == len(lags) else None,
     )
@@ -155,7 +155,9 @@ def lag_report(
     archive may seem to reach beyond the log. A history file that cannot be read raises nothing.
     """
     configured = {topic.name: topic for topic in topics}
+    # Once for all partitions: the fold can only search all transactions.
     blocking = _blocking(intake)
+    # Topics of the log, not of the configuration: records of a removed topic still wait.
     found = [
         _topic(
             _TopicView(
@@ -181,6 +183,7 @@ def lag_report(
 def difference(topic: TopicSettings, intake: Backlog) -> str | None:
     """Difference between the configuration of a topic and the log; None if there is none."""
     state = intake.topics_by_name.get(topic.name)
+    # Before the other tests: a deleted topic is not created again by itself.
     if state is None and intake.fold.deleted_named(topic.name) is not None:
         return (
             f"topic {topic.name} is configured and was deleted; take it out of the configuration, or "
@@ -196,6 +199,7 @@ def difference(topic: TopicSettings, intake: Backlog) -> str | None:
             f"topic {topic.name} is {'' if state.mirrored else 'not '}mirrored, the configuration says "
             "otherwise; correct the configuration"
         )
+    # The number of its partitions comes from its source.
     if topic.mirrored:
         return None
     if state is None:
@@ -216,6 +220,7 @@ def _blocking(intake: Backlog) -> dict[TopicPartition, tuple[int, OpenTransactio
     """First offset and transaction of the oldest open transaction of each partition; one pass over all."""
     found: dict[TopicPartition, tuple[int, OpenTransaction]] = {}
     for transaction in intake.fold.transactions:
+        # A copy: the thread of a writer may add a partition to the transaction.
         for tp, ranges in list(transaction.ranges.items()):
             if ranges and (tp not in found or ranges[0][0] < found[tp][0]):
                 found[tp] = (ranges[0][0], transaction)
@@ -257,6 +262,7 @@ def _topic(view: _TopicView, blocking: Mapping[TopicPartition, tuple[int, OpenTr
             _partition(view, number, blocking.get((topic_id, number)), triggers)
             for number in range(view.state.partitions)
         ),
+        # 0 in the ledger means never, which is not a time.
         last_commit_us=view.ledger.committed_us or None,
         valid_through_us=view.ledger.valid_through_us or None,
         pending=len(view.ledger.pending_by_id),
@@ -313,21 +319,25 @@ def _lags(
     view: _TopicView, tp: TopicPartition, offsets: Mapping[Stage, int], following: int
 ) -> tuple[dict[Stage, StageLag], Halt | InvalidInput | RetryLater | None]:
     """Lag of each stage, and why some of it is unknown."""
+    # By offset, because stages that are level need one query.
     known: dict[int, StageLag] = {}
     unread: Halt | InvalidInput | RetryLater | None = None
     for offset in offsets.values():
         if offset in known:
             continue
+        # Nothing waits; a restored log may even end before the archives.
         if offset >= following:
             known[offset] = StageLag(offset, 0, 0.0)
             continue
         try:
             waiting = view.intake.waiting(tp, offset)
+        # The report goes on without this number, and the reason names the error.
         except (Halt, InvalidInput, RetryLater) as error:
             unread = error
             known[offset] = StageLag(offset, None, None)
             continue
         first_us = waiting.first_accept_us
+        # Not below 0: the clock of the writer may be ahead of this one.
         known[offset] = StageLag(
             offset, waiting.records, 0.0 if first_us is None else max(0, view.now_us - first_us) / 1e6
         )

@@ -1,8 +1,7 @@
 """Converts a lag report to metric samples with a bounded number of series.
 
-The first topics and partitions by name have their own series; the others are summed under `_other`. An
-unknown value gives no sample, and a sum or maximum with an unknown part is unknown. Labels have only names of
-topics, partitions, stages and causes.
+The first topics and partitions by name have their own series; the others are summed under `_other`. Labels
+have only names of topics, partitions, stages and causes.
 """
 
 from __future__ import annotations
@@ -46,6 +45,7 @@ class Family:
     def __post_init__(self) -> None:
         metric = METRICS[self.name]
         assert (metric.kind == "histogram") == (self.spread is not None), self.name
+        # A sample with a missing label would merge with others at the collector.
         assert all(len(labels) == len(metric.labels) for labels in self.samples), self.name
 
 
@@ -58,15 +58,18 @@ class Folding:
     """Decides which topics and partitions have their own series: the first ones by name."""
 
     def __init__(self, standing: LagReport, limits: MetricsSettings) -> None:
+        # A topic may have the name of the sum; it then counts as one of the others.
         topics = sorted(
             (topic for topic in standing.topics if topic.topic != OTHER), key=lambda topic: topic.topic
         )
+        # By name and not by lag: a series must not change between its own and the sum.
         self._own = {topic.topic for topic in topics[: limits.topics_max]}
         places = (
             (topic.topic, item.partition)
             for topic in topics[: limits.topics_max]
             for item in topic.partitions
         )
+        # At most so many in total: one topic can have thousands of partitions.
         self._places = {place for _, place in zip(range(limits.partitions_max), places, strict=False)}
         self.topics = len(standing.topics) - len(self._own)
         """Topics that are folded."""
@@ -90,6 +93,7 @@ def standing_families(standing: LagReport, limits: MetricsSettings, now_us: int)
         return None if since_us is None else max(0, now_us - since_us) / 1e6
 
     per_topic: dict[str, tuple[Callable[[TopicLag], float | None], Callable[[Iterable[float]], float]]] = {
+        # Of folded topics the worst counts; sizes are added up.
         "archiver_freshness_seconds": (lambda topic: age(topic.valid_through_us), max),
         "archiver_commit_age_seconds": (lambda topic: age(topic.last_commit_us), max),
         "archiver_topic_stuck": (lambda topic: float(topic.stuck is not None), max),
@@ -110,6 +114,7 @@ def standing_families(standing: LagReport, limits: MetricsSettings, now_us: int)
         item.cause for topic in standing.topics for item in topic.partitions if item.cause is not None
     )
     families.append(
+        # Every cause has a sample, also 0, so that an alert can see it rise.
         Family("archiver_held_partitions", {(cause,): float(held[cause]) for cause in HELD_CAUSES})
     )
     return [
@@ -125,6 +130,7 @@ def _lags(standing: LagReport, folding: Folding) -> list[Family]:
         for item in topic.partitions:
             place = folding.place(topic.topic, item.partition)
             for stage in STAGES:
+                # Topics without archiving have only the first stage.
                 if stage in item.stages:
                     found[*place, stage].append(item.stages[stage])
     records = {labels: _joined([lag.records for lag in lags], sum) for labels, lags in found.items()}
@@ -133,6 +139,7 @@ def _lags(standing: LagReport, folding: Folding) -> list[Family]:
 
 
 def _known(values: Mapping[Labels, float | None]) -> dict[Labels, float]:
+    # A missing series is visible to an alert; a 0 would say that all is well.
     return {labels: value for labels, value in values.items() if value is not None}
 
 
@@ -144,6 +151,7 @@ def _joined(values: Iterable[float | None], join: Callable[[Iterable[float]], fl
     """Join the values to one number; None if one of them is unknown."""
     known: list[float] = []
     for value in values:
+        # A sum or maximum with an unknown part is unknown.
         if value is None:
             return None
         known.append(value)

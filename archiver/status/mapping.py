@@ -17,6 +17,7 @@ from archiver.schema.protobuf.descriptors import Source
 from archiver.schema.protobuf.tree import ERR, PREFIX, RAW, UNRECOGNIZED, MessageTree, Shape
 
 _SIDES: tuple[SideName, SideName] = ("key", "value")
+# Columns that the archiver adds have no Protobuf field.
 _OURS = frozenset({RAW, PREFIX, ERR, UNRECOGNIZED})
 
 
@@ -57,19 +58,24 @@ def mapping_of(history: Sequence[TopicSchema]) -> list[MappedField]:
         for index, (side, recorded) in enumerate(zip(_SIDES, schema.sides(), strict=True)):
             if recorded is None:
                 continue
+            # The newest names: Iceberg keeps one name per field id, also for older files.
             columns = _columns(history[-1].schema()["fields"][index])
+            # Of the version itself, because a field may have had another type there.
             tree = trees_of(recorded.source(), f"recorded schema {schema.version}").tree
             for path, names, kind in _fields(tree, "", ""):
                 number = _id_of(recorded, ids, path)
                 if number is None or number not in columns:
-                    continue  # the code of that version did not map this field
+                    # The code of that version did not map this field.
+                    continue
                 column, column_type = columns[number]
+                # By the id of the column: a field that changed its column has an entry for each.
                 before = found.get((side, number))
                 versions = (*(() if before is None else before.versions), schema.version)
                 active = schema is history[-1]
                 found[side, number] = MappedField(
                     side, names, path, kind, column, column_type, number, active, versions
                 )
+    # As numbers: as text, field 10 would come before field 2.
     return sorted(
         found.values(), key=lambda one: (one.side, [int(part) for part in one.path.split("/")], one.versions)
     )
@@ -91,6 +97,7 @@ class SchemaPlan:
     @property
     def allowed(self) -> bool:
         """Whether archiving would apply the changes; False: it would halt the topic."""
+        # The first schema of a topic changes nothing.
         return self.recorded is None or is_allowed(self.policy, self.decision.changes)
 
     def to_json(self) -> dict[str, object]:
@@ -121,8 +128,10 @@ def plan_of(
     """
     decision = decide(topic, history, key, value)
     changed = {(change.side, change.path) for change in decision.changes if change.path}
+    # A decision without changes returns the newest recorded schema itself.
     now = [*history, decision.schema] if decision.schema not in history else list(history)
     active = [one for one in mapping_of(now) if one.active]
+    # A change of a message covers all fields inside it.
     unchanged = tuple(
         one for one in active if not any((one.side, above) in changed for above in _with_above(one.path))
     )
@@ -164,6 +173,7 @@ def _fields(tree: MessageTree, numbers: str, names: str) -> Iterator[tuple[str, 
             else field_text(one).replace(one.kind.value, one.message.full_name),
         )
         if one.message is not None:
+            # A map is a repeated message on the wire, with the key as field 1 and the value as field 2.
             yield from _fields(
                 one.message, f"{path}/2/" if one.shape is Shape.MAP else f"{path}/", f"{name}."
             )
@@ -179,6 +189,7 @@ def _columns(column: Json) -> dict[int, tuple[str, str]]:
                 continue
             found[number] = f"{above}.{one['name']}", type_text(one["type"])
             if isinstance(one["type"], dict):
+                # The struct inside a list or a map, where fields of a repeated message are.
                 below: object = inside(one)[0]
                 if isinstance(below, dict) and below["type"] == "struct":
                     walk(below, found[number][0])

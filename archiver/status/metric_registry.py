@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from intake.sources.kafka.upstream_changes import MirrorState
 
 
+# --- Inputs
 class CountingWriter(Protocol):
     """Metrics of an intake writer."""
 
@@ -81,6 +82,7 @@ class SourceNumbers:
 def mirrors_of(states: Iterable[MirrorState]) -> dict[str, SourceNumbers]:
     """Numbers of Kafka sources by name."""
     return {
+        # A mirror has no files: `waiting` and `files` stay 0, and `failed` counts stopped places.
         one.name: SourceNumbers(
             one.trouble is None, 0, one.stopped, 0, one.records, one.bytes, mirror=True, behind=one.behind
         )
@@ -94,6 +96,7 @@ def sources_of(states: Iterable[FilesState]) -> dict[str, SourceNumbers]:
     for one in states:
         before = found.get(one.glob, SourceNumbers(True, 0, 0, 0, 0, 0))
         found[one.glob] = SourceNumbers(
+            # One source in trouble makes the pattern count as down.
             up=before.up and one.trouble is None,
             waiting=before.waiting + one.waiting,
             failed=before.failed + one.failed,
@@ -125,6 +128,7 @@ class Watched:
     """By the name of the source in the configuration."""
 
 
+# --- The registry
 class Numbers:
     """Metrics of a daemon. Counters per topic are bounded: the first `metrics.topics_max` names have their
     own.
@@ -139,6 +143,7 @@ class Numbers:
         roles: Collection[str] = ("intake", "archive", "reconcile"),
     ) -> None:
         """`roles` are those of the daemon; metrics of other roles are not shown."""
+        # A metric of another role would stay at 0 for ever and mislead an alert.
         self._shown = frozenset({"all", *roles})
         self._journal = journal
         self._clock = clock
@@ -156,6 +161,7 @@ class Numbers:
         """Findings of the newest reconcile run, every id at least once."""
         self._sources: dict[str, SourceNumbers] = {}
         """Last numbers of each source, to detect one that was opened again."""
+        # Counters start at 0 at once: `rate` needs a sample from before the first increase.
         for step in ROUND_STEPS:
             self._counts["archiver_archive_seconds_total"][step,] = 0
         for name in (
@@ -171,11 +177,13 @@ class Numbers:
         after a reload.
         """
         with self._lock:
+            # Sorted, so that the same topics get a series of their own after each restart.
             for topic in sorted(topics, key=lambda topic: topic.name):
                 name = self._topic(topic.name)
                 if topic.archive.kind == "none":
                     continue
                 for metric in _OF_TOPIC:
+                    # Adds 0: a reload calls this again, and counters must never decrease.
                     self._counts[metric][name,] += 0
                 for compatibility in COMPATIBILITIES:
                     self._counts["archiver_schema_changes_total"][name, compatibility] += 0
@@ -188,6 +196,7 @@ class Numbers:
                         self._counts["archiver_decode_errors_total"][name, side, cause] += 0
                 if topic.archive.kind == "iceberg":
                     self._counts["archiver_commit_attempts_total"][name,] += 0
+                    # Other outcomes appear when they first happen, because most never do.
                     self._counts["archiver_commits_total"][name, "committed"] += 0
 
     def archived(self, report: ArchiveReport) -> None:
@@ -204,12 +213,14 @@ class Numbers:
                     compatibility = COMPATIBILITIES[bool(item.schema_change["incompatible"])]
                     self._counts["archiver_schema_changes_total"][name, compatibility] += 1
                 for kind, count in item.decode_errors.items():
+                    # The report has `side:cause` as one key.
                     side, _, cause = kind.partition(":")
                     self._counts["archiver_decode_errors_total"][name, side, cause] += count
             for tried in report.commits:
                 name = self._topic(tried.topic)
                 self._counts["archiver_commits_total"][name, tried.end] += 1
                 self._counts["archiver_commit_attempts_total"][name,] += tried.attempts
+                # The bucket whose upper bound includes the value, as Prometheus defines it.
                 self._commits[bisect.bisect_left(COMMIT_BUCKETS_S, tried.seconds)] += 1
                 self._commit_seconds += tried.seconds
 
@@ -231,11 +242,13 @@ class Numbers:
                 self._counts["archiver_findings_fixed_total"][known,] += 0
             for finding, fixed in report.findings:
                 self._counts["archiver_findings_fixed_total"][finding.id,] += fixed
+            # A partial run does not see the findings of other topics, so the last whole one stays.
             if whole and report.error is None:
                 left = Counter(
                     (finding.id, finding.severity) for finding, fixed in report.findings if not fixed
                 )
                 self._findings = {
+                    # Every finding has a sample, so that one that is fixed returns to 0.
                     **dict.fromkeys(IDS.items(), 0.0),
                     **{labels: float(count) for labels, count in left.items()},
                 }
@@ -243,6 +256,7 @@ class Numbers:
     def requested(self, route: str, status: int, seconds: float) -> None:
         """Count an answered request; `route` is one of `ROUTES`."""
         with self._lock:
+            # A closed set of labels: clients choose paths and may provoke any status.
             shown = route if route in ROUTES else "other"
             self._counts["archiver_http_requests_total"][
                 shown, str(status) if str(status) in STATUSES else "other"
@@ -254,7 +268,9 @@ class Numbers:
         with self._lock:
             self._watched = seen
             for source, now in seen.sources.items():
+                # A source counts from its own start, and the metric from that of the process.
                 before = self._sources.get(source, now)
+                # A count that decreased belongs to a new object, which began at 0.
                 reopened = (
                     before.files > now.files or before.records > now.records or before.bytes > now.bytes
                 )
@@ -286,6 +302,7 @@ class Numbers:
                 for name, found in self._counts.items()
             ]
             spread = Spread(COMMIT_BUCKETS_S, tuple(self._commits), self._commit_seconds)
+            # Under the lock, so that two scrapes do not both add the totals of an earlier writer.
             watched, taken = self._watched, self._of_writer(writer)
             findings = [Family("archiver_findings", dict(self._findings))] if self._findings else []
         families = [
@@ -298,12 +315,15 @@ class Numbers:
             *([] if watched is None else _of_watch(watched, self._limits, now_us)),
             *([] if published is None else _of_published(published, now_us)),
         ]
+        # Filtered last: every family, also a new one, passes here.
         shown = [family for family in families if METRICS[family.name].shown in self._shown]
         by_name = {family.name: family for family in shown}
+        # Old names of renamed metrics stay for one release.
         return shown + [replace(by_name[new], name=old) for old, new in ALIASES.items() if new in by_name]
 
     def _of_writer(self, writer: CountingWriter | None) -> list[Family]:
         """Metrics of the writer; its counters continue those of earlier writers."""
+        # The earlier writer was closed; its final counts are the base of the next.
         if writer is not self._writer and self._writer is not None:
             self._writers_before.update(_totals(metrics_of(self._writer.metrics())))
         self._writer = writer
@@ -317,6 +337,7 @@ class Numbers:
         cycles: Counter[Labels] = Counter()
         seconds: Counter[Labels] = Counter()
         for (job, outcome), (count, took) in journal.sums().items():
+            # Commands run jobs that have no schedule.
             labels = (job if job in JOBS else "other", outcome)
             cycles[labels] += count
             seconds[labels] += took  # type: ignore[assignment]
@@ -340,11 +361,13 @@ class Numbers:
         for job in ("audit", "deep_audit"):
             audit = newest.get(job)
             verdict = None if audit is None else audit.document.get("verdict")
+            # An audit that failed has no document, so the last verdict disappears with its age.
             if audit is not None and verdict in VERDICTS:
                 families.append(
                     Family(f"archiver_{job}_verdict", {(one,): float(one == verdict) for one in VERDICTS})
                 )
                 families += gauge(f"archiver_{job}_age_seconds", _age(audit.began_us, now_us))
+            # Only the fast audit counts undecoded values.
             if job == "audit" and audit is not None and "undecoded" in audit.document:
                 undecoded: dict[tuple[str, ...], float] = {
                     (str(item["topic"]),): float(item["records"]) for item in audit.document["undecoded"]
@@ -374,6 +397,7 @@ def _totals(numbers: Mapping[str, float]) -> dict[str, float]:
 
 
 def _age(since_us: int, now_us: int) -> float:
+    # Not below 0: the wall clock may have been set back.
     return max(0, now_us - since_us) / 1e6
 
 
@@ -396,6 +420,7 @@ def _of_watch(seen: Watched, limits: MetricsSettings, now_us: int) -> list[Famil
         ),
         *([] if seen.standing is None else standing_families(seen.standing, limits, now_us)),
         *gauge(
+            # By the present time, because the clock runs on since the report.
             "archiver_intake_log_ahead_seconds",
             None if seen.standing is None else max(0.0, (seen.standing.newest_us - now_us) / 1e6),
         ),
@@ -408,6 +433,7 @@ def _of_watch(seen: Watched, limits: MetricsSettings, now_us: int) -> list[Famil
                 {(seen.pin.topic, str(seen.pin.partition)): seen.pin.age_s(now_us)},
             )
         )
+    # Known, and no file is required: 0 and not an absent series.
     elif seen.pin_known:
         families.append(Family("archiver_intake_oldest_required_age_seconds", {("", ""): 0.0}))
     return families
@@ -415,6 +441,7 @@ def _of_watch(seen: Watched, limits: MetricsSettings, now_us: int) -> list[Famil
 
 def _of_published(state: PublishedState, now_us: int) -> list[Family]:
     families = gauge("archiver_control_topic_events_total", state.events)
+    # Of a daemon that does not publish, the state is unknown and not down.
     if state.holder is None and (state.lag is not None or state.trouble is not None):
         families += gauge("archiver_control_topic_up", state.trouble is None)
     if state.holder is None and state.lag is not None:

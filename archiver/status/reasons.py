@@ -1,7 +1,6 @@
 """The reason that holds one topic partition back: one sentence with what to do; the worst reason wins.
 
-Pure. Whether an archive is due is decided by the planner's own triggers, so that the text always agrees with
-the next round.
+Pure.
 """
 
 from __future__ import annotations
@@ -79,12 +78,14 @@ class Held:
 def reason_of(held: Held) -> tuple[Cause | None, str | None]:
     """What holds the partition back, the worst of several reasons; (None, None) if nothing does."""
     archived, committed = held.archived, held.committed
+    # Offsets never decrease, so archives beyond the log mean that the log is older than they are.
     if archived is not None and archived > held.stable:
         return "restored", (
             f"it is archived up to offset {archived}, but the intake log ends at {held.stable}: the "
             "metadata store is older than the "
             "archives (a restored copy?); put the newest one back"
         )
+    # Temporary, so it is separate from a damaged file, which needs a copy.
     if isinstance(held.unread, RetryLater):
         return (
             "unreadable",
@@ -92,6 +93,7 @@ def reason_of(held: Held) -> tuple[Cause | None, str | None]:
         )
     if held.unread is not None:
         return "shelf", f"a history file that has some of it cannot be read: {held.unread}"
+    # A partition that is level is not held back, also of a halted topic.
     behind = committed is not None and committed < held.stable
     if behind and held.stuck is not None:
         return "stuck", f"the last round could not finish the topic: {held.stuck}"
@@ -105,10 +107,12 @@ def reason_of(held: Held) -> tuple[Cause | None, str | None]:
             if archived
             else f"{why} (it was never archived: if its records are to stay in intake, nothing is wrong)",
         )
+    # After the causes that an operator must fix: those remain when the transaction ends.
     if held.transaction is not None:
         return "transaction", _transaction(held, held.transaction)
     if archived is None or committed is None or not behind:
         return None, None
+    # Before the triggers: the next round commits pending archives, due or not.
     if committed < archived:
         return "pending", (
             f"archives up to offset {archived} are not in the table yet; {NEXT_ROUND} commits them"
@@ -123,6 +127,7 @@ def _transaction(held: Held, transaction: HeldBack) -> str:
         f"{transaction.producer_id}, epoch {transaction.epoch}), open "
         f"since {moment(transaction.since_us)} ({age_at(transaction.since_us, held.now_us)})"
     )
+    # Nothing aborts it by itself: an entry in the log does, and a process must write it.
     if transaction.deadline_us <= held.now_us:
         return (
             f"{why}; it timed out at {moment(transaction.deadline_us)}, and a running writer or the "
@@ -135,6 +140,7 @@ def _trigger(held: Held, archived: int) -> tuple[Cause, str]:
     """Which trigger stable records without an archive wait for, and when it fires."""
     by_hand = f"`archiver archive --topic {held.topic} --all` does it at once"
     try:
+        # May read a history file, as the lag did.
         backlog = held.intake.summary(held.tp, archived, held.stable)
     except ArchiverError as error:
         return (
@@ -143,6 +149,7 @@ def _trigger(held: Held, archived: int) -> tuple[Cause, str]:
     triggers, now_us = held.triggers, held.now_us
     if triggers.min_bytes == NEVER:
         return "off", f"archiving is switched off (archive.min_bytes: -1); {by_hand}"
+    # Offsets of aborted transactions alone have no bytes, so `min_bytes` never opens them.
     if backlog.rows == 0:
         if gaps_due(held.written_us, now_us, triggers):
             return "due", f"only aborted records, which {NEXT_ROUND} skips; {by_hand}"
@@ -154,12 +161,14 @@ def _trigger(held: Held, archived: int) -> tuple[Cause, str]:
                 f"{moment(by_us)}"
             ),
         )
+    # A function, because the time of opening can need a history file and is seldom needed.
     opened = partial(opened_at_us, held.intake, held.tp, archived, held.stable, backlog, triggers.min_bytes)
     if not is_open(backlog, triggers):
         return (
             "waiting",
             (f"not due: {backlog.bytes:,} of {triggers.min_bytes:,} bytes (archive.min_bytes); {by_hand}"),
         )
+    # The planner's own triggers, so that the text agrees with the next round.
     if is_due(backlog, opened, now_us, triggers):
         them = "it" if backlog.rows == 1 else "them"
         return "due", f"due: {counted(backlog.rows, 'record')}, and {NEXT_ROUND} archives {them}; {by_hand}"
@@ -169,6 +178,7 @@ def _trigger(held: Held, archived: int) -> tuple[Cause, str]:
 def _when(backlog: BacklogSummary, opened_us: int, triggers: ArchiveSettings) -> str:
     quiet_us = backlog.newest_us + round(triggers.idle_max * 1e6)
     open_us = opened_us + round(triggers.complete_delay_max * 1e6)
+    # Each new record moves the first time, but never beyond the second.
     if quiet_us <= open_us:
         return (
             f"archived at {moment(quiet_us)} if no record arrives before (archive.idle_max), at the "

@@ -1,9 +1,8 @@
 """Collects the facts about one record from intake log, intake file, ledger, archive and table.
 
-The order matters: control log before intake log before the table, so that a newer state is never taken for a
-fault. It reads one row group of intake and the footer of one archive. Of data files that may have the record
-it reads only the partition and offset columns. It never writes, and a source that cannot be read is a fact,
-not an error.
+It reads one row group of intake and the footer of one archive. Of data files that may have the record it
+reads only the partition and offset columns. It never writes, and a source that cannot be read is a fact, not
+an error.
 """
 
 from __future__ import annotations
@@ -46,6 +45,7 @@ from reconcile.snapshot.retention_floor import RetentionFloorReader
 
 FILES_READ_MAX = 64
 """Data files that are read at most. Without external compaction one file has the record."""
+# Digits of the largest 64-bit offset; longer text would take time to convert.
 _OFFSET_DIGITS_MAX = 19
 
 
@@ -71,7 +71,9 @@ class Tracer:
         `ledger` was read before `intake`. Raises `NotFound` if there is no such partition, `InvalidInput` for
         a negative offset.
         """
+        # Ledger, then intake, then the table: a state that moves on is then never taken for a fault.
         tp = (topic.topic_id, partition)
+        # First, because it raises for a partition that does not exist.
         following = intake.next_offset(tp)
         if offset < 0:
             raise InvalidInput(f"offset {offset} is negative; offsets begin at 0")
@@ -105,9 +107,11 @@ class _Collection:
 
     def facts(self) -> Facts:
         partition = self._tp[1]
+        # An offset that does not exist yet has nothing to read.
         there = self._offset < self._next
         transaction = self._transaction() if there else None
         segment = self._segment() if there else None
+        # An offset without a segment is a gap, or its entry cannot be read.
         gap = there and segment is None and self._is_gap()
         archived = there and not gap
         halted = self._halted()
@@ -134,6 +138,7 @@ class _Collection:
             table=table,
             no_table=no_table,
             reason=self._reason(stable, halted)
+            # A committed record is not held back.
             if there and self._offset >= self._ledger.watermark(partition)
             else None,
             halted=halted,
@@ -147,6 +152,7 @@ class _Collection:
     def _transaction(self) -> OpenTransaction | None:
         """The open transaction that the offset belongs to, else the one it waits for."""
         own = next((one for one in self._intake.fold.transactions if self._is_in(one)), None)
+        # Of several open transactions the oldest one sets the stable offset.
         return own or (
             self._intake.blocking(self._tp) if self._offset >= self._intake.stable_offset(self._tp) else None
         )
@@ -163,13 +169,16 @@ class _Collection:
 
     def _segment(self) -> SegmentRef | None:
         try:
+            # Only the first segment is used, so the smallest limit is enough.
             found = self._intake.segments(self._tp, self._offset, bytes_max=1)
         except ArchiverError as error:
             self._unread = error
             return None
+        # The first segment may begin behind the offset, which is then a gap.
         return found[0] if found and found[0].base <= self._offset else None
 
     def _is_gap(self) -> bool:
+        # Without the history file, the ledger still has the gaps that archiving passed.
         if self._unread is not None:
             return any(low <= self._offset < high for low, high in self._ledger.passed.ranges(self._tp[1]))
         try:
@@ -182,6 +191,7 @@ class _Collection:
         try:
             return aborted_by(self._tracer.intake_log, CheckpointStore(self._objects), self._tp, self._offset)
         except ArchiverError:
+            # Which transaction it was is only additional information.
             return None
 
     def _intake_sight(self, segment: SegmentRef) -> IntakeSight:
@@ -192,10 +202,13 @@ class _Collection:
         gone = False
         try:
             gone = self._objects.info(key) is None
+            # An absent file is no damage: it may have been deleted as planned.
             for _, rows in [] if gone else IntakeReader(self._objects).read(segment.file, [segment]):
                 accepted = rows.column("accept_timestamp").cast(pa.int64()).slice(0, place + 1)
                 accept_us = accepted[place].as_py()
+                # The ingest time never decreases, so all records before it in the segment count.
                 ingest_us = max(segment.floor_us, pc.max(accepted).as_py())
+        # Not readable now is not damaged, but both leave the record unread.
         except RetryLater as error:
             damage = f"the object store cannot be reached: {error}"
         except ArchiverError as error:
@@ -227,7 +240,8 @@ class _Collection:
             ):
                 return self._archive_sight(archive.key, archive.base, archive.end, archive.epoch, item.index)
         if self._offset >= self._ledger.planned_to(partition):
-            return None  # an object in the folder is then the unreferenced archive of an incomplete round
+            # An object in the folder is then the unreferenced archive of an incomplete round.
+            return None
         try:
             found = find_archives(
                 self._objects, self._tp[0], partition, ArchiveVisibility.of(self._ledger, partition)
@@ -249,11 +263,13 @@ class _Collection:
             info = self._objects.info(key)
             if info is not None:
                 stored_us = info.modified_us
+                # The seal covers the footer, and the footer names range and cluster: no rows are read.
                 with self._objects.open_input(key) as source:
                     check_seal(source, key)
                     source.seek(0)
                     place = FoundArchive(key, info.size, self._tp[0], self._tp[1], base, end, epoch)
                     check_footer(place, pq.read_metadata(source), self._tracer.cluster_id)
+        # A damaged file makes Arrow raise errors of many types.
         except (ArchiverError, pa.ArrowException, OSError) as error:
             damage = str(error)
         return ArchiveSight(
@@ -266,6 +282,7 @@ class _Collection:
         if self._settings is None:
             return None
         line = self._tracer.lines.line(self._topic, self._intake, self._ledger)
+        # Doubts of the retention floor are computed here, so they are known without a daemon too.
         return line.why if line.doubted else self._tracer.stuck
 
     def _table(self) -> tuple[TableSight | None, str | None]:
@@ -279,6 +296,7 @@ class _Collection:
             view = tables.load(parse_identifier(name))
             if view is None:
                 return None, f"table {name} is not in catalog {catalog}"
+            # A table of the same name may be a new one, which says nothing about these archives.
             if self._ledger.table_uuid is not None and view.uuid != self._ledger.table_uuid:
                 return None, f"table {name} is another one than the topic was archived to"
             return self._table_sight(tables, view, name, catalog), None
@@ -287,16 +305,20 @@ class _Collection:
 
     def _table_sight(self, tables: Tables, view: TableView, name: str, catalog: str) -> TableSight:
         candidates = [file for file in tables.live_files(view) if self._may_hold(file)]
+        # Beyond the limit the files count as unread, so the answer is unknown and not wrong.
         files = [self._file_sight(file, place < FILES_READ_MAX) for place, file in enumerate(candidates)]
+        # A replay moves rows to a new file, whose snapshot is not the one that added them.
         replays = {one.snapshot_id for one in view.snapshots if REPLAYED in one.summary}
         files = [replace(file, remade=file.snapshot_id in replays) for file in files]
         visible: int | None = None
         undeletable: str | None = None
+        # Applying delete files needs a scan of the table, so only if they can hide a row.
         if any(file.has_deletes for file in candidates) and any(file.rows for file in files):
             try:
                 visible = tables.count_rows(view, self._tp[1], self._offset)
             except ArchiverError as error:
                 undeletable = str(error)
+        # Above the watermark an absent row is not lost: it was never committed.
         below = self._offset < self._ledger.watermark(self._tp[1])
         lost = below and not (sum(file.rows or 0 for file in files) if visible is None else visible)
         removed = self._removed(tables, view) if lost else None
@@ -317,6 +339,7 @@ class _Collection:
         numbers = (file.partition_min, file.partition_max, file.offset_min, file.offset_max)
         if any(number is None for number in numbers):
             return True
+        # Bounds are inclusive. None is excluded above; the expression satisfies the type checker.
         low, high, first, last = (number or 0 for number in numbers)
         return low <= self._tp[1] <= high and first <= self._offset <= last
 
@@ -330,12 +353,14 @@ class _Collection:
                 f"it is one of more than {FILES_READ_MAX} files that may hold it",
             )
         key = key_of(self._objects, file.path)
+        # Another program may have added a file from elsewhere, which the object store cannot read.
         if key is None:
             return FileSight(file.path, None, file.snapshot_id, "it lies outside of the data folder")
         try:
             return FileSight(file.path, self._count(key), file.snapshot_id, None)
         except NotFound:
             return FileSight(file.path, None, file.snapshot_id, "it is gone", gone=True)
+        # `KeyError`: a file of another writer may lack the columns.
         except (ArchiverError, pa.ArrowException, OSError, KeyError) as error:
             return FileSight(file.path, None, file.snapshot_id, str(error))
 
@@ -346,6 +371,7 @@ class _Collection:
                 columns=["kafka.partition", "kafka.offset"]
             ):
                 kafka: Any = batch.column("kafka")
+                # A file of another writer may have several topic partitions, so both columns are compared.
                 of_partition = pc.equal(pc.struct_field(kafka, "partition"), pa.scalar(self._tp[1]))
                 of_offset = pc.equal(pc.struct_field(kafka, "offset"), pa.scalar(self._offset))
                 found += pc.sum(pc.and_(of_partition, of_offset).cast(pa.int64())).as_py() or 0
@@ -369,11 +395,13 @@ class _Collection:
         known = {one.snapshot_id for one in view.snapshots}
         for snapshot in suspects:
             if (
+                # Without its parent there is nothing to compare the snapshot with.
                 snapshot.parent_id in known
                 and self._had(tables, view, snapshot.parent_id)
                 and not self._had(tables, view, snapshot.snapshot_id)
             ):
                 return _sight(snapshot)
+        # With expired changes, the only retained one is not the only suspect.
         return _sight(suspects[0]) if len(suspects) == 1 and not self._expired(view) else None
 
     def _suspects(self, view: TableView) -> tuple[int, ...]:
@@ -391,6 +419,7 @@ class _Collection:
         """
         try:
             changes = unretired(read_expired(view.properties).changes, self._ledger.starts)
+        # The property is external input: a damaged one names no suspects.
         except Corrupted:
             return ()
         partition = self._tp[1]
@@ -399,6 +428,7 @@ class _Collection:
             for change in reversed(changes)
             if change.removes
             and (
+                # A change concerns only rows below the table's end at that time.
                 change.below is None
                 or (partition < len(change.below) and self._offset < change.below[partition])
             )
@@ -410,12 +440,14 @@ class _Collection:
             candidates = [file for file in tables.live_files(view, snapshot_id) if self._may_hold(file)]
         except ArchiverError:
             return False
+        # Limited, because this runs twice for each suspect.
         return any(self._file_sight(file, read=True).rows for file in candidates[:FILES_READ_MAX])
 
     # why it is not further
 
     def _reason(self, stable: int, halted: str | None) -> str | None:
         settings, partition = self._settings, self._tp[1]
+        # No stage follows intake, so nothing holds the record back.
         if settings is not None and settings.archive.kind == "none":
             return "the topic has archive kind none: its records stay in intake"
         transaction = self._intake.blocking(self._tp)
@@ -430,6 +462,7 @@ class _Collection:
                 unread=self._unread,
                 stuck=halted,
                 transaction=None
+                # A stable record does not wait for a transaction behind it.
                 if transaction is None or self._offset < stable
                 else self._held(transaction, stable),
                 written_us=self._ledger.written_us,
@@ -453,6 +486,7 @@ def _removals(view: TableView) -> list[SnapshotView]:
 
 
 def _sight(snapshot: SnapshotView) -> SnapshotSight:
+    # Iceberg has milliseconds.
     return SnapshotSight(snapshot.snapshot_id, snapshot.timestamp_ms * 1000, snapshot.operation)
 
 
@@ -477,6 +511,7 @@ def parse_place(text: str) -> tuple[str, int, int]:
     """`TOPIC:PARTITION:OFFSET`; raises `InvalidInput`."""
     topic, _, rest = text.partition(":")
     partition, _, offset = rest.partition(":")
+    # `isdecimal` accepts digits of other scripts, so ASCII is checked first.
     if not topic or not (
         partition.isascii() and partition.isdecimal() and offset.isascii() and offset.isdecimal()
     ):
