@@ -14,6 +14,7 @@ from archiver.runtime.clock import Clock
 from archiver.runtime.errors import Halt, OutcomeUnknown, RetryLater
 from archiver.runtime.text import counted
 
+# Bounds the wait between two attempts; the number of attempts bounds the sum.
 _BACKOFF_GROWTH_MAX: Final = 32
 
 
@@ -43,12 +44,14 @@ def append_until_known(
     refuses a later attempt. Errors of the first attempt (`RetryLater`, `Trimmed`, `Halt`, `InvalidInput`)
     pass through: then nothing was appended.
     """
+    # Whether an earlier attempt may have been applied. From then on no error may pass as "not appended".
     unknown = False
     last: Exception | None = None
     for attempt in range(max(1, attempts_max)):
         if attempt:
             clock.sleep(backoff_s * min(2 ** (attempt - 1), _BACKOFF_GROWTH_MAX))
         try:
+            # Always the same index and the same bytes, so that the entry can be there only once.
             outcome = log.append(index, data)
         except OutcomeUnknown as error:
             outcome, last = Appended.UNKNOWN, error
@@ -57,6 +60,7 @@ def append_until_known(
             if not unknown:
                 raise
             outcome, last = Appended.UNKNOWN, error
+        # `Trimmed` and `Corrupted` are among these. The log cannot be asked any more.
         except Halt as error:
             if not unknown:
                 raise
@@ -65,6 +69,7 @@ def append_until_known(
                 f"longer confirm it ({error}); "
                 "search for its id before sending its records again"
             ) from error
+        # After an unknown outcome, OK is also the reply to bytes of the earlier attempt.
         if outcome is not Appended.UNKNOWN:
             return outcome
         unknown = True

@@ -21,6 +21,7 @@ KEPT = 2
 """Number of intact checkpoints to keep. The log is never trimmed past the oldest of them."""
 _LISTINGS_MAX = 3
 """How often a reader lists the checkpoints when one is deleted while it reads."""
+# SHA-256.
 _DIGEST_BYTES = 32
 
 _log = logging.getLogger(__name__)
@@ -64,11 +65,13 @@ class Span:
         """Count an entry of `size` bytes. True if a checkpoint is due after it; then the next span begins."""
         self._entries += 1
         self._bytes += size
+        # Both limits: many small entries take time to fold, and few large ones take time to read.
         if (
             self._entries < self._settings.checkpoint_entries
             and self._bytes < self._settings.checkpoint_bytes
         ):
             return False
+        # The next span starts at the entry after the checkpoint.
         self._entries = self._bytes = 0
         return True
 
@@ -106,12 +109,14 @@ class Checkpoints(Generic[C]):
         keys = (
             parse_checkpoint_key(info.key) for info in self.objects.list(checkpoint_prefix(self._log_name))
         )
+        # A checkpoint of another format is that of another version; its fold differs.
         return sorted(key.index for key in keys if key is not None and key.fold_format == self._form)
 
     def load(self, index: int) -> C:
         """Read one checkpoint. Raises `NotFound`, `Corrupted`, or `Halt` if a newer version wrote it."""
         key = self.key(index)
         checkpoint = self._decode(self.objects.read(key), self.objects.uri(key))
+        # The key is not covered by the digest. A copied or renamed object would start the fold elsewhere.
         if checkpoint.index != index:
             raise Corrupted(f"checkpoint {self.objects.uri(key)} is that of index {checkpoint.index}")
         return checkpoint
@@ -123,14 +128,18 @@ class Checkpoints(Generic[C]):
         Raises `Halt` with the repair if the log does not begin at 0 and no checkpoint covers its floor.
         """
         for _ in range(_LISTINGS_MAX):
+            # Read three times: here, with the bounds, and after a failure. Equal values prove that no trim
+            # ran in between.
             before = log.floor()
             # Listed before the log's bounds are read, so no listed checkpoint can be ahead of the tail.
             indexes = self.indexes()
             floor, tail = log.floor(), log.tail()
             try:
+                # Outside these bounds the log cannot continue: entries are trimmed, or do not exist yet.
                 found = self._newest_whole(log, [index for index in indexes if floor <= index <= tail])
             except (NotFound, Trimmed):
                 continue  # another process made a checkpoint and trimmed, or deleted old checkpoints
+            # A log that begins at 0 needs no checkpoint.
             if found is not None or floor == 0:
                 return found
             # If the floor moved, another process made a checkpoint that is not in our list.
@@ -151,12 +160,14 @@ class Checkpoints(Generic[C]):
         )
 
     def _newest_whole(self, log: Log, indexes: Sequence[int]) -> C | None:
+        # The newest first, because the fewest entries remain to be read after it.
         for index in reversed(indexes):
             try:
                 found = self.load(index)
             except Corrupted as error:
                 _log.warning("%s; an older checkpoint is used", error)
                 continue
+            # A checkpoint of a log that was lost or replaced has the right format and a valid digest.
             if self.is_of(found, log):
                 return found
             _log.warning(
@@ -171,6 +182,7 @@ class Checkpoints(Generic[C]):
         True if that entry was trimmed before. Raises `Trimmed` if it is trimmed during the check.
         """
         index, last = checkpoint.index - 1, checkpoint.last_id
+        # The entry is trimmed. Only `check_of` permits a trim, after the same comparison.
         if index < log.floor() or last is None:
             return True
         entries = log.read(index, 1)
@@ -195,11 +207,13 @@ class Checkpoints(Generic[C]):
         After a restore of the metadata store alone, checkpoints of the lost newer log may exist.
         """
         newest = found[0].index
+        # Checked before a read at that index, which an older log would refuse.
         if newest > log.tail():
             raise Halt(
                 f"checkpoint {self.key(newest)} is beyond the end of the {self._log_name} log; "
                 "put the newest metadata store in place"
             )
+        # Every kept one: after a trim each of them must be able to start a reader.
         for one in found:
             if not self.is_of(one, log):
                 raise Halt(
@@ -210,6 +224,7 @@ class Checkpoints(Generic[C]):
 
     def older_than(self, index: int) -> list[str]:
         """Keys of the checkpoints before entry `index`, ascending."""
+        # Ascending, so that an interrupted deletion leaves the newest ones.
         return [self.key(older) for older in self.indexes() if older < index]
 
 

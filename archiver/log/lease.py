@@ -17,6 +17,7 @@ from archiver.runtime.errors import Halt, LeaseHeld
 
 _ATTEMPTS_MAX: Final = 100
 """Attempts against processes that only read the lease or replace its file; each takes microseconds."""
+# More than any host name and process id; a longer text is cut.
 _HOLDER_BYTES_MAX: Final = 1024
 _UNNAMED: Final = "another process"
 
@@ -57,13 +58,18 @@ class FileLease:
                 descriptor = self._open()
                 if self._try_exclusive(descriptor):
                     self._descriptor = descriptor
+                    # After the lock, so the text of a holder is never replaced by that of a loser.
                     self._write_owner(descriptor)
                     return
+                # A shared lock succeeds if the other lock was shared too: `holder` of another process was
+                # reading.
                 only_watched = _try_flock(descriptor, fcntl.LOCK_SH)
+                # Read before the descriptor is closed; the holder may be about to write its text.
                 holder = _text(descriptor)
                 _free(descriptor)
                 if not only_watched:
                     raise LeaseHeld(holder or _UNNAMED)
+                # The other process needs the processor only for microseconds, so a sleep would cost more.
                 os.sched_yield()
             raise LeaseHeld(_UNNAMED)
 
@@ -73,6 +79,7 @@ class FileLease:
             descriptor, self._descriptor = self._descriptor, None
             if descriptor is not None:
                 try:
+                    # Before the unlock. Afterwards a new holder may have written its own text.
                     os.ftruncate(descriptor, 0)
                 finally:
                     _free(descriptor)
@@ -82,6 +89,7 @@ class FileLease:
         with self._lock:
             if self._descriptor is not None:
                 return self._owner
+            # A question must not create the file.
             if not self.path.exists():
                 return None
             descriptor = self._open()
@@ -94,6 +102,7 @@ class FileLease:
     def _open(self) -> int:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            # `O_CLOEXEC`: a child program with the descriptor would keep the lock of an ended process.
             return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise Halt(
@@ -106,6 +115,8 @@ class FileLease:
         if not _try_flock(descriptor, fcntl.LOCK_EX):
             return False
         try:
+            # The file may have been removed or replaced between open and lock. Two processes would then
+            # both hold a lock.
             if os.path.samestat(os.fstat(descriptor), self.path.stat()):
                 return True
         except FileNotFoundError:
@@ -115,6 +126,7 @@ class FileLease:
     def _write_owner(self, descriptor: int) -> None:
         text = self._owner.encode()[:_HOLDER_BYTES_MAX]
         try:
+            # Written before it is cut, so a reader never sees an empty text.
             os.pwrite(descriptor, text, 0)
             os.ftruncate(descriptor, len(text))
         except OSError:

@@ -1,7 +1,4 @@
-"""Open the metadata store that the settings select: its logs and its leases.
-
-Only the selected adapter is imported.
-"""
+"""Open or check the metadata store that the settings select: its logs and its leases."""
 
 from __future__ import annotations
 
@@ -29,6 +26,7 @@ from archiver.proto import etcd_rpc_pb2 as rpc
 from archiver.runtime.errors import Halt
 
 
+# --- Checks of etcd that change nothing, for `config check --connect`.
 class EtcdCheck:
     """A connection for checks; a context manager."""
 
@@ -63,8 +61,10 @@ class EtcdCheck:
         writes nothing.
         """
         key = self._keys.format()
+        # A version is never below 0. etcd checks permissions before it evaluates the condition.
         never = rpc.Compare(key=key, target=rpc.Compare.VERSION, result=rpc.Compare.LESS, version=0)
         writes = [put(key, FORMAT), *(put(self._keys.tail(log), b"") for log in logs)]
+        # Applied would mean that the server ignores conditions, on which every append depends.
         if self._ask(rpc.TxnRequest(compare=[never], success=writes)).succeeded:
             raise Halt(
                 f"{self._cluster.name} applied a transaction whose condition cannot hold; it is not etcd"
@@ -77,6 +77,7 @@ class EtcdCheck:
             raise Halt(f"{error}: {NO_SPACE}") from error
 
 
+# --- The store of the settings.
 LEADER: Final = "leader"
 """Lease of the process that archives and cleans."""
 CHECKPOINT: Final = "checkpoint"
@@ -103,6 +104,7 @@ class SqliteMetadata(SqliteLogStore):
 
     def lease(self, name: str, owner: str) -> Lease:
         """A lock on a file next to the database."""
+        # The leader's lock file is `{path}.lease` in every version; another name would allow two leaders.
         suffix = "lease" if name == LEADER else name
         return FileLease(self.path.with_name(f"{self.path.name}.{suffix}"), owner)
 
@@ -122,6 +124,7 @@ def _open_etcd(
 ) -> MetadataStore:
     from archiver.log.etcd.lease import EtcdMetadata
 
+    # etcd counts whole seconds. Rounded up, because 0 is invalid.
     lease_ttl_s = math.ceil(settings.lease_ttl)
     return EtcdMetadata(
         etcd_access(settings), settings.prefix, lease_ttl_s, entry_bytes_max, local_path, clock, ids

@@ -5,16 +5,7 @@ The file has application id "arch" and `user_version` 1. Table `logs` holds the 
 IMMEDIATE` transaction that reads floor and tail itself. An acknowledged entry is therefore on disk, and there
 is never a hole.
 
-An error before COMMIT means nothing was applied (`RetryLater`). An error of COMMIT itself is *unknown*: the
-commit frame may be in the WAL file, where a recovery would find it. Free space is checked before, so a full
-disk is nearly always the first kind.
-
-The tail of each log is also recorded in a file next to the database (`tail_marker.py`), so a restored older
-copy refuses appends.
-
-Each thread has its own connection. SQLite's locks do not survive a fork, so a process that was forked while
-connections were open is refused. Never put the database on a network file system. A database that another
-program made is never changed.
+Never put the database on a network file system. A database that another program made is never changed.
 """
 
 from __future__ import annotations
@@ -46,14 +37,18 @@ from archiver.runtime.errors import (
 FORMAT: Final = 1
 """The `user_version` this code reads and writes."""
 
+# The letters "arch". It tells our database from that of another program.
 _APPLICATION_ID: Final = 0x61726368
+# One below the largest integer of SQLite, so that the tail after the last entry fits as well.
 _INDEX_MAX: Final = 2**63 - 2
 _FREE_BYTES_MIN: Final = 1024 * 1024
 """Free space to leave in addition to twice the entry: once for the WAL, once for the database at a WAL
 checkpoint."""
+# Pause between two tries of the switch to WAL, for which SQLite has no wait of its own (`_use_wal`).
 _JOURNAL_MODE_WAIT_S: Final = 0.01
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
+# Primary result codes after which a repetition may succeed.
 _TRANSIENT: Final = {
     sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_NOMEM,
@@ -61,6 +56,7 @@ _TRANSIENT: Final = {
     sqlite3.SQLITE_INTERRUPT,
 }
 _LOCKED: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+# Codes that a repetition does not change: the file or its folder has the wrong owner or mode.
 _REFUSED: Final = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH}
 
 _logger = logging.getLogger(__name__)
@@ -75,7 +71,9 @@ class _Handle:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.connection: sqlite3.Connection | None = None
+        # Device and inode at the open. A different file at the path later would not receive our writes.
         self.file_id: tuple[int, int] = (0, 0)
+        # SQLite's POSIX locks belong to a process, so a connection must not be used after a fork.
         self.pid = os.getpid()
 
     def discard(self) -> None:
@@ -94,7 +92,9 @@ class _Handle:
             _inherited.append(self.connection)
 
 
+# Never read: a reference keeps the garbage collector from closing these connections.
 _inherited: list[sqlite3.Connection] = []
+# Of all stores: a fork is dangerous while any of them has a connection.
 _handles: weakref.WeakSet[_Handle] = weakref.WeakSet()
 _handles_lock = threading.Lock()
 # The lock is taken around a fork: a child that inherits it locked would wait for it forever.
@@ -104,6 +104,7 @@ os.register_at_fork(
 
 
 def _refuse_after_fork() -> None:
+    # Only open connections count. A fork before the first use, or after `release`, is safe.
     with _handles_lock:
         parent_pid = next(
             (
@@ -136,6 +137,7 @@ class SqliteLogStore:
         self.entry_bytes_max = entry_bytes_max
         self._busy_timeout_s = busy_timeout_s
         self._clock = clock or SystemClock()
+        # One connection per thread: a transaction belongs to a connection, and threads would mix theirs.
         self._local = threading.local()
         self._own: weakref.WeakSet[_Handle] = weakref.WeakSet()
         self._logs: list[SqliteLog] = []
@@ -143,6 +145,7 @@ class SqliteLogStore:
         # Kept as text: every append checks this folder, and converting a Path costs more than the check.
         self._folder = os.fspath(path.parent)
         _create_folder(path.parent)
+        # Opens the file now, so that a wrong database stops the start and not the first append.
         self.transact("begin", lambda _: None)
 
     def log(self, name: str) -> SqliteLog:
@@ -159,6 +162,7 @@ class SqliteLogStore:
             )
             connection.execute("insert into logs (name, floor) values (?, 0) on conflict do nothing", (name,))
 
+        # A read first: the lock of a writer is not needed at each start.
         if not self.transact("begin", exists):
             self.transact("begin immediate", create)
         log = SqliteLog(self, name)
@@ -175,8 +179,10 @@ class SqliteLogStore:
     def release(self) -> None:
         """Close every connection; the next use opens a new one."""
         with _handles_lock:
+            # Only handles of this process: closing those of the parent could delete its WAL.
             own = [handle for handle in self._own if handle.pid == os.getpid()]
         for handle in own:
+            # Waits until a running operation of that thread has ended.
             with handle.lock:
                 handle.discard()
 
@@ -198,6 +204,7 @@ class SqliteLogStore:
                 connection.execute(begin)
                 result = work(connection)
             except sqlite3.Error as error:
+                # Before COMMIT. Closing undoes the transaction, so certainly nothing was applied.
                 handle.discard()
                 raise self._translated(error) from error
             except BaseException:
@@ -206,6 +213,8 @@ class SqliteLogStore:
             try:
                 connection.execute("commit")
             except sqlite3.Error as error:
+                # The commit frame may be in the WAL file, where the next open would find it. Hence unknown,
+                # not failed.
                 handle.discard()
                 raise OutcomeUnknown(
                     f"metadata database {self.path}: commit failed, it may have been applied: {error}"
@@ -217,6 +226,7 @@ class SqliteLogStore:
 
     def _handle(self) -> _Handle:
         handle: _Handle | None = getattr(self._local, "handle", None)
+        # In a forked child the thread's handle is the parent's.
         if handle is None or handle.pid != os.getpid():
             _refuse_after_fork()
             handle = _Handle()
@@ -230,6 +240,8 @@ class SqliteLogStore:
         if handle.connection is None:
             connection: sqlite3.Connection | None = None
             try:
+                # Autocommit, because the transactions are explicit. Any thread may close the connection
+                # (`release`).
                 connection = sqlite3.connect(
                     self.path,
                     timeout=self._busy_timeout_s,
@@ -238,6 +250,7 @@ class SqliteLogStore:
                     cached_statements=16,
                 )
                 self._prepare(connection)
+                # After the open, which may create the file.
                 found = self.path.stat()
             except (sqlite3.Error, OSError, ArchiverError) as error:
                 if connection is not None:
@@ -255,9 +268,11 @@ class SqliteLogStore:
         fresh = _is_fresh(connection, self.path)
         connection.execute("commit")
         self._use_wal(connection)
+        # SQLite's default in WAL mode may lose the last commits in a power cut.
         connection.execute("pragma synchronous = full")
         if fresh:
             connection.execute("begin immediate")
+            # Checked again under the write lock: another process may have prepared the file.
             if _is_fresh(connection, self.path):
                 connection.execute(
                     "create table logs (name text primary key, floor integer not null) without rowid"
@@ -278,6 +293,7 @@ class SqliteLogStore:
                 if _primary(error) not in _LOCKED or self._clock.monotonic_s() >= deadline_s:
                     raise
                 self._clock.sleep(_JOURNAL_MODE_WAIT_S)
+        # SQLite reports a refused switch by the old mode and not by an error.
         if mode != "wal":
             raise Halt(
                 f"metadata database {self.path}: its file system does not support WAL (mode is "
@@ -303,6 +319,7 @@ class SqliteLogStore:
                 "restart after finding out why"
             )
         free_bytes = disk.f_bavail * disk.f_frsize
+        # Some file systems report no blocks at all; then nothing is known.
         if disk.f_blocks and free_bytes < 2 * entry_bytes + _FREE_BYTES_MIN:
             raise RetryLater(
                 f"metadata database {self.path}: the disk is full ({free_bytes} bytes free, an entry "
@@ -322,6 +339,7 @@ def _is_fresh(connection: sqlite3.Connection, path: Path) -> bool:
     application = connection.execute("pragma application_id").fetchone()[0]
     version = connection.execute("pragma user_version").fetchone()[0]
     tables = connection.execute("select count(*) from sqlite_master").fetchone()[0]
+    # Compared before the other checks: our own database also has tables.
     if application == _APPLICATION_ID:
         if version != FORMAT:
             raise Halt(
@@ -413,8 +431,11 @@ class SqliteLog:
             raise InvalidInput(f"{index} is no index of log {self.name}")
 
         def put(connection: sqlite3.Connection) -> Appended:
+            # In the transaction that inserts, so no other writer can come between.
             floor, tail = self._bounds(connection)
             with self._marker_lock:
+                # On every append, not once: another process on this machine may have exchanged the
+                # database.
                 self._marker.check(tail)
             if index < floor:
                 raise Trimmed(
@@ -422,6 +443,8 @@ class SqliteLog:
                 )
             if index > tail:
                 raise Halt(f"log {self.name} ends at {tail}; an entry at {index} would leave a hole")
+            # An earlier attempt of this entry, or another entry (rule L1). The bytes decide, because each
+            # entry has its own id.
             if index < tail:
                 row = connection.execute(
                     f"select data from log_{self.name} where idx = ?",  # noqa: S608
@@ -436,11 +459,14 @@ class SqliteLog:
             return Appended.OK
 
         try:
+            # At least 1: 0 would mean a transaction without a write, whose place is not checked.
             outcome = self._store.transact("begin immediate", put, entry_bytes=max(1, len(data)))
+        # Not an error here: the caller resolves it by the same append (rule L2).
         except OutcomeUnknown as error:
             _logger.warning("log %s: the append at %d has an unknown outcome: %s", self.name, index, error)
             return Appended.UNKNOWN
         if outcome is Appended.OK:
+            # After the commit, so the marker never exceeds the log.
             with self._marker_lock:
                 self._marker.note(index + 1)
         return outcome
@@ -456,6 +482,7 @@ class SqliteLog:
             floor, tail = self._bounds(connection)
             if start < floor:
                 raise Trimmed(f"log {self.name} was trimmed below {floor}; it cannot be read from {start}")
+            # An older copy of the database: its next entries would differ from those the reader has seen.
             if start > tail:
                 raise Halt(
                     f"log {self.name} ends at {tail} but its reader is at {start}; was an older "
@@ -466,6 +493,7 @@ class SqliteLog:
                 (start, limit),
             )
             entries = [Entry(index, data) for index, data in rows]
+            # A missing entry would shift the offsets of all later records.
             for expected, entry in enumerate(entries, start):
                 if entry.index != expected:
                     raise Corrupted(f"log {self.name} has no entry {expected}, the next one is {entry.index}")
@@ -490,6 +518,7 @@ class SqliteLog:
                 raise InvalidInput(
                     f"cannot trim log {self.name} below {below}: it ends at {tail}; nothing was trimmed"
                 )
+            # One transaction, so a reader never sees the floor without the deletion, or the reverse.
             if below > floor:
                 connection.execute("update logs set floor = ? where name = ?", (below, self.name))
                 connection.execute(f"delete from log_{self.name} where idx < ?", (below,))  # noqa: S608
@@ -508,20 +537,24 @@ class SqliteLog:
         if row is None:
             raise Corrupted(f"log {self.name} has vanished from the metadata database {self._store.path}")
         floor, newest = row
+        # An empty table after a trim: the tail is the floor, because indexes are never reused.
         return floor, floor if newest is None else newest + 1
 
 
 def _primary(error: sqlite3.Error) -> int:
     code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    # The upper bytes hold SQLite's extended result code.
     return code & 0xFF
 
 
 def _create_folder(folder: Path) -> None:
     """Create the folder and its parents durably. SQLite syncs only the folder that contains its files."""
+    # Listed before any is created, because each new folder needs a sync of its parent.
     missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:
         for parent in reversed(missing):
             parent.mkdir(exist_ok=True)
+            # The entry of the new folder is in its parent.
             descriptor = os.open(parent.parent, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fsync(descriptor)

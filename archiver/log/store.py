@@ -75,6 +75,8 @@ def entries_from(log: Log, start: int, tail: int | None = None) -> Iterator[Entr
     With `tail` the iteration ends there, so it is finite while others append. Raises what the log raises;
     `Trimmed` is possible midway.
     """
+    # Without `tail` an empty read ends the iteration, with it the index does.
     while (tail is None or start < tail) and (entries := log.read(start, READ_ENTRIES)):
         yield from entries
+        # A page may have more entries than remain up to `tail`; they are valid entries of the log.
         start = entries[-1].index + 1

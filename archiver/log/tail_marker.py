@@ -17,6 +17,7 @@ from archiver.runtime.errors import Halt
 _TEXT: Final = re.compile(rb"([0-9]{20}) \1\n")
 """The number is written twice: a reader may see a half-written update, and a mixture of two numbers must be
 rejected."""
+# Two numbers of 20 digits, a space and a line feed.
 _TEXT_BYTES: Final = 42
 
 
@@ -30,8 +31,10 @@ class TailMarker:
 
     def check(self, tail: int) -> None:
         """Raise `Halt` with the repair if `tail` is below the recorded tail."""
+        # Read once: later checks compare with what this process has seen at its start.
         if self._recorded_tail is None:
             self._recorded_tail = self._read()
+        # An append now would assign the offsets of the lost entries to other records.
         if tail < self._recorded_tail:
             raise Halt(
                 f"the log ends at entry {tail}, but {self._path} says that it once had "
@@ -48,9 +51,12 @@ class TailMarker:
         try:
             if self._file is None:
                 self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            # Several processes write it, in any order. The highest tail must stay.
             if self._read() < tail:
+                # In place and not synced, which takes microseconds. A lost update only proves less.
                 os.pwrite(self._file, b"%020d %020d\n" % (tail, tail), 0)
         except OSError:
+            # The next `note` opens the file again; it may have been removed or its disk was full.
             self.close()
 
     def close(self) -> None:
@@ -64,6 +70,7 @@ class TailMarker:
         try:
             text = self._path.read_bytes() if self._file is None else os.pread(self._file, _TEXT_BYTES, 0)
         except OSError:
+            # No marker proves nothing, so an unreadable file never stops an intact log.
             return 0
         match = _TEXT.fullmatch(text)
         return int(match[1]) if match else 0

@@ -1,9 +1,8 @@
-"""Requests to the members of an etcd cluster, and the interpretation of their replies and failures.
+"""Requests to the members of an etcd cluster over connections of the package etcd3.
 
 Repeatable requests try member after member until one replies. A change that must not be repeated is sent
 once, and only over a connection that worked a moment ago. This separates "certainly not applied" from
-"perhaps applied", and nothing is sent to an older copy of the data. Each request has a deadline. Reads are
-linearizable: a member that lags or is cut off replies late or not at all, never with an old state. Errors of
+"perhaps applied", and nothing is sent to an older copy of the data. Each request has a deadline. Errors of
 the SDK do not leave this module.
 """
 
@@ -29,12 +28,15 @@ from archiver.proto import etcd_rpc_pb2 as rpc
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, Corrupted, Halt, OutcomeUnknown, RetryLater
 
+# --- The import of etcd3, with message modules that load.
 PACKAGE: Final = "etcd3.etcdrpc"
 _IMPORT_TIMEOUT_S: Final = 60.0
 
 
 def import_etcd3() -> Any:
     """The package etcd3, imported with the archiver's message modules unless already imported."""
+    # etcd3 0.12.0 has message modules that do not load with protobuf 4 or newer. Ours have the same
+    # packages and field numbers, and must be registered before the first import.
     if "etcd3" not in sys.modules:
         services = types.ModuleType(f"{PACKAGE}.rpc_pb2_grpc")
         services.__dict__.update({f"{name}Stub": _stub(service) for name, service in _services().items()})
@@ -54,6 +56,7 @@ def stubs_of_etcd3_load() -> bool:
     """Whether etcd3 loads with its own message modules, tried in a new process. If so, this file is
     obsolete.
     """
+    # A new process: in this one `sys.modules` already has our modules.
     tried = subprocess.run(
         [sys.executable, "-c", "import etcd3"], capture_output=True, timeout=_IMPORT_TIMEOUT_S, check=False
     )
@@ -77,6 +80,7 @@ def _stub(service: Any) -> type:
                 "stream" if method.client_streaming else "unary",
                 "stream" if method.server_streaming else "unary",
             )
+            # `unary_unary`, `unary_stream` and so on: the channel's factory for this kind of method.
             call = getattr(channel, "_".join(kinds))(
                 f"/{service.full_name}/{method.name}",
                 request_serializer=getattr(etcd_rpc_pb2, method.input_type.name).SerializeToString,
@@ -89,11 +93,13 @@ def _stub(service: Any) -> type:
     )
 
 
+# --- Members and their replies.
 MESSAGE_BYTES_MAX: Final = 16 * 2**20
 """Largest reply; reads request less (`archiver.log.etcd.log_store`)."""
 PROOF_S: Final = 0.1
 """Seconds for which a reply proves that the connection works and reaches the same data. Stopping a member,
 restoring the smallest backup and starting it took 0.3 s. A less frequent append first reads one key."""
+# First wait before grpc connects again; its default of 1 s delays every reconnect.
 _RECONNECT_MS: Final = 100
 _HAS_LEADER: Final = ("hasleader", "true")
 """With this metadata a member without a leader fails at once instead of after the timeout."""
@@ -151,6 +157,7 @@ class _Member:
     def __init__(self, access: Access, address: str, clock: Clock) -> None:
         self.address = address
         self._clock = clock
+        # Monotonic time of the last reply; None before the first one and after a failure.
         self._answered_s: float | None = None
         self._access = access
         self._lock = threading.Lock()
@@ -165,6 +172,8 @@ class _Member:
         try:
             client, metadata = self._ready(timeout_s)
             ask = getattr(getattr(client, service), method)
+            # etcd offers the refresh only as a stream. One request and one reply are enough, so the stream
+            # is ended.
             if method == "LeaseKeepAlive":
                 stream = ask(iter((request,)), timeout=timeout_s, metadata=metadata)
                 answer = next(stream)
@@ -176,18 +185,23 @@ class _Member:
         except (
             ValueError,
             StopIteration,
-        ) as error:  # the connection was closed by another thread, or the stream by the member
+        ) as error:
+            # Another thread closed the connection, or the member ended the stream. The request may have left
+            # before, so it counts as sent.
             problem = _Failed(f"etcd at {self.address} ended the reply: {error!r}", sent=True)
         else:
             self._answered_s = self._clock.monotonic_s()
             return answer
         if isinstance(problem, _TokenOld):
+            # One renewal per request: a new token that is rejected too will not become valid by repetition.
             if renewed or self._access.user is None:
                 raise Halt(
                     f"etcd at {self.address} rejects the token of user {self._access.user}: {problem}"
                 ) from problem
+            # etcd rejects the token before it applies anything, so the request may be sent again.
             self._token = None
             return self.call(service, method, request, timeout_s, renewed=True)
+        # After a failure the member may be another one, or an older copy; the next change probes first.
         if isinstance(problem, _Failed):
             self._answered_s = None
         raise problem
@@ -212,6 +226,8 @@ class _Member:
             client, auth = self._client, self._auth
         if access.user is None:
             return client, (_HAS_LEADER,)
+        # Not under the lock, because it is a request. Two threads may both get a token; both tokens are
+        # valid.
         token = self._token
         if token is None:
             request = rpc.AuthenticateRequest(name=access.user, password=access.password or "")
@@ -227,8 +243,11 @@ class _Member:
             "grpc.max_receive_message_length": MESSAGE_BYTES_MAX,
             # grpc must not repeat a request: this module decides which ones may be sent twice.
             "grpc.enable_retries": 0,
+            # Otherwise grpc shares one connection, with its backoff, between all channels to an address.
             "grpc.use_local_subchannel_pool": 1,
             "grpc.initial_reconnect_backoff_ms": _RECONNECT_MS,
+            # At most half the timeout of a request between two connection attempts. The next line is the
+            # time for one attempt, which grpc sets to 20 s by default.
             "grpc.max_reconnect_backoff_ms": max(_RECONNECT_MS, round(access.timeout_s * 500)),
             "grpc.min_reconnect_backoff_ms": max(_RECONNECT_MS, round(access.timeout_s * 1000)),
         }
@@ -254,6 +273,7 @@ class _Member:
         """Map a gRPC error to the errors of this module."""
         code, details = error.code().name, str(error.details() or "no reason given")
         where = f"etcd at {self.address}"
+        # The text decides where etcd uses one gRPC code for several errors.
         if "database space exceeded" in details:
             return NoSpace(f"{where}: {details}")
         if code == "RESOURCE_EXHAUSTED" and "larger than max" in details:
@@ -267,6 +287,8 @@ class _Member:
         ):
             return _TokenOld(details)
         # Chained by hand, because the caller raises the returned error.
+        # "too many requests" is etcd's own throttle, which acts before the request is proposed to the
+        # quorum.
         problem: Exception = self._permanent_error(code, details) or _Failed(
             f"{where}: {code.lower().replace('_', ' ')}: {details}", sent="too many requests" not in details
         )
@@ -302,6 +324,7 @@ class _Member:
         return None
 
 
+# --- All members as one client.
 class EtcdCluster:
     """All members as one client. Safe for several threads; not across a fork."""
 
@@ -314,9 +337,12 @@ class EtcdCluster:
         self._members = [_Member(access, address, clock) for address in access.addresses]
         self._current = 0
         self._lock = threading.Lock()
+        # grpc's threads do not survive a fork, so a child process must not use these connections.
         self._pid = os.getpid()
         self._closed = False
+        # The cluster id of the first reply.
         self._identity: int | None = None
+        # The highest revision in any reply. An older copy of the data has a lower one.
         self._revision = 0
 
     @property
@@ -336,6 +362,7 @@ class EtcdCluster:
         Tries each member, the first of them twice. Raises `RetryLater` if none replied; a change may still
         have been applied then. Raises `NoSpace` and `AnswerTooLarge`.
         """
+        # Read before the request: a concurrent request may raise it while this reply is on its way.
         seen = self._revision
         answer: rpc.TxnResponse = self._try_members(
             lambda member: member.call("kvstub", "Txn", request, self.access.timeout_s)
@@ -357,14 +384,18 @@ class EtcdCluster:
             try:
                 return member.call("kvstub", "Txn", request, self.access.timeout_s)
             except _Failed as error:
+                # Certainly not applied, so the next member may be tried.
                 if not error.sent:
                     raise
+                # The caller sends the same entry again (rule L2). It should then reach a member that
+                # replies.
                 self._switch_from(member)
                 raise OutcomeUnknown(f"it may have been applied: {error}") from error
 
         answer: rpc.TxnResponse = self._try_members(once)
         try:
             self._check_header(answer.header, seen)
+        # The change was applied somewhere, perhaps to an older copy, so it did not certainly fail.
         except Halt as error:
             raise OutcomeUnknown(f"it was sent, but {error}") from error
         return answer
@@ -386,6 +417,7 @@ class EtcdCluster:
         try:
             answer = member.call("kvstub", "Txn", self._probe, self.access.timeout_s)
         except _Failed as error:
+            # The change itself was not sent, only the probe. So the next member may be tried.
             raise _Failed(str(error), sent=False) from error
         self._check_header(answer.header, seen)
 
@@ -402,6 +434,7 @@ class EtcdCluster:
             if self._closed:
                 raise Halt(f"{self.name}: this process closed the connection")
             with self._lock:
+                # The lock is not held during the request: a slow member must not block other threads.
                 member = self._members[self._current]
             try:
                 return call(member)
@@ -412,12 +445,15 @@ class EtcdCluster:
 
     def _switch_from(self, member: _Member) -> None:
         with self._lock:
+            # Another thread may have switched already. A second switch would skip a member that was not
+            # tried.
             if self._members[self._current] is member:
                 self._current = (self._current + 1) % len(self._members)
 
     def _check_header(self, header: rpc.ResponseHeader, seen: int) -> None:
         """Reject a reply from another cluster, or from an older state than this process has seen."""
         with self._lock:
+            # The first reply decides which cluster is the right one for the life of this process.
             if self._identity is None:
                 self._identity = header.cluster_id
             known = self._identity
@@ -429,6 +465,7 @@ class EtcdCluster:
                 "deployment, find out which of them has the newest entries, and start again with that "
                 "one only"
             )
+        # The request saw this revision before it was sent, and linearizable reads never go back.
         if header.revision < seen:
             raise Halt(
                 f"{self.name} went back from revision {seen} to {header.revision}: an older copy was "

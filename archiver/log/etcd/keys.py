@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# Enough for 64-bit numbers. Existing entries have this width, so it never changes.
 DIGITS = 20
 
 
@@ -44,4 +45,5 @@ class Keys:
 
 def number_text(number: int) -> bytes:
     """The stored text of a floor or a tail."""
+    # Fixed width: an append compares the stored bytes of the tail, not a number.
     return b"%020d" % number

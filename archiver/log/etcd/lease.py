@@ -1,9 +1,7 @@
-"""A lease in etcd: for the daemons of several machines.
+"""A lease in etcd, and the metadata store that combines it with the logs in etcd.
 
 The lease is one key, attached to an etcd lease that deletes it when it is not refreshed in time. A thread
-refreshes it while it is held. A holder without a refresh considers the lease lost by its own clock, which
-started before etcd's. A process that was paused therefore finds at once that it holds nothing. As every lease
-it only avoids duplicate work (`archiver.log.lease`).
+refreshes it while it is held. As every lease it only avoids duplicate work (`archiver.log.lease`).
 
 A restarted daemon need not wait until the lease of its killed predecessor expires: see `HolderLock`.
 """
@@ -58,6 +56,7 @@ class EtcdMetadata(EtcdLogStore):
             local_path.parent.mkdir(exist_ok=True)
         cluster = EtcdCluster(access, keys.format(), clock)
         try:
+            # Reads and perhaps writes the format key, so it can fail after the connections are open.
             super().__init__(cluster, keys, entry_bytes_max, local_path)
         except BaseException:
             cluster.close()
@@ -74,12 +73,15 @@ class EtcdMetadata(EtcdLogStore):
 
     def close(self) -> None:
         """Release the leases, then close the connections."""
+        # Released first, because a release needs the connections. Otherwise a successor waits for the TTL.
         for lease in self._leases:
             lease.release()
         super().close()
 
 
+# Two refreshes may fail before the lease is lost.
 _REFRESHES_PER_TTL: Final = 3
+# etcd's lease ids are positive signed 64-bit numbers.
 _ID_MASK: Final = 2**63 - 1
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _TEXT_BYTES_MAX: Final = 200
@@ -92,10 +94,8 @@ class HolderLock:
     process ends.
 
     The file contains the lease id. A process that can lock it knows that the holder has ended or has released
-    the lease, and may revoke it. A process id would prove less: it is reused, and containers have their own
-    numbers. The text also has the kernel's boot id and the file's identity, because a lock proves nothing on
-    another machine or for a copy of the file. Without any of these nothing is known, and the lease expires by
-    its TTL. Not safe for several threads.
+    the lease, and may revoke it. Without file, lock or text nothing is known, and the lease expires by its
+    TTL. Not safe for several threads.
     """
 
     def __init__(self, path: Path) -> None:
@@ -104,14 +104,18 @@ class HolderLock:
 
     def begin(self) -> int:
         """Lock the file if possible. Returns the lease id of a holder that has ended, 0 if none is known."""
+        # A lock of an earlier acquire would refuse the new descriptor.
         self.end()
         descriptor: int | None = None
         try:
+            # `O_NONBLOCK`: if a pipe has that name, the open must not wait for its other end.
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             text = os.pread(descriptor, _TEXT_BYTES_MAX, 0).decode("ascii")
             here, _, lease_id = text.strip().rpartition(" ")
             self._descriptor = descriptor
+            # A text of another boot or another file proves nothing: it may be a copy, or from another
+            # machine.
             known = (
                 here == self._here(descriptor) and lease_id.isdigit() and len(lease_id) <= len(str(_ID_MASK))
             )
@@ -128,7 +132,10 @@ class HolderLock:
         if self._descriptor is None:
             return
         with contextlib.suppress(OSError):
+            # The lease id and not the process id: process ids are reused, and containers have their own
+            # numbers.
             text = f"{self._here(self._descriptor)} {lease_id}\n".encode("ascii")
+            # Emptied first, so that a crash between the two calls leaves no mixture of two texts.
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, text, 0)
 
@@ -150,6 +157,7 @@ class HolderLock:
         id.
         """
         found = os.fstat(descriptor)
+        # The boot id is of the kernel. All containers of a machine share it, and so do their locks.
         return f"{_BOOT_ID.read_text(encoding='ascii').strip()} {found.st_dev}:{found.st_ino}"
 
 
@@ -177,6 +185,7 @@ class EtcdLease:
         self._clock = clock
         self._ids = ids
         self._holder_lock = holder_lock
+        # Shorter than the refresh interval, or one slow member would use up the whole TTL.
         self._timeout_s = ttl_s / _REFRESHES_PER_TTL
         """Timeout per member, short enough to try another member before the lease expires."""
         self._lock = threading.Lock()
@@ -190,10 +199,15 @@ class EtcdLease:
         with self._lock:
             if self._is_held():
                 return
+            # The lease that this object lost may still exist in etcd; then its key would block the new one.
             self._drop()
             # The id is chosen here and not by etcd, so that a grant whose reply is lost can be revoked.
+            # `or 1`: for id 0 etcd would choose one itself.
             lease_id = int.from_bytes(self._ids.random_bytes(8), "big") & _ID_MASK or 1
+            # Before the grant. Afterwards the text is of this process, and the id of the predecessor is
+            # lost.
             gone = self._holder_lock.begin()
+            # Before the request: our clock then starts before etcd's, and the lease ends here first.
             began_s = self._clock.monotonic_s()
             try:
                 self._cluster.lease(
@@ -202,13 +216,16 @@ class EtcdLease:
                     timeout_s=self._timeout_s,
                 )
                 holder = self._take(lease_id)
+                # Only a lease that the file names: another one may be held by a process on another machine.
                 if holder is not None and gone and holder.lease == gone:
                     _logger.info(
                         "the process on this machine that held the etcd lease has ended: revoking its lease"
                     )
+                    # Deletes the key with it, so the second attempt can succeed.
                     self._revoke(gone)
                     holder = self._take(lease_id)
             except (NoSpace, LeaseGone) as error:
+                # Also if the grant failed: its reply may have been lost.
                 self._end(lease_id)
                 raise RetryLater(
                     f"the lease cannot be taken: {error}" + (f"; {NO_SPACE}" * isinstance(error, NoSpace))
@@ -221,6 +238,7 @@ class EtcdLease:
                 raise LeaseHeld(holder.value.decode(errors="replace"))
             self._holder_lock.note(lease_id)
             self._id, self._until_s = lease_id, began_s + self._ttl_s
+            # A new event for each thread, so that the thread of the previous lease still sees its own.
             self._stop = threading.Event()
             threading.Thread(
                 target=self._keep, args=(lease_id, self._stop), name="etcd lease", daemon=True
@@ -237,6 +255,8 @@ class EtcdLease:
         return found[0].value.decode(errors="replace") if found else None
 
     def _is_held(self) -> bool:
+        # By our own clock, which started before etcd's: a process that was paused finds at once that it
+        # holds nothing.
         return self._id != 0 and self._clock.monotonic_s() < self._until_s
 
     def _take(self, lease_id: int) -> kv.KeyValue | None:
@@ -254,6 +274,7 @@ class EtcdLease:
 
     def _drop(self) -> None:
         lease_id, self._id = self._id, 0
+        # Stops the refresh thread before the revoke. It is not joined, because it may wait for our lock.
         self._stop.set()
         if lease_id:
             self._end(lease_id)
@@ -265,8 +286,14 @@ class EtcdLease:
     def _revoke(self, lease_id: int) -> None:
         try:
             self._cluster.lease(
-                "LeaseRevoke", rpc.LeaseRevokeRequest(ID=lease_id), once=True, timeout_s=self._timeout_s
+                # Sent to one member only: a release must not delay a shutdown, and the TTL ends the lease
+                # anyway.
+                "LeaseRevoke",
+                rpc.LeaseRevokeRequest(ID=lease_id),
+                once=True,
+                timeout_s=self._timeout_s,
             )
+        # Expired or revoked already, which is the aim.
         except LeaseGone:
             return
         except (ArchiverError, NoSpace) as error:
@@ -275,15 +302,20 @@ class EtcdLease:
     def _keep(self, lease_id: int, stop: threading.Event) -> None:
         """Refresh the lease until it is released or lost."""
         while not stop.wait(self._ttl_s / _REFRESHES_PER_TTL):
+            # Before the request, as in `acquire`.
             began_s = self._clock.monotonic_s()
             refreshed = self._refresh(lease_id)
+            # The request runs without the lock, so that `release` need not wait for it.
             with self._lock:
+                # Released or replaced during the refresh: its result is of no interest.
                 if self._id != lease_id:
                     return
                 if refreshed:
                     self._until_s = began_s + self._ttl_s
+                # An unknown result is tolerated until the lease has expired by our own clock.
                 elif refreshed is False or not self._is_held():
                     self._until_s = 0.0
+                    # The lease is gone, so another process on this machine may acquire one.
                     self._holder_lock.end()
                     _logger.warning("the etcd lease is lost: it was not refreshed for %s s", self._ttl_s)
                     return
@@ -293,10 +325,14 @@ class EtcdLease:
         try:
             return bool(
                 self._cluster.lease(
-                    "LeaseKeepAlive", rpc.LeaseKeepAliveRequest(ID=lease_id), timeout_s=self._timeout_s
+                    "LeaseKeepAlive",
+                    rpc.LeaseKeepAliveRequest(ID=lease_id),
+                    timeout_s=self._timeout_s,
+                    # etcd answers a refresh of an expired lease with TTL 0 and not with an error.
                 ).TTL
                 > 0
             )
+        # Both replies are final: the lease will not be extended.
         except (LeaseGone, NoSpace):
             return False
         except ArchiverError as error:
