@@ -63,8 +63,10 @@ def parse_cluster(data: bytes, where: str) -> ClusterIdentity:
     try:
         document = json.loads(data)
         found_format = document["format"]
+    # `RecursionError`: a damaged file may be deeply nested.
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Corrupted(f"{where} is not a cluster identity; restore it from a backup") from error
+    # Before the other fields, which a newer format may have changed.
     if found_format != FORMAT:
         raise ConfigInvalid(
             f"{where} has format {found_format!r}, this version reads {FORMAT}; use the archiver "
@@ -93,6 +95,7 @@ def ensure_cluster(store: ObjectStore, name: str, ids: IdSource, clock: Clock) -
 
 
 def _create(store: ObjectStore, name: str, ids: IdSource, clock: Clock) -> ClusterIdentity:
+    # Data without an identity: a wrong or partly restored folder. A new identity would hide that.
     unowned = next((info.key for prefix in _data_prefixes() for info in store.list(prefix)), None)
     if unowned is not None:
         # Another process may have written the identity in between: it is always written before the first
@@ -113,11 +116,14 @@ def _create(store: ObjectStore, name: str, ids: IdSource, clock: Clock) -> Clust
     document = {"format": FORMAT, "cluster_id": cluster_id, "name": name, "created": created}
     # If another process was faster, its identity is used.
     failpoints.reach("cluster.create.before")
+    # Another process may create another identity at the same moment. The conditional create keeps the
+    # first.
     with contextlib.suppress(KeyExists):
         create_once(
             store, cluster_key(), (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
         )
     failpoints.reach("cluster.create.after")
+    # Read back, because the identity of another process may have won.
     found = read_cluster(store)
     if found is None:
         raise Corrupted(

@@ -16,6 +16,7 @@ from archiver.objects.paths import probe_key
 from archiver.objects.store import ObjectStore
 from archiver.runtime.errors import ConfigInvalid, KeyExists, NotFound
 
+# Fixed bytes: a store that ignores the condition writes them again, which changes nothing.
 PROBE: Final = b"stream-archiver asks with this object whether the store refuses to replace an object\n"
 
 
@@ -36,6 +37,7 @@ def check_conditional_put(store: ObjectStore) -> None:
     if not isinstance(store, CreatesInParts):
         return
     key = probe_key()
+    # Refused already: the store supports the condition, and one request per start suffices.
     if _created(lambda: store.create(key, PROBE)):
         check_new_object(store, key)
 
@@ -43,12 +45,14 @@ def check_conditional_put(store: ObjectStore) -> None:
 def check_new_object(store: ObjectStore, key: str) -> None:
     """As `check_conditional_put`, with an object just created under `key` with the bytes `PROBE`."""
     where = store.uri(key)
+    # The key exists now, so a create that succeeds has replaced the object.
     if _created(lambda: store.create(key, PROBE)):
         raise ConfigInvalid(
             f"the store replaced {where} despite If-None-Match: *: two writers "
             "could destroy each other's data; use "
             "a server that supports conditional writes, and no proxy that strips their headers"
         )
+    # Some servers support the condition for a single PUT only.
     if isinstance(store, CreatesInParts) and _created(lambda: store.create_in_parts(key, PROBE)):
         raise ConfigInvalid(
             f"the store replaced {where} by an upload in parts despite "
@@ -61,8 +65,10 @@ def check_new_object(store: ObjectStore, key: str) -> None:
         raise ConfigInvalid(
             f"{where} was stored and cannot be read: the store shows new objects late; use one that does not"
         ) from error
+    # A proxy may compress or rewrite bodies.
     if found != PROBE:
         raise ConfigInvalid(f"{where} holds other bytes than were stored; something on the way changes them")
+    # The listing by which orphaned objects are found must show each object once it exists.
     if key not in {info.key for info in store.list(key)}:
         raise ConfigInvalid(
             f"{where} was stored and is not listed: the store lists new objects late; use one that does not"

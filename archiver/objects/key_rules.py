@@ -37,6 +37,7 @@ def check_prefix(prefix: str) -> None:
     *folders, cut = prefix.split("/")
     for component in folders:
         _check_component(component, prefix)
+    # A last component "." or ".." may be the beginning of a valid name, such as ".a" or "..a".
     if cut and cut not in (".", ".."):
         _check_component(cut, prefix)
     if folders:
@@ -69,6 +70,7 @@ def goes_on(folder: str, name: str) -> bool:
 def _check_length(text: str, key: str) -> None:
     try:
         size = len(text.encode())
+    # A lone surrogate, as Python makes it from undecodable file names.
     except UnicodeEncodeError as error:
         raise InvalidInput(f"object key {excerpt(key)!r} is not valid Unicode") from error
     if size > KEY_BYTES_MAX:
@@ -85,6 +87,7 @@ def _check_component(component: str, key: str) -> None:
         )
     if _CONTROL.search(component):
         raise InvalidInput(f"object key {key!r} has a control character")
+    # Bytes and not characters: both limits are of UTF-8.
     if len(component.encode()) > COMPONENT_BYTES_MAX:
         raise InvalidInput(
             f"object key {excerpt(key, 80)!r} has a component of more than {COMPONENT_BYTES_MAX} bytes"

@@ -42,7 +42,9 @@ from archiver.runtime.errors import (
     RetryLater,
 )
 
+# Errors after which the same write succeeds once there is space.
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# Errors that may be gone at the next attempt.
 _TRANSIENT: Final = {
     errno.EMFILE,
     errno.ENFILE,
@@ -72,8 +74,10 @@ class LocalObjectStore:
         if not root.is_absolute():
             raise InvalidInput(f"the data folder {root} must be an absolute path")
         self.root = root
+        # Resolved once: the root may be a link itself.
         self._real_root: str | None = None
         self._spool = Spool(root / RESERVED)
+        # Folders that this process has synced together with their parents.
         self._durable: set[Path] = set()
         self._durable_lock = threading.Lock()
         self._cluster_id = cluster_id
@@ -99,15 +103,18 @@ class LocalObjectStore:
 
         def write() -> None:
             with temporary.open("xb", buffering=0) as file:
+                # An unbuffered write may store fewer bytes than given.
                 rest = memoryview(data)
                 while rest:
                     rest = rest[file.write(rest) :]
+                # Before the link: a name must never lead to bytes that a power cut can lose.
                 os.fsync(file.fileno())
 
         try:
             self._writing(key, write)
             self._publish(key, temporary, path)
         finally:
+            # Also after success: the object has its own link to the same file.
             temporary.unlink(missing_ok=True)
 
     def create_from_file(self, key: str, path: Path) -> None:
@@ -139,6 +146,7 @@ class LocalObjectStore:
 
         def write() -> int:
             with temporary.open("xb", buffering=0) as file:
+                # A new file: its time is by the clock of the file system, which also dates the objects.
                 file.write(b"\n")
                 os.fsync(file.fileno())
                 return os.fstat(file.fileno()).st_mtime_ns // 1000
@@ -181,6 +189,7 @@ class LocalObjectStore:
         path = self._path(key)
 
         def open_file() -> pa.NativeFile:
+            # A folder of objects is no object either.
             if not path.is_file():
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
             return pa.OSFile(str(path), "rb")
@@ -194,6 +203,7 @@ class LocalObjectStore:
             found = self._reading(key, path.stat)
         except NotFound:
             return None
+        # A folder has a `stat` too, and is no object.
         return ObjectInfo(key, found.st_size, found.st_mtime_ns // 1000) if path.is_file() else None
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
@@ -201,6 +211,7 @@ class LocalObjectStore:
         check_prefix(prefix)
         self._check_cluster()
         folder, _, _ = prefix.rpartition("/")
+        # Checked now, before the first `next` of the iterator.
         self._refuse_way_out(folder)
         return self._walk(f"{folder}/" if folder else "", prefix)
 
@@ -212,6 +223,7 @@ class LocalObjectStore:
         self._check_cluster()
 
         def remove() -> None:
+            # A key that names a folder of objects is no object: nothing to delete.
             if path.is_file():
                 path.unlink(missing_ok=True)
 
@@ -234,6 +246,8 @@ class LocalObjectStore:
         try:
             if self._real_root is None:
                 self._real_root = os.path.realpath(self.root)
+            # False if a link was followed, or without `/proc`. Only then the walk over all folders is
+            # needed.
             if not _is_at(file, f"{self._real_root}/{key}"):
                 self._refuse_way_out(key)
         except BaseException:
@@ -254,6 +268,7 @@ class LocalObjectStore:
                 break
         else:
             return
+        # A link that stays inside of the root is allowed.
         real = os.path.realpath(self.root / key)
         if not Path(real).is_relative_to(os.path.realpath(self.root)):
             raise Halt(
@@ -270,9 +285,13 @@ class LocalObjectStore:
 
     def _publish(self, key: str, temporary: Path, path: Path) -> None:
         for attempt in range(_LINK_ATTEMPTS_MAX):
+            # Again, right before the object gets its name: the folder may have been exchanged during a long
+            # write.
             self._check_cluster()
+            # Before the link: a synced entry in a folder that is lost in a power cut would be lost with it.
             self._writing(key, lambda: self._make_durable(path.parent))
             try:
+                # Atomic, and fails if the name exists. A rename would replace an existing object.
                 os.link(temporary, path, follow_symlinks=False)
                 break
             except FileExistsError as error:
@@ -282,6 +301,7 @@ class LocalObjectStore:
             except FileNotFoundError as error:
                 # The folder was removed after it was created. If the spool file is missing, a retry cannot
                 # help.
+                # The folders that were synced may be gone too, so they are created and synced again.
                 with self._durable_lock:
                     self._durable.clear()
                 if attempt == _LINK_ATTEMPTS_MAX - 1 or not temporary.exists():
@@ -291,8 +311,10 @@ class LocalObjectStore:
             except OSError as error:
                 raise _not_applied(key, error) from error
         try:
+            # The link is in the folder, so the folder must be synced before the create returns.
             _sync(path.parent)
         except OSError as error:
+            # Readers may already see the object, but a power cut may still remove it.
             raise OutcomeUnknown(
                 f"object {key} is in place but its folder could not be synced: {error.strerror}"
             ) from error
@@ -301,14 +323,18 @@ class LocalObjectStore:
         """Create the folder and sync its parents. Existing ones are synced too: another process may not have
         done so yet.
         """
+        # Not held during the syncs. Two threads may sync the same folder, which is harmless.
         with self._durable_lock:
             if folder in self._durable:
                 return
         made = not folder.is_dir()
         inside = folder.is_relative_to(self.root)
+        # Parents first. Above the root the walk ends at the first existing folder.
         if (folder != self.root and inside) or not folder.parent.is_dir():
             self._make_durable(folder.parent)
         if made:
+            # A root that had an identity is unmounted or deleted. Objects must not be written below an
+            # empty mount point.
             if self._cluster_id is not None and (folder == self.root or not inside):
                 raise FileNotFoundError(errno.ENOENT, "the data folder is gone", str(folder))
             folder.mkdir(exist_ok=True)
@@ -323,20 +349,25 @@ class LocalObjectStore:
 
     def _walk(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
         """Objects below the folder (a key prefix that ends in a slash, or empty), in key order."""
+        # A stack instead of recursion. Each iterator continues where the walk left its folder.
         left = [(folder, iter(self._entries(folder)))]
         while left:
             folder, entries = left[-1]
             for name, entry in entries:
                 key = folder + name
+                # Files of other programs, and the spool folder.
                 if not goes_on(folder, entry.name):
                     continue
                 if name.endswith("/"):
+                    # Other folders cannot contain a key with the prefix, so they are not read.
                     if key.startswith(prefix) or prefix.startswith(key):
                         left.append((key, iter(self._entries(key))))
                         break
+                # Links are skipped: an object is always a regular file.
                 elif key.startswith(prefix) and entry.is_file(follow_symlinks=False):
                     try:
                         found = entry.stat(follow_symlinks=False)
+                    # Deleted since the folder was read.
                     except FileNotFoundError:
                         continue
                     yield ObjectInfo(key, found.st_size, found.st_mtime_ns // 1000)
@@ -353,6 +384,8 @@ class LocalObjectStore:
                     for entry in scan
                 )
         except (FileNotFoundError, NotADirectoryError):
+            # A folder is also missing if the data folder is unmounted. Its objects must not be reported as
+            # missing.
             self._check_cluster()
             return ()
         except OSError as error:
@@ -388,6 +421,7 @@ class LocalObjectStore:
     def _spooling(self, work: Callable[[], _T]) -> _T:
         try:
             self._check_cluster()
+            # The spool folder could be a link, too.
             self._refuse_way_out(RESERVED)
             self._make_durable(self.root)
             return work()
@@ -400,6 +434,7 @@ class LocalObjectStore:
         try:
             return work()
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            # The check reads that key itself.
             if key != cluster_key():
                 self._check_cluster()
             raise NotFound(f"there is no object {key} in {self.root}") from error

@@ -42,6 +42,7 @@ class StorePlace:
     @classmethod
     def of(cls, data: DataSettings) -> StorePlace:
         """The location in the configuration."""
+        # A local folder needs no credentials, so none travel to the executors.
         if not data.uri.startswith(S3_SCHEME):
             return cls(data.uri)
         secrets = (data.access_key_id, data.secret_access_key, data.session_token)

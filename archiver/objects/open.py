@@ -27,6 +27,7 @@ def open_store(place: StorePlace, cluster_id: str | None = None) -> ObjectStore:
         parts = urlsplit(uri)
     except ValueError as error:
         raise ConfigInvalid(f"data.uri {uri!r} is no URI: {error}") from error
+    # Accepted elsewhere, but then a table would have URIs of two spellings.
     if parts.scheme in ("s3a", "s3n"):
         raise ConfigInvalid(f"data.uri {uri!r}: {parts.scheme}:// is Hadoop's spelling; write s3://")
     if parts.scheme == "s3":
@@ -38,6 +39,7 @@ def open_store(place: StorePlace, cluster_id: str | None = None) -> ObjectStore:
         raise ConfigInvalid(
             f"data.uri {uri!r} must be of the form file:///path/to/data or s3://bucket/prefix"
         )
+    # `file://data/x` names the host "data"; the path would silently be `/x`.
     if parts.netloc not in ("", "localhost"):
         raise ConfigInvalid(
             f"data.uri {uri!r} names the host {parts.netloc!r}; an absolute path needs three slashes: "
@@ -63,6 +65,7 @@ def _checked_path(uri: str, encoded: str) -> Path:
         raise ConfigInvalid(f"data.uri {uri!r} is not UTF-8 once its percent signs are decoded") from error
     if not path.startswith("/"):
         raise ConfigInvalid(f"data.uri {uri!r} must be an absolute path: file:///path/to/data")
+    # The same folder would have several URIs, and table metadata contains them.
     if ".." in path.split("/"):
         raise ConfigInvalid(f"data.uri {uri!r} has a '..' in its path; name the folder itself")
     # Object URIs go into table metadata undecoded, and these characters would end the path there.

@@ -33,12 +33,15 @@ def tail(path: str, folder: str) -> str | None:
         if found and rest and "//" not in rest and not rest.endswith("/"):
             return rest
     components: list[str] = []
+    # A backslash separates components on some engines. Treated as one everywhere, which at worst keeps an
+    # object.
     for component in _decoded(path).replace("\\", "/").split("/"):
         if component == "..":
             del components[-1:]
         elif component not in ("", "."):
             components.append(component)
     folder_parts = folder.split("/")
+    # From the end: the last occurrence, as in the fast path. `- 1`: something must follow the folder.
     for at in range(len(components) - len(folder_parts) - 1, -1, -1):
         if components[at : at + len(folder_parts)] == folder_parts:
             return "/".join(components[at + len(folder_parts) :])
@@ -79,11 +82,13 @@ def _spelled(uri: str) -> str:
 
 
 def _decoded(path: str) -> str:
+    # Some engines encode a path that is already encoded. Bounded, because each round may be long.
     for _ in range(_ROUNDS_MAX):
         decoded = unquote(path, errors="surrogateescape")
         if decoded == path:
             return path
         path = decoded
+    # An undecoded rest could hide a referenced file, so the vacuum must stop here.
     raise InvalidInput(f"path {excerpt(path, 80)!r} is percent-encoded more than {_ROUNDS_MAX} times")
 
 
@@ -107,8 +112,10 @@ class NamedFiles:
     def __contains__(self, key: object) -> bool:
         """Whether that object is referenced; a key outside the folder counts as referenced."""
         found = tail(str(key), self._folder)
+        # Unknown means referenced: a wrong answer keeps an object and never deletes one.
         return found is None or _digest(found) in self._digests
 
 
 def _digest(text: str) -> int:
+    # A 64-bit number takes far less memory than the path of about 150 characters.
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest())

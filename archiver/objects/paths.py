@@ -18,6 +18,7 @@ from archiver.runtime.errors import InvalidInput
 
 Granularity = Literal["day", "hour", "month"]
 
+# Each maximum is the largest number that fits into the digits of its key, or a limit of the format.
 PARTITION_MAX: Final = 99_999
 OFFSET_MAX: Final = 2**63 - 1
 EPOCH_MAX: Final = 99_999_999
@@ -29,6 +30,7 @@ _HOUR_DIGITS: Final = 3
 _START: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _TOPIC_ID: Final = re.compile(r"[0-9a-f]{32}")
+# A ULID: 26 digits of Crockford's base 32. The first is at most 7, because it has only three bits.
 _FILE_ID: Final = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _PROBE = re.compile(r"Archiver_Probe_[0-9a-f]{16}", re.ASCII)
 _LOG: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -39,6 +41,7 @@ _ARCHIVE: Final = re.compile(
 )
 
 _CHECKPOINT: Final = re.compile(r"checkpoint/([a-z][a-z0-9_]{0,39})/v([0-9]+)/([0-9]{20})\.bin")
+# Stored name: `shelf/` stays, although the project says history file.
 _HISTORY: Final = re.compile(r"shelf/intake/([0-9]{20})-([0-9]{20})\.parquet")
 
 INTAKE_PREFIX: Final = "intake/"
@@ -120,6 +123,7 @@ def catalog_probe_prefix(name: str) -> str:
 
 def intake_key(written_us: int, file_id: str) -> str:
     """An intake file written at that time."""
+    # Milliseconds, so that a listing is in the order of writing within each hour.
     written_ms = _checked("write time", written_us // 1000, _WRITTEN_MS_MAX)
     if not _FILE_ID.fullmatch(file_id):
         raise InvalidInput(f"file id {file_id!r} is no ULID")
@@ -141,11 +145,13 @@ def intake_hours_prefixes(hours: Iterable[int]) -> list[str]:
     """
     digits: dict[str, dict[str, None]] = {}
     for hour in hours:
+        # The first digit of the hour covers ten hours with one listing.
         day, _, of_day = intake_hour_prefix(hour * _HOUR_US).removesuffix("/").rpartition("/")
         digits.setdefault(f"{day}/", {})[of_day[0]] = None
     return [
         prefix
         for day, some in digits.items()
+        # All three digits: the day itself is one prefix instead of three.
         for prefix in ([day] if len(some) == _HOUR_DIGITS else [day + one for one in some])
     ]
 
@@ -156,6 +162,7 @@ def parse_intake_key(key: str) -> IntakeKey | None:
     if match is None or not _FILE_ID.fullmatch(match[2]):
         return None
     parsed = IntakeKey(int(match[1]), match[2])
+    # The pattern accepts folders that do not agree with the time in the name. Only a rebuilt key is equal.
     return parsed if intake_key(parsed.written_ms * 1000, parsed.file_id) == key else None
 
 
@@ -188,6 +195,7 @@ def parse_checkpoint_key(key: str) -> CheckpointKey | None:
     parsed = CheckpointKey(match[1], int(match[2]), int(match[3]))
     if parsed.index > OFFSET_MAX or parsed.fold_format > EPOCH_MAX:
         return None
+    # A version with leading zeros would match the pattern.
     return parsed if checkpoint_key(parsed.log, parsed.fold_format, parsed.index) == key else None
 
 
@@ -265,6 +273,7 @@ def parse_archive_key(key: str) -> ArchiveKey | None:
     parsed = ArchiveKey(
         match[1], int(match[2]), granularity, value, int(match[7]), int(match[8]), int(match[9])
     )
+    # The builder refuses these, so no object of ours has such a key.
     if parsed.base >= parsed.end or parsed.end > OFFSET_MAX:
         return None
     return parsed
@@ -288,6 +297,7 @@ def partition_value_of(ingest_us: int, granularity: Granularity) -> int:
     before it).
     """
     if granularity == "day":
+        # Floor division rounds down before 1970 too, as Iceberg's transforms do.
         return ingest_us // _DAY_US
     if granularity == "hour":
         return ingest_us // _HOUR_US

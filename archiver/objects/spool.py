@@ -19,6 +19,7 @@ from typing import Final
 
 from archiver.runtime.errors import RetryLater
 
+# Attempts against processes that remove the new folder as abandoned.
 _ATTEMPTS_MAX: Final = 10
 
 
@@ -31,6 +32,7 @@ class Spool:
         self._parent = parent
         self._folder: Path | None = None
         self._pid = 0
+        # `next` of a counter is atomic in CPython, so threads need no lock for a path.
         self._numbers = itertools.count()
         self._lock = threading.Lock()
 
@@ -40,6 +42,8 @@ class Spool:
         Raises `OSError`, or `RetryLater` if other processes keep removing it.
         """
         with self._lock:
+            # A child process must not use the folder: it has the parent's lock only as an inherited
+            # descriptor.
             if self._folder is None or self._pid != os.getpid() or not self._folder.is_dir():
                 self._parent.mkdir(exist_ok=True)
                 remove_abandoned(self._parent)
@@ -67,7 +71,11 @@ class Spool:
                 descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except FileNotFoundError:
                 continue
+            # Another process may have locked and removed the folder first. The lock is then on a folder
+            # without a name.
             if _try_lock(descriptor) and folder.is_dir():
+                # Runs when the store is collected, or at the end of the process. It must not refer to
+                # `self`.
                 weakref.finalize(self, _remove, folder, descriptor, os.getpid())
                 return folder
             os.close(descriptor)
@@ -82,7 +90,10 @@ def remove_abandoned(parent: Path) -> None:
         except OSError:
             continue
         try:
+            # The lock is free, so the owner has ended. Age proves nothing: an upload may take hours.
             if _try_lock(descriptor):
+                # Errors are ignored: another process may remove the same folder, and the rest goes next
+                # time.
                 shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(descriptor)
@@ -115,6 +126,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _remove(folder: Path, descriptor: int, pid: int) -> None:
+    # A forked child inherits the finalizer and must not remove its parent's folder.
     if pid == os.getpid():
         shutil.rmtree(folder, ignore_errors=True)
         os.close(descriptor)

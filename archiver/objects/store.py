@@ -40,6 +40,7 @@ def create_once(store: ObjectStore, key: str, data: bytes, attempts_max: int = 3
             except NotFound:
                 # Deleted between the create and the read.
                 continue
+            # The bytes decide, not the creator: identical content is all that the caller needs.
             if not same:
                 raise KeyExists(key) from error
             return False
@@ -54,6 +55,7 @@ def _holds(store: ObjectStore, key: str, data: bytes) -> bool:
     info = store.info(key)
     if info is None:
         raise NotFound(f"there is no object {key}")
+    # The size first: a large object of another size is not read.
     return info.size == len(data) and store.read(key) == data
 
 
@@ -80,8 +82,8 @@ class ObjectStore(Protocol):
     def create(self, key: str, data: bytes) -> None:
         """Store `data` durably under `key`.
 
-        Raises `KeyExists` if the key is taken (the object there is unchanged), `RetryLater` if certainly
-        nothing was stored (a full disk, for one), `OutcomeUnknown` if the reply was lost.
+        Raises `KeyExists` if the key is taken; the object there is unchanged. Raises `RetryLater` if
+        certainly nothing was stored, such as on a full disk, and `OutcomeUnknown` if the reply was lost.
         """
 
     def create_from_file(self, key: str, path: Path) -> None:

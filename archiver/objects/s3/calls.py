@@ -1,8 +1,4 @@
-"""Bounded retries of S3 requests, and the mapping of their errors to the error tree.
-
-Every retry loop is bounded. A caller that must know after each attempt whether it may have been applied uses
-`tries` and `once`.
-"""
+"""The S3 client of a process, bounded retries of requests, and the mapping of errors to the error tree."""
 
 from __future__ import annotations
 
@@ -25,6 +21,7 @@ from archiver.runtime.text import counted
 CONNECTIONS_MAX: Final = 32
 """Connections that one client keeps open; further threads use connections that are closed after use."""
 
+# --- The client. One per process and options: it owns the connections, and costs about 0.1 s to create.
 _clients: dict[S3Options, Any] = {}
 _lock = threading.Lock()
 
@@ -33,6 +30,7 @@ def _forget() -> None:
     """Reset in a forked child: the connections are the parent's, and one of its threads may have held the
     lock.
     """
+    # A new lock, because the inherited one can stay locked forever.
     global _clients, _lock
     _clients, _lock = {}, threading.Lock()
 
@@ -63,10 +61,13 @@ def _made(options: S3Options) -> Any:
         aws_session_token=options.session_token,
         region_name=options.region,
     )
+    # Other servers ignore the region, but the signature needs one.
     region = session.region_name or ("us-east-1" if options.endpoint else None)
     # "auto" addresses AWS buckets by host name, except names with a dot, which no certificate covers.
     style = "path" if options.path_style else "virtual" if options.endpoint else "auto"
     config = Config(
+        # botocore repeats a PUT whose reply was lost, and reports only the 412 of the second attempt. The
+        # success of the first would be hidden.
         retries={"total_max_attempts": 1},
         connect_timeout=options.connect_timeout_s,
         read_timeout=options.request_timeout_s,
@@ -89,8 +90,10 @@ def _made(options: S3Options) -> Any:
     )
 
 
+# --- Requests and retries.
 FIRST_WAIT_S: Final = 0.1
 WAIT_MAX_S: Final = 5.0
+# The kinds after which an idempotent request is repeated.
 AGAIN: Final = (ErrorKind.NOT_APPLIED, ErrorKind.UNKNOWN)
 
 _T = TypeVar("_T")
@@ -127,9 +130,12 @@ class S3Calls:
     def once(self, call: Callable[[Any], _T]) -> _T:
         """Send one attempt; raises `S3Failed`."""
         try:
+            # Per call, because a forked process has another client.
             return call(client_for(self._options))
         except SDK_ERRORS as error:
             found = classify(error)
+            # Results such as "missing" are normal replies. The other kinds may mean that an address leads
+            # elsewhere.
             if found.kind in (*AGAIN, ErrorKind.REFUSED, ErrorKind.MISCONFIGURED):
                 self._trouble()
             raise S3Failed(found) from error
@@ -140,6 +146,7 @@ class S3Calls:
             if attempt:
                 full_s = min(WAIT_MAX_S, FIRST_WAIT_S * 2 ** (attempt - 1))
                 share = int.from_bytes(self._ids.random_bytes(2)) / 65535
+                # From half to the full wait: many writers then do not retry at the same moment.
                 self._clock.sleep(full_s * (0.5 + share / 2))
             yield attempt
 
@@ -184,4 +191,5 @@ class S3Calls:
         except S3Failed as error:
             if error.kind is ErrorKind.MISSING:
                 raise NotFound(missing) from error
+            # The remaining kinds make no sense for a read or a listing, so a retry cannot help.
             raise Halt(f"{what}: {error.why}") from error

@@ -83,6 +83,7 @@ class Creator:
 
     def create(self, upload: Upload) -> None:
         """See `ObjectStore.create`."""
+        # One token per call and not per attempt: a later attempt finds the object of an earlier one.
         token = self._ids.random_bytes(16).hex()
         if upload.size <= self._part_bytes:
             self._send_until_known(upload, token, self._put(upload, token))
@@ -94,10 +95,12 @@ class Creator:
         self._in_parts(upload, self._ids.random_bytes(16).hex())
 
     def _put(self, upload: Upload, token: str) -> Callable[[Any], object]:
+        # Read once, so that every attempt sends the same bytes.
         data = upload.part(0, upload.size)
         arguments = {
             **upload.place,
             "Body": data,
+            # The server refuses a body that was damaged on the way, and then stores nothing.
             "ContentMD5": _md5(data),
             "IfNoneMatch": "*",
             "Metadata": {CREATED_BY: token},
@@ -115,13 +118,16 @@ class Creator:
                 last = error
                 if error.kind is ErrorKind.UNKNOWN:
                     doubt = error
+                # Any other reply is final. Only "not applied" and "unknown" are worth another attempt.
                 elif error.kind is not ErrorKind.NOT_APPLIED:
                     break
             else:
                 return
         assert last is not None, "there is at least one try"
+        # No attempt is in doubt, so the existing object cannot be ours.
         if last.kind is ErrorKind.TAKEN and doubt is None:
             raise KeyExists(upload.key) from last
+        # Also if the last attempt certainly failed: an earlier one may have been applied.
         if doubt is not None:
             self._resolve(upload, token, doubt)
             return
@@ -137,6 +143,7 @@ class Creator:
             mine = self._is_mine(upload, token)
         except ArchiverError as error:
             raise OutcomeUnknown(f"{unknown}; and it cannot be read: {error}") from doubt
+        # A missing object proves nothing: the request in doubt may still arrive.
         if mine is None:
             raise OutcomeUnknown(unknown) from doubt
         if not mine:
@@ -151,6 +158,8 @@ class Creator:
             if error.kind is ErrorKind.MISSING:
                 return None
             raise OutcomeUnknown(f"{what}: {error.why}") from error
+        # Not a comparison of bytes: another create may store the same content, and both would count as the
+        # first.
         stored_token = found.get("Metadata", {}).get(CREATED_BY)
         if stored_token is not None:
             return bool(stored_token == token)
@@ -158,6 +167,7 @@ class Creator:
         return bool(found["ContentLength"] == upload.size) and self._has_same_bytes(upload, what)
 
     def _has_same_bytes(self, upload: Upload, what: str) -> bool:
+        # In parts, so that two large objects are never in memory.
         for start in range(0, upload.size, self._part_bytes):
             length = min(self._part_bytes, upload.size - start)
             where = {**upload.place, "Range": f"bytes={start}-{start + length - 1}"}
@@ -177,6 +187,7 @@ class Creator:
     def _in_parts(self, upload: Upload, token: str) -> None:
         last: S3Failed | None = None
         for _ in self._calls.tries():
+            # A new upload for each attempt: a conflict has made the old one invalid.
             upload_id = self._begun(upload, token)
             try:
                 parts = self._sent(upload, upload_id)
@@ -203,11 +214,13 @@ class Creator:
                 lambda client: client.create_multipart_upload(**upload.place, Metadata={CREATED_BY: token}),
             )
         except S3Failed as error:
+            # No object exists before the completion, so nothing was stored.
             raise RetryLater(f"{what}: {error.why}") from error
         return str(begun["UploadId"])
 
     def _sent(self, upload: Upload, upload_id: str) -> list[dict[str, object]]:
         """Send all parts. Returns the list for the completion."""
+        # A part at the configured size, or larger if 10,000 such parts do not suffice. Rounded up.
         length = max(self._part_bytes, -(-upload.size // PARTS_MAX))
         what = f"object {upload.key} was not stored"
         parts: list[dict[str, object]] = []
@@ -227,6 +240,7 @@ class Creator:
                 )
             except S3Failed as error:
                 raise _StartOver(error) from error  # the upload was aborted elsewhere
+            # The completion must name each part with the tag that the server gave it.
             parts.append({"PartNumber": number, "ETag": sent["ETag"]})
         return parts
 
@@ -246,11 +260,14 @@ class Creator:
                 last = error
                 if error.kind is ErrorKind.UNKNOWN:
                     doubt = error
+                # A conflict invalidates the upload, so a second completion cannot succeed.
                 elif error.error.conflict or error.kind is not ErrorKind.NOT_APPLIED:
                     break
             else:
                 return
         assert last is not None, "there is at least one try"
+        # A completion in doubt comes first: a repetition of one that succeeded is answered "no such
+        # upload".
         if doubt is not None:
             self._resolve(upload, token, doubt)
             return
@@ -263,6 +280,7 @@ class Creator:
 
     def _abort(self, upload: Upload, upload_id: str) -> None:
         """Abort once without error; the vacuum aborts what remains."""
+        # The error that caused the abort is more important than a failure of the abort.
         with contextlib.suppress(S3Failed, ArchiverError):
             self._calls.once(lambda client: client.abort_multipart_upload(**upload.place, UploadId=upload_id))
 
@@ -276,4 +294,5 @@ class _StartOver(Exception):
 
 
 def _md5(data: bytes) -> str:
+    # S3's header has MD5. It protects against damage only, so its weakness is irrelevant.
     return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode("ascii")

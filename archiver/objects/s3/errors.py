@@ -63,6 +63,7 @@ class S3Error:
     """Another request for the same key was running: a multipart upload must start over (S3)."""
 
 
+# Servers decide to throttle before they process a request, so it was not applied.
 _THROTTLED: Final = frozenset(
     {
         "SlowDown",
@@ -77,6 +78,7 @@ _AGAIN: Final = frozenset(
     {"RequestTimeout", "BadDigest", "IncompleteBody", "OperationAborted", "ConditionalRequestConflict"}
 )
 """The server discarded the request; for the last two, another request for the same key was running."""
+# Codes of wrong credentials.
 _KEYS: Final = frozenset(
     {
         "InvalidAccessKeyId",
@@ -89,6 +91,7 @@ _KEYS: Final = frozenset(
 _EXPIRED: Final = frozenset(
     {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
 )
+# No connection was made, or no credentials were found, so no request was sent.
 _NOT_SENT: Final = (
     EndpointConnectionError,
     ConnectTimeoutError,
@@ -96,6 +99,7 @@ _NOT_SENT: Final = (
     CredentialRetrievalError,
     MetadataRetrievalError,
 )
+# Errors that botocore raises before it sends anything; a retry cannot help.
 _WRONG: Final = (
     *(
         InvalidConfigError,
@@ -122,29 +126,38 @@ def classify(error: Exception) -> S3Error:
             "this machine environment variables, a profile or "
             "a role",
         )
+    # Plain `ValueError` means an invalid endpoint. The three classes in the exception derive from it in
+    # part.
     if isinstance(error, _WRONG) or (
         isinstance(error, ValueError) and not isinstance(error, OSError | HTTPError | BotoCoreError)
     ):
         return S3Error(ErrorKind.MISCONFIGURED, said)
+    # Other TLS errors, such as a closed connection, may occur after the request was sent.
     if isinstance(error, SSLError) and "CERTIFICATE" in str(error).upper():
         return S3Error(
             ErrorKind.MISCONFIGURED,
             f"the server's certificate is not trusted; set data.ca_file to its CA certificates ({said})",
         )
+    # The default: an error that is not known to be harmless may hide an applied request.
     return S3Error(ErrorKind.UNKNOWN, said)
 
 
 def _classify_reply(error: ClientError) -> S3Error:
     """Classify an error reply of the server or of a proxy."""
+    # A proxy may reply without S3's error document.
     document = error.response.get("Error", {})
     code, text = str(document.get("Code", "")), str(document.get("Message", ""))
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     said = f"{status} {code}: {text}" if text else f"{status} {code}"
+    # Before the codes, which differ between servers for these two.
     by_status = {412: ErrorKind.TAKEN, 416: ErrorKind.NO_RANGE}.get(status)
     if by_status is not None:
         return S3Error(by_status, said)
+    # Before the 5xx below: `SlowDown` has status 503.
     if code in _THROTTLED or status == 429:
         return S3Error(ErrorKind.NOT_APPLIED, f"the server asks for fewer requests ({said})")
+    # A gateway sends 5xx for requests that the server executed. Below 300, S3 may report an error in the
+    # body of a completion.
     if status >= 500 or status < 300:
         return S3Error(ErrorKind.UNKNOWN, said)
     if code in _AGAIN or status in (408, 409):
@@ -162,6 +175,7 @@ def _classify_reply(error: ClientError) -> S3Error:
 
 
 def _classify_refusal(status: int, code: str, said: str) -> S3Error:
+    # Not applied and not final: credentials are renewed while the process runs.
     if code in _EXPIRED:
         return S3Error(
             ErrorKind.NOT_APPLIED,

@@ -4,9 +4,8 @@ An object is created by a conditional PUT (`If-None-Match: *`), or by a multipar
 completion. It is therefore whole or absent, and never replaced; `conditional_create.py` has the rules. Other
 requests change nothing or are idempotent, and are repeated within the bounds of the settings. The server must
 support the condition, show an object once its create has returned, and list keys in order.
-`conditional_put_check.py` checks this at the start, and every listing checks the order.
 
-Nothing is written, deleted, listed or reported missing in another cluster's bucket; `bucket_identity.py` says
+Nothing is written, deleted, listed or reported missing in another cluster's bucket; `ClusterCheck` decides
 when that is checked. A forked process uses its own client.
 """
 
@@ -48,6 +47,7 @@ from archiver.runtime.errors import (
 from archiver.runtime.ids import IdSource, SystemIds
 from archiver.runtime.redaction import excerpt
 
+# --- Reading with read-ahead.
 END_BYTES: Final = 256 * 1024
 """Bytes read at open: the footer of nearly every file, and all of a small one."""
 AHEAD_FIRST: Final = 256 * 1024
@@ -71,6 +71,7 @@ class S3Input(io.RawIOBase):
         self._fetch = fetch
         self._at = 0
         self._end_start, self._end = size - len(end), end
+        # A short list instead of a dictionary: a read may begin anywhere in a block.
         self._blocks: list[tuple[int, bytes]] = []
         """(start, bytes), most recently used last."""
         self._ahead = AHEAD_FIRST
@@ -108,6 +109,7 @@ class S3Input(io.RawIOBase):
             raise ValueError("the object is closed")
         with self._lock:
             left = max(0, self._size - self._at)
+            # Never beyond the end: the server answers such a range with an error.
             length = left if size is None or size < 0 else min(size, left)
             found = self._range(self._at, self._at + length)
             self._at += length
@@ -137,13 +139,16 @@ class S3Input(io.RawIOBase):
             return self._end[start - self._end_start : end - self._end_start]
         for number, (first, block) in enumerate(self._blocks):
             if first <= start < first + len(block):
+                # To the end, so that the least recently used block is dropped first.
                 self._blocks.append(self._blocks.pop(number))
                 return block[start - first : end - first]
         return b""
 
     def _asked(self, start: int, end: int) -> bytes:
         """One request for the range and the read-ahead, up to the next cached block."""
+        # Only sequential reads earn a larger read-ahead. A jump in the file starts small again.
         self._ahead = min(AHEAD_MAX, 2 * self._ahead) if start == self._next else AHEAD_FIRST
+        # The bytes of a cached block are not requested again.
         limit = min([self._end_start, *(first for first, _ in self._blocks if first > start)])
         upto = min(max(end, start + self._ahead), limit)
         block = self._fetch(start, upto)
@@ -153,6 +158,7 @@ class S3Input(io.RawIOBase):
         return block[: end - start]
 
 
+# --- Unfinished multipart uploads.
 @dataclass(frozen=True, slots=True)
 class OpenUpload:
     """One upload that is active or abandoned."""
@@ -179,6 +185,7 @@ def open_uploads(calls: S3Calls, bucket: str, prefix: str) -> Iterator[OpenUploa
             )
         if not page.get("IsTruncated"):
             return
+        # Both markers: one key may have several open uploads across two pages.
         marker = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page.get("NextUploadIdMarker", "")}
 
 
@@ -190,16 +197,22 @@ def abort_upload(calls: S3Calls, bucket: str, found: OpenUpload) -> None:
             f"aborting an upload of {found.path}", lambda client: client.abort_multipart_upload(**arguments)
         )
     except S3Failed as error:
+        # The upload may have been completed or aborted in the meantime.
         if error.kind not in (ErrorKind.NO_UPLOAD, ErrorKind.MISSING):
             raise Halt(f"an upload of {found.path} cannot be aborted: {error.why}") from error
 
 
+# --- The check whose bucket it is.
 VALID_S: Final = 60.0
 """Seconds for which one successful check is valid."""
 
 
 class ClusterCheck:
-    """Safe to use from several threads."""
+    """Checks that the bucket belongs to this cluster: at most once a minute, and after each error.
+
+    A check before each request, as in a local folder, would double the number of requests. A bucket changes
+    its owner over minutes, with errors in between. Safe to use from several threads.
+    """
 
     def __init__(self, cluster_id: str | None, uri: str, read: Callable[[], bytes], clock: Clock) -> None:
         """`read` reads `cluster.json`; without a cluster id nothing is checked."""
@@ -207,6 +220,7 @@ class ClusterCheck:
         self._uri = uri
         self._read = read
         self._clock = clock
+        # So that the first operation checks, even if the clock starts at 0.
         self._checked_s = -VALID_S
         self._troubles = 0
         self._checked_troubles = -1
@@ -248,6 +262,7 @@ class ClusterCheck:
             )
 
 
+# --- The store.
 SPOOL: Final = "archiver-spool-"
 """Name of the spool folder below the system's temporary folder (`TMPDIR`); the user id follows."""
 
@@ -311,6 +326,7 @@ class S3ObjectStore:
 
     def create_from_file(self, key: str, path: Path) -> None:
         """See `ObjectStore`. A file in `spool_dir()` is consumed even on failure; any other file is kept."""
+        # Decided first: the path may be invalid, and the file must then be removed as well.
         spooled = self._spool is not None and self._spool.owns(path)
         try:
             full = self._path(key)
@@ -321,6 +337,7 @@ class S3ObjectStore:
                 raise NotFound(f"there is no file {path} to store as {key}") from error
             try:
                 self._creator.create(upload)
+            # Only the local file raises this here; errors of the network are mapped in `calls.py`.
             except OSError as error:
                 raise RetryLater(f"object {key} was not stored: {path} cannot be read ({error})") from error
         finally:
@@ -341,7 +358,9 @@ class S3ObjectStore:
             raise InvalidInput(f"cannot read {length} bytes of object {key}")
         path = self._path(key)
         if length == 0:
+            # HTTP has no empty range. A request shows at least that the object exists.
             return self._nothing_of(key)
+        # A suffix range begins `-start` bytes before the end.
         byte_range = f"bytes={start}" if start < 0 else f"bytes={start}-{start + length - 1}"
         where = {"Bucket": self._bucket, "Key": path, "Range": byte_range}
         try:
@@ -359,6 +378,7 @@ class S3ObjectStore:
         """A reader with read-ahead (`input_file.py`). Opening takes one request, for the end of the
         object.
         """
+        # A suffix range returns the footer and, in `Content-Range`, the size of the object.
         where = {"Bucket": self._bucket, "Key": self._path(key), "Range": f"bytes=-{END_BYTES}"}
 
         def end_of(client: Any) -> tuple[int, bytes]:
@@ -395,9 +415,11 @@ class S3ObjectStore:
             f"there is no bucket {self._bucket}",
             lambda client: client.list_objects_v2(**where),
         )
+        # `Last-Modified` of objects is by the server's clock, so their ages must be compared with it.
         stated = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
         try:
             return None if stated is None else _microseconds(parsedate_to_datetime(stated))
+        # A date that a proxy has garbled counts as no date.
         except (TypeError, ValueError, OverflowError):
             return None
 
@@ -406,6 +428,7 @@ class S3ObjectStore:
         are skipped.
         """
         check_prefix(prefix)
+        # Now, before the first `next` of the iterator.
         self._check.check()
         return self._listed(prefix)
 
@@ -421,7 +444,10 @@ class S3ObjectStore:
             try:
                 self._calls.once(lambda client: client.delete_object(**where))
             except S3Failed as error:
+                # A later attempt that fails certainly does not change that an earlier one may have
+                # succeeded.
                 last, doubtful = error, doubtful or error.kind is ErrorKind.UNKNOWN
+                # Missing after a lost reply is the result of the earlier attempt.
                 if error.kind is ErrorKind.MISSING:
                     return
                 if error.kind not in AGAIN:
@@ -456,6 +482,7 @@ class S3ObjectStore:
     def _path(self, key: str) -> str:
         check_key(key)
         path = self._prefix + key
+        # The limit of S3 is for the whole key. `check_key` does not know the prefix.
         if len(path.encode()) > KEY_BYTES_MAX:
             raise InvalidInput(
                 f"object key {excerpt(key, 80)!r} is too long below {self._root}: {KEY_BYTES_MAX} "
@@ -472,6 +499,8 @@ class S3ObjectStore:
         except S3Failed as error:
             if error.kind is not ErrorKind.MISSING:
                 raise
+            # A missing object may mean that another cluster's bucket replies. The check reads
+            # `cluster.json` itself, so that key is excluded.
             if key != cluster_key():
                 self._check.check()
             raise NotFound(f"there is no object {key} in {self._root}") from error
@@ -484,6 +513,7 @@ class S3ObjectStore:
 
     def _block(self, key: str, start: int, end: int) -> bytes:
         found = self.read_range(key, start, end - start)
+        # An object is never replaced, so this one was deleted and created by another program.
         if len(found) != end - start:
             raise RetryLater(f"object {key} became shorter while it was read; read it again")
         return found
@@ -502,8 +532,10 @@ class S3ObjectStore:
                 f"there is no bucket {self._bucket}",
                 lambda client, where=dict(where): client.list_objects_v2(**where),  # type: ignore[misc]
             )
+            # Empty pages are valid: some servers omit the field.
             for one in page.get("Contents", ()):
                 path = str(one["Key"])
+                # Callers depend on the order: out of order, an existing object would count as missing.
                 if path <= last:
                     raise Halt(
                         f"{self._root} lists {path!r} after {last!r}: directory buckets, and servers "
@@ -523,8 +555,10 @@ class S3ObjectStore:
 
     def _spooled(self) -> Spool:
         if self._spool is None:
+            # One folder per user: users share the system's temporary folder.
             folder = Path(tempfile.gettempdir()) / f"{SPOOL}{os.geteuid()}"
             folder.mkdir(mode=0o700, exist_ok=True)
+            # `lstat`, because another user could have placed a link there.
             found = folder.lstat()
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
                 raise Halt(
@@ -537,6 +571,7 @@ class S3ObjectStore:
 def _first(body: Any, length: int) -> bytes:
     """Up to `length` bytes; the connection is closed if there are more."""
     data = bytes(body.read(length))
+    # The rest would otherwise have to be read before the connection can be used again.
     body.close()
     return data
 
