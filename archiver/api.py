@@ -33,6 +33,7 @@ def _settings_of(config: str | os.PathLike[str]) -> Settings:
         return load_settings(Path(config), os.environ)
     except ConfigInvalid as error:
         problem = error
+    # Raised outside the `except` block, because Python would otherwise attach the cause as context.
     raise problem.with_traceback(None) from None
 
 
@@ -51,11 +52,14 @@ class Writer:
         settings = _settings_of(config)
         self._application = open_application(settings, os.environ)
         try:
+            # Opening reads the intake log, so its newest ingest time is known.
             newest_us = self._application.sequencer.fold.newest_us
+            # A clock far ahead would raise the ingest time of all later records for good.
             check_start_clock(
                 self._application.objects, SystemClock(), newest_us, settings.intake.clock_skew_max
             )
             self._writer = self._application.intake.writer()
+        # An opened application holds connections and threads, also if the writer cannot start.
         except BaseException:
             self._application.close()
             raise
@@ -128,6 +132,7 @@ class Writer:
 
     def close(self) -> None:
         """Write all records sent so far, then close."""
+        # The writer first: its last flush needs the stores and the log.
         try:
             self._writer.close()
         finally:
@@ -214,9 +219,9 @@ class Producer:
     def commit(self) -> None:
         """Commit the transaction; returns when all its records are visible.
 
-        Raises `TransactionFailed` if one of them is not certainly stored (abort then), and `ProducerFenced`
-        if it was aborted because the id was opened again or it timed out. After `OutcomeUnknown` or
-        `RetryLater`, commit again.
+        Raises `TransactionFailed` if one of them is not certainly stored: abort then. Raises `ProducerFenced`
+        if the transaction was aborted, because its id was opened again or it timed out. After
+        `OutcomeUnknown` or `RetryLater`, commit again.
         """
         self._producer.commit()
 
@@ -245,6 +250,7 @@ class Reader:
 
     def topics(self) -> dict[str, int]:
         """Topic names and their numbers of partitions."""
+        # `backlog` reads the log to its tail, so topics of other processes are included.
         return {name: state.partitions for name, state in self._application.backlog().topics_by_name.items()}
 
     def end_offsets(self, topic: str) -> list[int]:
@@ -270,6 +276,7 @@ class Reader:
         ends before the first open transaction; with `uncommitted` it continues.
         """
         batches = self.read_batches(topic, partitions, start=start, limit=limit, uncommitted=uncommitted)
+        # A generator: reading starts with the first record that is taken.
         return (record for batch in batches for record in batch)
 
     def read_batches(
@@ -295,6 +302,7 @@ class Reader:
             ):
                 yield batch
                 if remaining is not None:
+                    # One limit for all partitions together.
                     remaining -= batch.records.num_rows
 
     def close(self) -> None:

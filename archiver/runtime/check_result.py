@@ -13,6 +13,7 @@ class CheckStatus(enum.StrEnum):
     FINE = "fine"
     NOTE = "note"
     """Information; nothing is wrong."""
+    # The text is part of the JSON output, so it stays.
     UNKNOWN = "untold"
     """Unknown: the system is unreachable, or was not checked."""
     WRONG = "wrong"
@@ -47,4 +48,5 @@ class Checked:
 def worst(verdicts: Iterable[CheckStatus]) -> CheckStatus:
     """The worst result: wrong before unknown."""
     found = set(verdicts)
+    # An unknown part could still be fine, so a part that is wrong decides first.
     return next((one for one in (CheckStatus.WRONG, CheckStatus.UNKNOWN) if one in found), CheckStatus.FINE)

@@ -27,6 +27,7 @@ class SystemClock:
     """The machine's clocks."""
 
     def now_us(self) -> int:
+        # Integer arithmetic: a float of seconds loses microseconds at the current date.
         return time.time_ns() // 1000
 
     def monotonic_s(self) -> float:
@@ -54,6 +55,7 @@ class ManualClock:
 
     def advance(self, seconds: float) -> None:
         """Advance both clocks by `seconds`."""
+        # Whole microseconds, so that many small steps do not add up to a rounding error.
         moved_us = round(seconds * 1e6)
         self._now_us += moved_us
         self._elapsed_us += moved_us

@@ -123,8 +123,11 @@ class NotFound(InvalidInput):
 
 _LACKING = frozenset(
     (
+        # The machine lacks a resource.
         *(errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EAGAIN, errno.EINTR, errno.EBUSY),
+        # Access is forbidden, or a network file system has lost the file.
         *(errno.EACCES, errno.EPERM, errno.ESTALE),
+        # The connection is lost.
         *(
             errno.ETIMEDOUT,
             errno.ECONNRESET,
@@ -133,6 +136,7 @@ _LACKING = frozenset(
             errno.ENOTCONN,
             errno.EPIPE,
         ),
+        # The network is unreachable.
         *(errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH),
     )
 )
@@ -141,17 +145,16 @@ _LACKING = frozenset(
 
 def passing(error: BaseException, what: str) -> RetryLater | None:
     """The error to raise if reading `what` failed for lack of memory, files, permissions or a connection;
-    None if the bytes may be the cause.
-
-    Faults that Arrow and Parquet find in bytes have no errno, and EIO is what a disk reports for damaged
-    sectors. Arrow reports a lack of memory as its own error too, so this check comes before bytes count as
-    damaged.
+    None if the bytes may be the cause. Call it before bytes count as damaged.
     """
+    # Faults that Arrow and Parquet find in bytes have no errno. EIO is not in the set: a disk reports it
+    # for damaged sectors. Arrow's lack of memory is a MemoryError too.
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _LACKING):
         return RetryLater(f"{what} cannot be read now: {error}")
     return None
 
 
+# Keeps the message readable in a deployment with thousands of topics.
 TOPICS_SHOWN_MAX = 20
 
 

@@ -14,6 +14,7 @@ FINE = 0
 WRONG = 1
 UNKNOWN = 2
 USAGE = 3
+# 128 plus the number of SIGINT, as shells report it.
 INTERRUPTED = 130
 
 
@@ -31,8 +32,8 @@ def exit_code(error: ArchiverError) -> int:
     """The exit code of an error, by what its type says the caller must do next."""
     if isinstance(error, InvalidInput):
         return USAGE
-    if isinstance(error, Halt) and not isinstance(
-        error, Deposed
-    ):  # another leader continues, so nothing is wrong
+    # After a `Deposed` another leader continues, so nothing is wrong.
+    if isinstance(error, Halt) and not isinstance(error, Deposed):
         return WRONG
+    # `RetryLater` too: a script that repeats the command on 2 repeats it after both kinds.
     return UNKNOWN

@@ -4,9 +4,9 @@ Every step of every protocol calls `reach(name)` before and after it acts. In pr
 an empty dictionary. A point fires only after `arm()`. The composition root calls it only if both the
 environment variable `ARCHIVER_FAILPOINTS` and the setting `testing.failpoints: true` request it.
 
-`ARCHIVER_FAILPOINTS` is a comma-separated list of `NAME=ACTION[@N]`. At the N-th time (default the first)
-that NAME is reached, `kill` sends SIGKILL to the process, and `pause` sends it SIGSTOP (it continues there
-after a SIGCONT). `error` raises `RetryLater`, and `unknown` raises `OutcomeUnknown`.
+`ARCHIVER_FAILPOINTS` is a comma-separated list of `NAME=ACTION[@N]`. The action happens at the N-th time
+(default the first) that NAME is reached. `kill` sends SIGKILL to the process; `pause` sends it SIGSTOP, and
+it continues there after a SIGCONT. `error` raises `RetryLater`, and `unknown` raises `OutcomeUnknown`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from archiver.runtime.errors import ConfigInvalid, OutcomeUnknown, RetryLater
 VARIABLE = "ARCHIVER_FAILPOINTS"
 ACTIONS = ("kill", "pause", "error", "unknown")
 
+# In the order of the pipeline. `before` and `after` refer to the one effect between the two points.
 NAMES: dict[str, str] = {
     "cluster.create.before": "the data folder is new and has no identity",
     "cluster.create.after": "the data folder has its identity, nothing else exists",
@@ -124,6 +125,7 @@ def parse(text: str) -> dict[str, tuple[str, int]]:
         name, _, rest = item.partition("=")
         action, _, at = rest.partition("@")
         if name not in NAMES:
+            # A misspelled name would never fire, and the test that armed it would pass.
             raise ConfigInvalid(
                 f"{VARIABLE}: there is no failpoint {name!r}; the points are {', '.join(NAMES)}"
             )
@@ -155,20 +157,22 @@ def reached(name: str) -> int:
 
 def reach(name: str) -> None:
     """Mark the step `name` as reached; has no effect unless the point is armed."""
+    # The only cost in production. No lock, because the dictionary does not change after the start.
     point = _armed.get(name)
     if point is None:
         return
     with _counting:
         point.seen += 1
+        # Equal and not "at least": after a `pause` or an error the process continues without it.
         due = point.seen == point.at
     if not due:
         return
+    # Outside the lock, which a paused thread would otherwise keep.
     if point.action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if point.action == "pause":
-        signal.raise_signal(
-            signal.SIGSTOP
-        )  # sent to this thread, so that it makes no further step before all threads stop
+        # Sent to this thread, so that it makes no further step before all threads stop.
+        signal.raise_signal(signal.SIGSTOP)
         return
     if point.action == "error":
         raise RetryLater(f"failpoint {name} was asked to fail")

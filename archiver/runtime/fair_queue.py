@@ -27,6 +27,7 @@ class FairQueue:
             self._tickets.append(ticket)
             entered = False
             try:
+                # A longer wait is an OverflowError in `threading`.
                 limit_s = None if timeout_s >= threading.TIMEOUT_MAX else timeout_s
                 entered = self._changed.wait_for(lambda: self._tickets[0] is ticket, limit_s)
             finally:
@@ -45,6 +46,8 @@ class FairQueue:
         return len(self._tickets) > 1
 
     def _drop(self, ticket: object) -> None:
+        # Idempotent: `leave` may follow an `enter` that gave up.
         if ticket in self._tickets:
             self._tickets.remove(ticket)
+            # All, because only the first ticket's thread may continue, and `notify` could wake another one.
             self._changed.notify_all()

@@ -15,6 +15,7 @@ TopicId = NewType("TopicId", str)
 
 TopicPartition = tuple[TopicId, int]
 
+# Without I, L, O and U, and in ASCII order, so that the text sorts as the number does.
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 
@@ -29,6 +30,7 @@ class SystemIds:
     """Identifiers from the operating system's generator."""
 
     def random_bytes(self, count: int) -> bytes:
+        # Not `random`: forked workers would inherit its state and repeat each other's identifiers.
         return os.urandom(count)
 
 
@@ -60,4 +62,5 @@ def new_uuid(ids: IdSource) -> uuid.UUID:
 def new_ulid(ids: IdSource, now_us: int) -> str:
     """A ULID (26 characters): 48 bits of milliseconds, then 80 random bits, so that names sort by time."""
     number = ((now_us // 1000) << 80) | int.from_bytes(ids.random_bytes(10), "big")
+    # 26 digits of five bits each; the first has only the top three bits of 128.
     return "".join(_CROCKFORD[(number >> shift) & 31] for shift in range(125, -1, -5))

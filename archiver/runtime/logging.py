@@ -1,12 +1,12 @@
-"""Logging: one line per event on standard error, for people on a terminal and as JSON elsewhere. And the
-table of all metrics.
+"""Logging: one line per event on standard error, for people on a terminal and as JSON elsewhere.
 
-Owns the set-up of the root logger, done once by the composition root. A module logs by
-`logging.getLogger(__name__)` and passes its values by `extra={...}`; they become fields of the line. Promises
-that no secret that `archiver.runtime.redaction` knows stands in a line, be it in the message, in a value or
-in a traceback; that an event is one line for any text (on a terminal, a traceback follows it); and that a
-line is bounded: `TEXT_MAX` characters of the message and of each value, `TRACEBACK_MAX` of the traceback.
-Must never write to standard output, which belongs to the commands.
+The composition root sets up the root logger once. A module logs by `logging.getLogger(__name__)` and passes
+values by `extra={...}`; they become fields of the line.
+
+- No line has a secret that `archiver.runtime.redaction` knows, in message, value or traceback.
+- An event is one line for any text. On a terminal a traceback follows it.
+- A line is bounded: `TEXT_MAX` characters of the message and of each value, `TRACEBACK_MAX` of the traceback.
+- Nothing is written to standard output, which belongs to the commands.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from archiver.runtime.text import printable_text
 
 __all__ = ["METRICS", "QUIET", "JsonLines", "Metric", "PlainLines", "setup_logging"]
 
+# A record carries the values of `extra` among its own attributes; these are its own.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 QUIET = ("py4j", "pyspark", "pyiceberg", "urllib3", "botocore")
-"""Libraries whose informative messages say nothing to our operators; their warnings pass."""
+"""Libraries whose informative messages do not help an operator; their warnings pass."""
 
 
 TEXT_MAX = 8 * 1024
-"""Characters of a message, and of a value: what others sent may stand in both."""
+"""Characters of a message, and of a value; both may contain external text."""
 TRACEBACK_MAX = 64 * 1024
 _SUMMARY_MAX = 2000
 """Characters of the error itself behind a traceback that was cut."""
@@ -51,6 +52,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = _traceback(self.formatException(record.exc_info), record.exc_info[1])
+        # JSON does not escape the line separators U+2028 and U+2029, and some collectors split lines there.
         return printable_text(json.dumps(line, ensure_ascii=False))
 
 
@@ -59,6 +61,7 @@ class PlainLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         values = "".join(f" {name}={value}" for name, value in _values(record).items())
+        # Line feeds are escaped as well, so that external text cannot forge a line.
         text = printable_text(f"{excerpt(record.getMessage(), TEXT_MAX)}{values}", kept="")
         line = f"{_instant(record)} {record.levelname.lower():7} {record.name}: {text}"
         if not record.exc_info:
@@ -74,13 +77,16 @@ def setup_logging(level: int = logging.INFO, stream: TextIO | None = None) -> No
     """
     target = stream if stream is not None else sys.stderr
     handler = logging.StreamHandler(target)
+    # A terminal has a reader; a pipe or a file has a log collector.
     handler.setFormatter(PlainLines() if target.isatty() else JsonLines())
     handler.set_name("archiver")
     root = logging.getLogger()
+    # A second set-up in the same process, as in tests, would print each event twice.
     for earlier in [known for known in root.handlers if known.get_name() == "archiver"]:
         root.removeHandler(earlier)
     root.addHandler(handler)
     root.setLevel(level)
+    # The level of the library's logger, because its children inherit it.
     for name in QUIET:
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
 
@@ -95,16 +101,18 @@ def _traceback(text: str, error: BaseException | None) -> str:
     """The traceback; of one that is cut, the error at its end too."""
     if len(text) <= TRACEBACK_MAX:
         return excerpt(text, TRACEBACK_MAX)
+    # The end of a traceback says what failed; a cut at the front alone would lose it.
     return f"{excerpt(text, TRACEBACK_MAX)}\n{type(error).__name__}: {excerpt(str(error), _SUMMARY_MAX)}"
 
 
 def _values(record: logging.LogRecord) -> dict[str, object]:
-    """What the caller passed by `extra`; what JSON has no word for, as text."""
+    """The values that the caller passed by `extra`; those that JSON cannot represent become text."""
     return {name: _bounded(value) for name, value in vars(record).items() if name not in _OWN}
 
 
 def _bounded(value: object) -> object:
     if isinstance(value, Mapping | list | tuple):
+        # Serialized to measure it: a document of many short texts can be large, too.
         text = json.dumps(document := redacted_document(value), ensure_ascii=False)
         return document if len(text) <= TEXT_MAX else excerpt(text, TEXT_MAX)
     return redacted_document(value, TEXT_MAX)

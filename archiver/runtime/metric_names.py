@@ -15,6 +15,7 @@ Shown = Literal["all", "intake", "archive", "reconcile"]
 
 OTHER: Final = "_other"
 """Topic or partition label of the sum over those that have no series of their own."""
+# The closed sets below are label values, so dashboards and alerts depend on their spelling.
 STAGES: Final = ("stable", "archived", "committed")
 JOBS: Final = ("tick", "reconcile", "cleanup", "audit", "deep_audit", "watch", "control_topic", "other")
 OUTCOMES: Final = ("fine", "wrong", "untold", "skipped")
@@ -62,6 +63,7 @@ ROUTES: Final = (
 STATUSES: Final = (
     "200", "202", "204", "400", "401", "403", "404", "405", "408", "409", "411", "413", "415", "422", "429", "500", "503", "504", "other",
 )  # fmt: skip
+# From a local catalog to twice the default of `archive.commit_timeout` (60 s).
 COMMIT_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 
 LABELS: Final[dict[str, tuple[str, ...] | None]] = {
@@ -311,6 +313,7 @@ METRICS: Final[dict[str, Metric]] = {
 
 def series_max(partitions_max: int, topics_max: int, dependencies: int, sources: int) -> int:
     """Upper bound of the series (lines with a value) of one scrape."""
+    # One more for the sum of all other topics.
     topics = topics_max + 1
     names = {
         "topic": topics,

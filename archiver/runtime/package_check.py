@@ -17,6 +17,7 @@ OWN = ("intake", "reconcile")
 
 def check_own_packages() -> None:
     """Raise `ConfigInvalid` if `intake` or `reconcile` is not next to `archiver`."""
+    # Resolved, because an editable installation may reach the packages through links.
     home = Path(__file__).resolve().parents[2]
     for name in OWN:
         spec = importlib.util.find_spec(name)
@@ -24,6 +25,7 @@ def check_own_packages() -> None:
             raise ConfigInvalid(
                 f"the package {name!r} is missing next to {home / 'archiver'}; install stream-archiver again"
             )
+        # None for a namespace package: a folder of that name without `__init__.py`.
         found = Path(spec.origin).resolve().parent if spec.origin else None
         if found != home / name:
             raise ConfigInvalid(

@@ -3,9 +3,8 @@ external text.
 
 `hide` records the secrets of this process, `redacted` removes them, and `excerpt` admits external text into a
 message, a log line or memory. A known secret is replaced by `***` in plain form, in a URL, in JSON or Python
-text, in HTML, and in base64, also after a user name (HTTP's Basic authentication). A password between `//`
-and `@` of any URL is replaced even if it is not a known secret. Both functions take time proportional to the
-length of the text, for any text.
+text, in HTML, and in base64. A password between `//` and `@` of any URL is replaced even if it is not a known
+secret. Both functions take time proportional to the length of the text, for any text.
 
 A secret of fewer than four characters is indistinguishable from other text: replacing every `ab` would leave
 no readable line. It is replaced only as the whole text, and in a URL. These functions never raise, and
@@ -46,6 +45,7 @@ TEXT_MAX: Final = 4 * 1024 * 1024
 """Characters of any text, including the status page and a listing."""
 # Both begin at `://` and cannot pass the next slash, so no character is read for two of their beginnings.
 _PASSWORD_IN_URL: Final = re.compile(r"(?P<before>://[^\s/:@'\"<>]*+:)[^\s/@'\"<>]++(?=@)")
+# For a text that was cut: the `@` after the password may be missing.
 _PASSWORD_CUT_OFF: Final = re.compile(r"(?P<before>://[^\s/:@'\"<>]*+:)[^\s/@'\"<>]++(?=@|\Z)")
 _USER_OF_URL: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://(?P<name>[^/@:]*)(?::(?P<password>[^/]*))?@")
 _PARAMETER: Final = re.compile(r"[?&;](?P<name>[\w.-]++)=")
@@ -76,10 +76,12 @@ class Redactor:
     def hide(self, secrets: Iterable[str]) -> None:
         """Add secrets; empty ones, and the words true, false, none and null, are ignored."""
         with self._lock:
+            # Secrets are never removed: a text of an old configuration may still be in memory.
             new = {part for secret in secrets for part in _parts(secret)} - self._secrets
             if not new:
                 return
             self._secrets |= new
+            # Short secrets get no pattern: replacing every `ab` would leave no readable line.
             long = [secret for secret in self._secrets if len(secret) >= SHORT]
             forms = {form for secret in long for form in _forms(secret)}
             coded = {form for secret in long for form in _base64_forms(secret)}
@@ -114,16 +116,19 @@ class Redactor:
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, Mapping):
+            # Keys are names of our own documents, and readers depend on them.
             return {key: self.document(item, length_max) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self.document(item, length_max) for item in value]
         return self.redacted(str(value)) if length_max is None else self.excerpt(str(value), length_max)
 
     def _without_secrets(self, text: str, password: re.Pattern[str]) -> str:
+        # Also catches a short secret that is the whole text.
         if text in self._secrets:
             return MASK
         found = text if self._pattern is None else self._pattern.sub(MASK, text)
         found = found if self._coded is None else _without_coded(found, self._coded)
+        # After the known secrets: a password with `@` or `/` would otherwise be replaced in part only.
         return password.sub(rf"\g<before>{MASK}", found) if "://" in found else found
 
 
@@ -195,6 +200,7 @@ def guard_tracebacks() -> None:
 def _print_exception(
     kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
 ) -> None:
+    # The commands report these themselves.
     if issubclass(kind, KeyboardInterrupt | SystemExit):
         return
     sys.stderr.write(redacted("".join(traceback.format_exception(kind, error, trace))))
@@ -209,13 +215,16 @@ def _parts(secret: str) -> Iterable[str]:
     name, _, password = secret.partition(":") if "://" not in secret else ("", "", "")
     if found is not None:
         name, password = found["name"], found["password"] or ""
+    # A user without a password is often a token, as in `https://TOKEN@host`.
     inside = [password if password or found is None or len(name) < _TOKEN_MIN else name]
     inside += _secret_parameters(secret)
+    # Also decoded: an SDK may report the password without its percent signs.
     for one in [*inside, *map(unquote, inside)]:
         if len(one) >= SHORT and one.lower() not in _PLAIN_WORDS:
             yield one
     lines = secret.splitlines()
     if len(lines) > 1:
+        # A log may show single lines of a key. Short lines would match ordinary text.
         yield from (line.strip() for line in lines if len(line.strip()) >= _LINE_MIN)
 
 
@@ -224,6 +233,7 @@ def _secret_parameters(text: str) -> Iterator[str]:
     done = 0
     for found in _PARAMETER.finditer(text):
         if (
+            # A parameter inside the value of another one belongs to that value.
             found.start() >= done
             and _SECRET_NAME.search(found["name"])
             and (value := _PARAMETER_VALUE.match(text, found.end()))
@@ -239,8 +249,10 @@ def _forms(secret: str) -> Iterable[str]:
         lambda text: quote(text, safe=""),
         quote,
         quote_plus,
+        # Some libraries write percent-encoding in lower case.
         lambda text: _lower_hex(quote(text, safe="")),
         lambda text: _lower_hex(quote_plus(text)),
+        # Without the quotes, because the secret may be in the middle of a longer text.
         lambda text: repr(text)[1:-1],
         lambda text: json.dumps(text)[1:-1],
         lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
@@ -254,6 +266,7 @@ def _forms(secret: str) -> Iterable[str]:
 
 def _any_of(texts: Iterable[str]) -> re.Pattern[str] | None:
     """A pattern for any of the texts, longest first."""
+    # Alternatives match in order: a shorter secret could otherwise leave the rest of a longer one.
     found = sorted(texts, key=lambda text: (-len(text), text))
     return re.compile("|".join(map(re.escape, found))) if found else None
 
@@ -264,8 +277,10 @@ def _without_coded(text: str, middles: re.Pattern[str]) -> str:
     done = 0
     for found in middles.finditer(text):
         start, end = found.span()
+        # The previous word reached beyond this match.
         if start < done:
             continue
+        # The whole word, because the characters around the middle contain bits of the secret.
         while start > done and text[start - 1] in _BASE64:
             start -= 1
         while end < len(text) and (text[end] in _BASE64 or text[end] == "="):
@@ -282,9 +297,11 @@ def _lower_hex(text: str) -> str:
 def _base64_forms(secret: str) -> Iterable[str]:
     """The middle of a secret's base64 for each of its three alignments, in both alphabets."""
     data = secret.encode()
+    # Base64 codes three bytes at a time, so the text depends on the position of the secret. In
+    # `user:password` of HTTP's Basic authentication it depends on the length of the user name.
     for before in range(3):
         coded = base64.b64encode(bytes(before) + data).decode().rstrip("=")
-        # Bits of the neighbouring text change the first and the last characters of the secret's base64.
+        # Bits of adjacent text change the first and the last characters of the secret's base64.
         first = -(-before * 8 // 6)
         last = (before + len(data)) * 8 // 6
         middle = coded[first:last]

@@ -15,6 +15,7 @@ from archiver.runtime.redaction import excerpt
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 """Control, format (which can reverse the direction), surrogate, private use, line and paragraph separator
 characters."""
+# More than any message of ours; libraries may put a whole document into one line.
 FIRST_LINE_MAX = 500
 _START = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -29,6 +30,7 @@ def counted(number: int, one: str, many: str | None = None) -> str:
 def moment(time_us: int) -> str:
     """Microseconds since 1970 as `2026-01-02 03:04:05 UTC`, truncated to the second."""
     time = _START + timedelta(microseconds=time_us)
+    # `%Y` does not pad years before 1000 on Linux.
     return f"{time.year:04}-{time:%m-%d %H:%M:%S} UTC"
 
 
@@ -36,6 +38,7 @@ def printable_text(text: str, kept: str = "\n") -> str:
     """The text with invisible characters, terminal controls and direction changes escaped as in JSON, except
     those in `kept`.
     """
+    # The common case, at the speed of C.
     if text.isprintable():
         return text
     return "".join(
