@@ -103,11 +103,11 @@ class LocalObjectStore:
 
         def write() -> None:
             with temporary.open("xb", buffering=0) as file:
-                # An unbuffered write may store fewer bytes than given.
+                # An unbuffered write may store fewer bytes than given. The sync precedes the link: a name must
+                # never lead to bytes that a power cut can lose.
                 rest = memoryview(data)
                 while rest:
                     rest = rest[file.write(rest) :]
-                # Before the link: a name must never lead to bytes that a power cut can lose.
                 os.fsync(file.fileno())
 
         try:
