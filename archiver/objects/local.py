@@ -103,8 +103,8 @@ class LocalObjectStore:
 
         def write() -> None:
             with temporary.open("xb", buffering=0) as file:
-                # An unbuffered write may store fewer bytes than given. The sync precedes the link: a name must
-                # never lead to bytes that a power cut can lose.
+                # An unbuffered write may store fewer bytes than given. The sync precedes the link, because
+                # a name must never lead to bytes that a power cut can lose.
                 rest = memoryview(data)
                 while rest:
                     rest = rest[file.write(rest) :]
