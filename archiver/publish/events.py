@@ -147,8 +147,8 @@ class RoundEvents:
         failpoints.reach("committed.append.after")
 
     def round_settled(self, commit_id: bytes, works: Sequence[TopicWork]) -> None:
-        """COMMIT_COMPLETE: every table of the round is resolved. States the time below which all of them are
-        complete, if it is known.
+        """COMMIT_COMPLETE: the round is over. States the time below which all of its tables are complete, if
+        it is known.
         """
         failpoints.reach("settled.append.before")
         known = [

@@ -388,6 +388,7 @@ class ArchiveRun:
                     self._count(work, None)
                 else:
                     self._guard(work, partial(self._commit, commit_id, work, intake, tick_us))
+        # Also if a table did not commit: its archives stay pending, and a later round offers them.
         parts.publisher.round_settled(commit_id, due)
         return True
 

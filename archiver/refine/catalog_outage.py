@@ -50,7 +50,7 @@ def check_granularity(
 
     It has one if the topic has such archives: the table gets the spec before the first of them is written.
     """
-    # Pending archives first: they answer mostly, and the listing is then never requested.
+    # Pending archives first: they mostly answer, and the listing is then not read.
     pending = (item.archive.key for item in ledger.pending if item.archive.key)
     stored = (item.key for item in objects.list(data_prefix(ledger.topic_id)))
     known = (parse_archive_key(key) for key in chain(pending, stored))

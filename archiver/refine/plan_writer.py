@@ -82,8 +82,8 @@ has 2.7 KB however few its rows are."""
 def kept(records: pa.RecordBatch) -> Kept:
     """Prepare records (columns as `READ_SCHEMA`) for pieces; copies nothing."""
     headers: ArrowArray = records.column("headers")
-    # Most row groups have no headers. Slicing and joining empty ones takes a third of the time of small
-    # pieces (`docs/performance-notes.md`).
+    # Most row groups have no headers. Slicing and joining empty ones would take a third of the time that
+    # small pieces take (`docs/performance-notes.md`).
     return Kept(records.select(_OTHERS), headers if len(headers.flatten()) else None)
 
 
@@ -368,10 +368,10 @@ class PlanWriter:
             file = self._file or self._open_file(
                 value, base if self._begun else self.plan.base, int(ingest_us[start])
             )
-            # The size of a record is an average; it only sets how many are decoded at a time.
             run = slice(start, end)
             self._write(
                 placed(offsets[run], records.slice(start, end - start), ingest_us[run]),
+                # An average: it only sets how many records are decoded at a time.
                 held_bytes // held_rows,
             )
             # Of a segment that is in part in the plan or in the file, in proportion to its rows.

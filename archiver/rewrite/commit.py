@@ -138,7 +138,7 @@ class TableRewriter:
 
     def _tell(self, exchanged: Exchanged | None, commit_id: uuid.UUID) -> None:
         """Append REWRITE_SETTLED, unless there is nothing to record."""
-        # The table is gone; the rewrites stay under way.
+        # No outcome is new, or the table is gone: the rewrites stay under way.
         if exchanged is None:
             return
         for key, why in exchanged.abandoned:

@@ -1,11 +1,10 @@
 """Compaction that preserves the stream: small archives of closed table partitions are merged into one, in
 offset order, byte for byte.
 
-Owns the order of effects, a few archives at a time: merged archives are stored, then recorded in the ledger
+Owns the order of effects, a few archives at a time. Merged archives are stored, then recorded in the ledger
 and committed to the table (`commit.py`). Can be killed at any step: an object that was stored and is in no
-log is unreferenced, and cleaning deletes it. A topic that cannot
-continue is reported and left out. Never deletes an object, never moves a watermark, and never merges across a
-hole.
+log is unreferenced, and cleaning deletes it. A topic that cannot continue is reported and left out. Never
+deletes an object, never moves a watermark, and never merges across a hole.
 
 The choice of archives (`smalls`, `runs`) is pure. Small archives of one table partition that follow each
 other become one of up to the target size. The result must be at least half as large again as each of its

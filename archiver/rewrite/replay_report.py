@@ -51,7 +51,7 @@ class TopicReplay:
     def failed(self, error: ArchiverError) -> None:
         """Record what ended the topic's part early."""
         self.why = error.why if isinstance(error, TopicHalted) else str(error)
-        # `RetryLater` and `OutcomeUnknown` are over by themselves; the next run continues.
+        # `RetryLater` and `OutcomeUnknown` need no operator: the next run continues.
         self.state = "halted" if isinstance(error, Halt | InvalidInput) else "deferred"
 
 

@@ -318,7 +318,7 @@ def probe(objects: ObjectStore, file: DoubtedFile, rows: TopicRows) -> Probe:
     """Decode only what could not be decoded; stores nothing."""
     decoded = left = 0
     for batch in undecoded_rows(objects, file, payloads=True):
-        # A side without a schema has no payloads; nulls take part in nothing.
+        # A side without a schema has no payloads; a null is neither decoded nor counted.
         no_payload = pa.nulls(len(batch), pa.binary())
         keys, values = batch.payloads.get("key", no_payload), batch.payloads.get("value", no_payload)
         for start, end in rows.codec.portions(keys, values):
@@ -329,7 +329,6 @@ def probe(objects: ObjectStore, file: DoubtedFile, rows: TopicRows) -> Probe:
                 errors = batch.errors.get(side)
                 before = _errors(None if errors is None else errors.slice(start, end - start))
                 after = _errors_of(column, before)
-                # Never negative: an undecoded key or value cannot become two.
                 decoded += max(0, before - after)
                 left += after
     return Probe(decoded, left)
@@ -355,8 +354,8 @@ def decode_again(
     - The new columns do not give the records back.
     - Another object exists under the key.
 
-    Raises `Corrupted` if the old archive is not what it says, `RetryLater` if
-    the disk is full or the store is unavailable.
+    Raises `Corrupted` if the old archive is not what it says, `RetryLater` if the disk is full or the store
+    is unavailable.
     """
     was = layouts(source.found.topic_id, source.footer.schema_version).columns
     # The old columns decode a side that the new ones would keep as bytes only.
