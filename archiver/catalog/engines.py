@@ -113,10 +113,9 @@ def duckdb(uris: Iterable[str], columns_by_id: str | None = None) -> str:
     It reads columns by the names in the files, which is correct if the table's columns never changed.
     Otherwise it reads them by field id, with `columns_by_id` as `archiver.query.columns` writes it.
     """
+    # DuckDB expands globs in paths, and SQL doubles quotes.
     paths = ", ".join(
-        # DuckDB expands globs in paths, and SQL doubles quotes.
-        "'" + _unglobbed(uri.removeprefix("file://")).replace("'", "''") + "'"
-        for uri in sorted(uris)
+        "'" + _unglobbed(uri.removeprefix("file://")).replace("'", "''") + "'" for uri in sorted(uris)
     )
     if columns_by_id is None:
         return f"SELECT * FROM read_parquet([{paths}], union_by_name = true, {_READ_OPTIONS})"  # noqa: S608 - printed, not run

@@ -255,12 +255,7 @@ class IcebergTables:
         spec, order = partition_spec(fields, granularity), sort_order(fields)
         try:
             table = catalog.create_table(
-                identifier,
-                schema,
-                None if self._places else location,
-                spec,
-                order,
-                dict(properties),
+                identifier, schema, None if self._places else location, spec, order, dict(properties)
             )
         except TableAlreadyExistsError as error:
             raise KeyExists(f"{shown(identifier)} of catalog {self._name}") from error
