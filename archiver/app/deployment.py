@@ -83,7 +83,7 @@ class Deployment:
             self.objects: ObjectStore = open_store(place, self.cluster.cluster_id)
             # Log and folder name each other: either may be replaced by that of another deployment (0008).
             check_cluster(self.backlog().fold, self.cluster.cluster_id)
-        # Also for an interrupt: the caller has no object to close, and SQLite keeps file locks.
+        # Also for an interrupt: the caller gets no object that it could close.
         except BaseException:
             self.logs.close()
             raise

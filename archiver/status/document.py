@@ -132,6 +132,7 @@ def status_document(
         "cluster": at.cluster.name,
         "cluster_id": at.cluster.cluster_id,
         "data": at.settings.data.uri,
+        # The lease names the holder; the epoch of the ledger decides whose writes count.
         "leader": at.lease.holder(),
         "epoch": ledger.epoch,
         "intake_log": {"floor": at.intake_log.floor(), "tail": intake.next_index},
@@ -155,6 +156,7 @@ def _oldest_required(at: Deployment, now_us: int, reported: Mapping[str, Any] | 
         )
     ):
         return {"pinned": reported["pinned"], "metrics": reported["metrics"]}
+    # Imported here, because a command with a running daemon does not need it.
     from reconcile.snapshot.oldest_required import metrics_of
 
     pin = at.oldest_required()
@@ -178,6 +180,7 @@ def daemon_document(
         "mirrors": [_mirror(mirror) for mirror in mirrors],
         "attention": [
             f"{item.what}. {item.todo}"
+            # Only what the logs do not show: the command computes the rest of the advice itself.
             for item in [*topic_advice(journal, sources, mirrors=mirrors), *of_audits(journal)]
         ],
     }
@@ -284,5 +287,6 @@ def _daemon_attention(daemon: Mapping[str, Any] | None) -> list[str]:
     if daemon["ready"]:
         return known
     silent = [f"{check['name']}: {check['why']}" for check in daemon["checks"] if not check["ok"]]
+    # First, because a daemon that waits explains most of the lines that follow.
     why = f"the daemon at {daemon['address']} is not ready ({daemon['state']})"
     return [why + (f": {'; '.join(silent)}" if silent else ""), *known]

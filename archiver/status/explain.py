@@ -443,6 +443,7 @@ def _open(facts: Facts) -> tuple[State, str]:
         return _in_intake(
             facts, "in_transaction", f"it is part of {who}, {times}, unless its producer commits it before"
         )
+    # Records after the start of an open transaction wait, so that readers see offsets in order.
     behind = (
         f"it is after offset {facts.stable}, where {who} begins, {times}; later records are not archived "
         "or shown before"
@@ -571,6 +572,7 @@ def _pending(facts: Facts) -> tuple[State, str]:
             "unknown",
             "the ledger has a pending archive of it, and the archive was not found; try again",
         )
+    # Without the object, the commit that waits for it cannot succeed.
     if archive.stored_us is None:
         return (
             "damaged",

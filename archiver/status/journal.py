@@ -114,6 +114,7 @@ class Journal:
             # The newest of each job stays, however many cycles of others follow.
             self._newest[cycle.job] = replace(cycle, document=_bounded(cycle.document))
             key = (cycle.job, cycle.outcome)
+            # Sums and not the kept cycles, because counters must include the cycles that were dropped.
             count, seconds = self._sums.get(key, (0, 0.0))
             self._sums[key] = (count + 1, seconds + cycle.seconds)
 
@@ -172,6 +173,7 @@ class Journal:
     def unchecked(self, name: str) -> None:
         """Remove a dependency that is no longer checked."""
         with self._lock:
+            # A stale failure of it would keep `/readyz` red for ever.
             self._checks.pop(name, None)
 
     def checks(self) -> list[Check]:

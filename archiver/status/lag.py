@@ -131,6 +131,7 @@ def summed(lags: Sequence[StageLag]) -> StageLag | None:
     records = [lag.records for lag in lags if lag.records is not None]
     seconds = [lag.seconds for lag in lags if lag.seconds is not None]
     return StageLag(
+        # The sum of first offsets is the number of offsets of the topic that passed the stage.
         sum(lag.offset for lag in lags),
         # A sum without the unknown part would be too small and seem exact.
         sum(records) if len(records) == len(lags) else None,
@@ -245,14 +246,14 @@ class _TopicView:
 
     @property
     def archived(self) -> bool:
-        """Whether its records are to be archived. All records of an unconfigured topic count as waiting,
-        since its archive kind is unknown.
-        """
+        """Whether its records are to be archived."""
+        # The archive kind of an unconfigured topic is unknown, so all its records count as waiting.
         return self.settings is None or self.settings.archive.kind != "none"
 
 
 def _topic(view: _TopicView, blocking: Mapping[TopicPartition, tuple[int, OpenTransaction]]) -> TopicLag:
     topic_id = view.state.topic_id
+    # A topic without settings of its own has the general triggers.
     triggers = view.archive if view.settings is None else view.archive.of(view.settings)
     return TopicLag(
         topic=view.state.name,
@@ -279,6 +280,7 @@ def _partition(
     stable = following if blocking is None else min(following, blocking[0])
     offsets: dict[Stage, int] = {"stable": stable}
     if view.archived:
+        # `planned_to` includes pending archives, which are in the ledger and not in the table yet.
         offsets |= {"archived": view.ledger.planned_to(number), "committed": view.ledger.watermark(number)}
     stages, unread = _lags(view, tp, offsets, following)
     open_one = None if blocking is None else _held(blocking[1], following - stable)

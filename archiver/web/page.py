@@ -258,6 +258,7 @@ def _newest(journal: Journal) -> list[tuple[str, Cycle | None]]:
     return [
         (job, cycle)
         for job, cycle in found
+        # Both are optional, and an empty line for them would seem like a problem.
         if job not in ("deep_audit", "control_topic") or cycle is not None
     ]
 
@@ -270,6 +271,7 @@ def _audit(cycle: Cycle | None) -> dict[str, Any] | None:
     verdicts = [str(one.get("verdict")) for one in partitions]
     return {
         "cycle": cycle,
+        # An audit that failed has no document; its outcome still says how it ended.
         "verdict": cycle.document.get("verdict")
         or {"fine": "valid", "wrong": "invalid"}.get(cycle.outcome, "unknown"),
         "counts": [

@@ -197,6 +197,7 @@ def _nice_number(peak: float) -> float:
     """Upper end of an axis of whole numbers; its half is a whole number too."""
     if peak <= 2:
         return 2.0
+    # Each factor has a whole half; the factor 1 is reached only from 10 on.
     power = 10.0 ** math.floor(math.log10(peak))
     return next(factor * power for factor in (1, 2, 4, 6, 10) if peak <= factor * power)
 
