@@ -1,10 +1,10 @@
-"""Acknowledgements are the truth: random faults of store and log, crashes between, and then every record is
-counted.
+"""Acknowledgements are true: every record is accounted for after random faults of store and log and crashes
+between steps.
 
-Over the real SQLite log and the real local store; one thread, one seed per history. A history sends records
-of idempotent producers and of none, one by one and in batches, spoils uploads and appends, lets the process
-crash between any two steps, sends again what is unknown (with its number) and what failed (without), and ends
-with everything settled.
+The SQLite log and the local store are real; a history has one thread and one seed. A history sends records
+with and without idempotent producers, one by one and in batches. Uploads and appends fail, and the process
+crashes between any two steps. What is unknown is sent again with its number, what failed without. At the end
+every outcome is resolved.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CrashedError(BaseException):
 
 @dataclass
 class Sent:
-    """One record and everything that was said about it."""
+    """One record and every acknowledgement it got."""
 
     value: bytes
     partition: int
@@ -46,11 +46,11 @@ class Sent:
     told: list[Acknowledgement] = field(default_factory=list)
     sendings: int = 0
     crashed: bool = False
-    """Its process crashed before it was told."""
+    """Its process crashed before the acknowledgement."""
 
     @property
     def state(self) -> str:
-        """What its sender knows."""
+        """The outcome that its sender knows."""
         if self.pending is not None or self.batch is not None:
             return "waiting"
         if self.crashed:
@@ -75,8 +75,8 @@ class History:
         self.start()
 
     def start(self) -> None:
-        """A process; what an earlier one left in doubt is sent again before anything else, as
-        `Producer.resume` demands."""
+        """Start a process. It first sends again what an earlier one left in doubt, as `Producer.resume`
+        demands."""
         self.process = Publishing(self.rig, self.clock, self.random.randrange(1 << 30))
         self.sessions: list[ProducerSession] = [
             self.process.session(*producer) for producer in self.producers
@@ -139,8 +139,8 @@ class History:
             one.batch, one.sequence = (batch, row), int(batch.sequences[row])
 
     def send_again(self) -> None:
-        """What is unknown, in its order, with the numbers; then what failed, without. Records of no producer
-        are left alone."""
+        """Send unknown records again in order, with their numbers; then failed ones, without. Records of no
+        producer are left alone."""
         for producer in range(len(self.producers)):
             mine = [one for one in self.records if one.producer == producer]
             unknown = [one for one in mine if one.state == "unknown"]
@@ -182,7 +182,7 @@ class History:
         self.hear()
 
     def crash(self) -> None:
-        """What is on its way ends with the process: it has arrived, or never does."""
+        """A request under way ends with the process: it has arrived, or never will."""
         self.crash_at = None
         self.heal()
         if self.random.random() < 0.5:
@@ -248,7 +248,7 @@ class History:
         self._check_order()
 
     def _check_order(self) -> None:
-        """What was sent once is in the order of sending."""
+        """Records that were sent once are in the order of sending."""
         for producer in (0, 1):
             for partition in range(PARTITIONS):
                 mine = [

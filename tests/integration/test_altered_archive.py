@@ -1,5 +1,6 @@
-"""Archives with one bit turned: what was sent is read back, or an error comes. Never other records, never
-another exception."""
+"""Archives with one bit flipped: a reader gets the records that were sent or an error. It never gets other
+records or another exception.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from tests.support.intake.intake_files import Intake, Row
 from tests.support.schema.orders import order, order_schema, raw_schema
 
 SHARE = float(os.environ.get("ARCHIVER_FLIP_SHARE", "0.1"))
-"""Which part of the bits is turned; 1 takes a minute or two."""
+"""The share of bits that is flipped; 1 takes a minute or two."""
 KINDS: list[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]] = [
     (order(1, lines=2), b"key", (("a", b"1"), ("a", None))),
     (None, None, ()),
@@ -77,7 +78,7 @@ def stream(store: LocalObjectStore, intake: Intake, schema: TopicSchema | None =
 
 
 def turned(store: LocalObjectStore, key: str, places: range, share: float) -> Iterator[str]:
-    """Turn one bit after the other and put it back; says which one is turned."""
+    """Flip one bit after the other and restore it; yields which one is flipped."""
     path = store.root / key
     chance, whole = random.Random(7), path.read_bytes()
     for place in places:
@@ -97,7 +98,7 @@ def test_a_bit_of_the_footer(store: LocalObjectStore, intake: Intake) -> None:
     topic, key = one_archive(intake)
     size = store.info(key).size  # type: ignore[union-attr]
     for what in turned(store, key, range(footer_start(store, key), size), SHARE):
-        # Nothing of the footer is believed before all of it is checked: no bit goes unseen, not even one that
+        # The footer is checked as a whole before it is used: no flipped bit goes unseen, not even one that
         # changes no record.
         with pytest.raises(Corrupted, match="restore it"):
             pytest.fail(f"{what} gave {list(stream(store, intake).read(topic, 0))}")
@@ -125,7 +126,7 @@ def test_a_bit_of_the_pages(
 def altered(
     store: LocalObjectStore, key: str, change: pa.Table | None = None, footer: dict[str, str] | None = None
 ) -> None:
-    """Write the archive again, with other rows or footer keys, and seal it as if nothing had happened."""
+    """Write the archive again with other rows or footer keys, and a seal that matches them."""
     path = store.root / key
     table = change if change is not None else pq.read_table(path, partitioning=None)
     texts = {name.decode(): text.decode() for name, text in (pq.read_metadata(path).metadata or {}).items()}
@@ -171,7 +172,7 @@ def test_another_record_in_a_large_archive_is_noticed_before_its_end(
     with pytest.raises(Corrupted, match=f"{key}: the digest of its records"):
         given.extend(reader.read(topic, 0))
     assert 0 < len(given) < 12
-    assert len(list(reader.read(topic, 0, 1))) == 11  # read in part, its digest cannot be known
+    assert len(list(reader.read(topic, 0, 1))) == 11  # it is read in part, so its digest is unknown
 
 
 def test_an_archive_is_verified_once(

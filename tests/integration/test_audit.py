@@ -1,4 +1,4 @@
-"""The fast audit over real archives: does it see what really happened to files and tables?"""
+"""The fast audit over real archives: does it detect what happened to files and tables?"""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def test_nothing_archived_yet(world: World) -> None:
 
 @pytest.mark.parametrize("in_time", [True, False])
 def test_a_commit_that_comes_between_ledger_and_table_is_looked_at_again(world: World, in_time: bool) -> None:
-    """A daemon archives while somebody audits: its table is ahead of the ledger for a moment, and that is no
-    doubt."""
+    """A daemon archives during the audit, so its table is ahead of the ledger for a moment. The audit reads
+    again."""
     world.commit(world.refine(), (30, 30))
     pauses: list[float] = []
 
@@ -127,7 +127,7 @@ def test_file_added_twice_by_somebody(world: World) -> None:
 def compacted(
     world: World, files: list[WrittenFile], keep: slice = slice(None), name: str = "compacted.parquet"
 ) -> DataFile:
-    """One foreign file with the rows of several archives, as an engine's compaction writes it: in its own
+    """One external file with the rows of several archives, as an engine's compaction writes it: in its own
     order, under its own name."""
     tables = [pq.read_table(world.store.root / file.archive.key, partitioning=None) for file in files]
     rows = pa.concat_tables(tables)
@@ -294,8 +294,8 @@ def test_archived_topic_whose_kind_is_none_now(world: World) -> None:
 
 @pytest.mark.parametrize("expired", [False, True], ids=["retained", "expired"])
 def test_what_was_removed_is_forgotten_when_retention_has_passed_it(world: World, expired: bool) -> None:
-    """A topic that is erased from for years would be unknown for good otherwise: fewer rows are missing than
-    were ever removed."""
+    """Otherwise a topic that is erased from for years would stay unknown: fewer rows are missing than were
+    ever removed."""
     files = world.archived()
     world.tables.replace_files(TABLE, [files[0].data_file.path], [], operation="delete")
     view = world.view()

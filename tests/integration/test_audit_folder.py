@@ -1,4 +1,4 @@
-"""The audit when logs and data folder do not belong together, and when intake files are harmed."""
+"""The audit when logs and data folder do not belong together, and when intake files are damaged."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def unnamed_file(world: World, topic: str) -> str:
 def test_a_topic_that_was_just_configured_is_new(world: World) -> None:
     world.archived()
     add_new(world)
-    unnamed_file(world, "orders")  # what a writer leaves behind that was killed before its append
+    unnamed_file(world, "orders")  # left by a writer that was killed before its append
     document = world.audit()
     assert document["verdict"] == "valid"
     assert {item["topic"] for item in document["partitions"]} == {"orders"}
@@ -353,7 +353,7 @@ def test_lost_intake_is_told_beside_a_catalog_that_is_down_and_a_table_that_is_g
 
 
 def add_foreign(world: World, places: list[tuple[int, int]], said: int | None = None) -> None:
-    """A file of somebody else in the table, with rows at these partitions and offsets."""
+    """Add an external file with rows at these partitions and offsets to the table."""
     (first, *_) = world.archived()
     key = f"{paths.data_prefix(world.topic)}foreign.parquet"
     rows = [{"partition": partition, "offset": offset} for partition, offset in places]

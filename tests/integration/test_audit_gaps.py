@@ -1,5 +1,6 @@
 """The audit of topics with aborted transactions, over real archives: known gaps are no loss, and nothing else
-passes for one."""
+counts as one.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +27,11 @@ from tests.support.intake.intake_files import Row
 from tests.support.schema.orders import order, order_schema
 
 ENDS = (36, 42)
-"""Of both partitions: 0 has a gap [30, 33) before its last records, 1 nothing but gaps behind its first
-30."""
+"""Of both partitions: 0 has a gap [30, 33) before its last records, 1 has only gaps after its first 30."""
 
 
 class Transactions(World):
-    """The world of 30 records per partition, and transactions behind them; `commit` says what becomes of
-    those of the aborting one."""
+    """The world of 30 records per partition with transactions after them, which commit or abort by `commit`."""
 
     def __init__(self, root: Path, *, commit: bool = False) -> None:
         super().__init__(root)
@@ -51,7 +50,7 @@ class Transactions(World):
         self.intake.file(rows, producer=producer)
 
     def archived(self) -> list[WrittenFile]:
-        """In two rounds; in the second, partition 1 has nothing but gaps."""
+        """Archived in two rounds; in the second, partition 1 has only gaps."""
         files = [*self._first, *self.refine_rest()]
         self.commit(files, ENDS)
         self.record(*ENDS)
@@ -59,7 +58,7 @@ class Transactions(World):
         return files
 
     def refine_rest(self) -> list[WrittenFile]:
-        """What came behind the first 30 records."""
+        """What follows the first 30 records."""
         plans = [plan for partition in (0, 1) for plan in self.intake.plans(self.topic, partition, start=30)]
         wanted = [plan for plan in plans if not plan.gap_only]
         return [one for result in refine(self.intake, wanted, schema=order_schema()) for one in result.files]
@@ -167,7 +166,7 @@ def test_files_compacted_by_others_have_no_footer_to_name_gaps(world: Transactio
 
 
 class Deaf(Backlog):
-    """The shelves are damaged."""
+    """The history files are damaged."""
 
     def gaps(self, tp: TopicPartition, start: int, end: int) -> list[tuple[int, int]]:
         raise Corrupted("a shelf is gone")

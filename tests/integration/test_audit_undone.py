@@ -1,5 +1,6 @@
-"""What somebody removed and then took back explains nothing, however long ago it was and whatever snapshots
-have expired since."""
+"""A removal that was undone explains no missing row, however long ago it was and whichever snapshots have
+expired since.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tests.support.builders.driver import AheadClock, Driver, catalog_table
 from tests.support.catalog.foreign_rows import rewrite
 
 ROUNDS = 3
-"""Enough for our commits to expire the snapshot that the deed was undone to."""
+"""Enough commits of the archiver to expire the snapshot that the rollback made current."""
 STEP_S = 1800.0
 
 
@@ -30,8 +31,8 @@ def deployment(tmp_path: Path) -> Deployment:
 
 
 def undo(deployment: Deployment, removed: set[int]) -> int:
-    """Somebody deletes rows and rolls the table back to before; the snapshot that removed them stays, outside
-    of the lineage."""
+    """Delete rows externally, then roll the table back. The snapshot that removed them stays, outside of the
+    lineage."""
     with catalog_table(deployment, "shop.clicks") as table:
         before = table.metadata.current_snapshot_id
     deleted = rewrite(deployment, "overwrite", lambda offset: offset not in removed)
@@ -73,7 +74,7 @@ def test_a_removal_that_was_undone_is_forgotten_with_the_snapshots_around_it(dep
 
 
 def test_rows_that_are_lost_are_not_taken_for_those_that_came_back(deployment: Deployment) -> None:
-    """As many as were removed once: by the numbers alone they would be explained."""
+    """As many rows are missing as were removed once: the counts alone would explain them."""
     undo(deployment, {1, 2})
     go_on(deployment)
     rewrite(deployment, "replace", lambda offset: offset not in {16, 17})

@@ -1,5 +1,6 @@
-"""Do the libraries alone, in bench/peers, take in each order once on a real broker, and check what they say
-they check?"""
+"""Do the libraries alone, in bench/peers, ingest each order once on a real broker, and check what they claim
+to check?
+"""
 
 from __future__ import annotations
 
@@ -35,15 +36,13 @@ def test_the_libraries_alone(tmp_path: Path) -> None:
             for share in ([0, 2], [1, 3])
         ]
         assert sum(map(len, shares)) == RECORDS
-        fill_one(
-            broker.brokers, b"\x08\x80\x00"
-        )  # an id of zero, written in two bytes where nobody would write it
+        fill_one(broker.brokers, b"\x08\x80\x00")  # an id of zero in two bytes, which no encoder writes
         with pytest.raises(AssertionError):
             bare_program.take_share(broker.brokers, "odd", str(tmp_path / "odd"), [0])
 
 
 def fill_one(brokers: str, value: bytes) -> None:
-    """A topic with one message that decodes, and that its columns do not give back."""
+    """A topic with one message that decodes, and whose columns do not give its bytes back."""
     producer = Producer({"bootstrap.servers": brokers})
     Cluster(brokers).create("odd", 1)
     producer.produce("odd", value, partition=0)

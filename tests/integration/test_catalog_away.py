@@ -1,5 +1,7 @@
-"""Archiving while the catalog is away: archives are written up to a bound, readers see them, and the table
-catches up by itself (0024)."""
+"""Archiving while the catalog is unavailable (decision 0024).
+
+Archives are written up to a bound, readers see them, and the table catches up by itself.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def rounds(rest_catalog: RestCatalog, tmp_path: Path) -> Iterator[RestRounds]:  
 
 
 def away(rounds: RestRounds, times: int = 1) -> None:
-    """So many runs, each with new records, none of which reaches the catalog."""
+    """Run so many rounds, each with new records, none of which reaches the catalog."""
     for _ in range(times):
         rounds.send()
         report, run = rounds.archive()
@@ -65,7 +67,7 @@ def test_archives_are_written_and_come_into_the_table_in_order(rounds: RestRound
         rounds.faults.be_silent()
     else:
         rounds.faults.refuse()
-        rounds.close()  # and the process that archives starts anew meanwhile
+        rounds.close()  # and the archiving process restarts during that time
     before = rounds.rows()
     away(rounds, 2)
     rounds.close()
@@ -207,8 +209,7 @@ def test_one_silent_table_does_not_keep_the_others_out(rest_catalog: RestCatalog
 
 
 def compact(table: Table) -> None:
-    """Somebody else writes every file anew under another name, in a snapshot as Java's compaction makes
-    it."""
+    """Rewrite every file externally under another name, in a snapshot as Java's compaction makes it."""
     producer = _Replace(Operation.OVERWRITE, Transaction(table, autocommit=True), table.io)
     number = len(table.snapshots())
     for old in live(table):
@@ -223,7 +224,7 @@ def compact(table: Table) -> None:
 
 
 def forget_the_past(table: Table) -> None:
-    """Somebody else expires all snapshots but the current one."""
+    """Expire all snapshots but the current one, externally."""
     for snapshot in table.snapshots():
         if snapshot.snapshot_id != table.metadata.current_snapshot_id:
             table.maintenance.expire_snapshots().by_id(snapshot.snapshot_id).commit()
@@ -231,8 +232,8 @@ def forget_the_past(table: Table) -> None:
 
 @pytest.mark.parametrize("expired", [False, True], ids=["compacted", "compacted and expired"])
 def test_what_others_do_meanwhile(rounds: RestRounds, expired: bool) -> None:
-    """Rule C3. A lineage that is cut does not show that the archives were never in the table: they are made
-    again; intake has it all."""
+    """Rule C3. A lineage that is cut does not show that the archives were never in the table. They are made
+    again, since intake has all records."""
     rounds.faults.refuse()
     away(rounds, 2)
     first = {item.archive.key for item in rounds.ledger.pending}
@@ -253,7 +254,7 @@ def test_what_others_do_meanwhile(rounds: RestRounds, expired: bool) -> None:
 
 
 def clean(rounds: RestRounds) -> None:
-    """Every age floor has passed, and the vacuum runs twice: what it may condemn, and what it may delete."""
+    """Pass every minimum age and run the vacuum twice: it may mark, and it may delete."""
     for _ in range(2):
         rounds.opened.clock.ahead_s += 30 * 86400
         report = rounds.opened.application.maintenance.cleaning(lambda _: None).run()
@@ -261,8 +262,8 @@ def clean(rounds: RestRounds) -> None:
 
 
 def test_d3_intake_of_pending_archives_stays(rounds: RestRounds) -> None:
-    """Rules D1 and D3: while nobody can look at the table, nothing that it may need is deleted, however long
-    that lasts."""
+    """Rules D1 and D3: while the table cannot be read, nothing that it may need is deleted, however long that
+    lasts."""
     rounds.faults.refuse()
     away(rounds, 2)
     clean(rounds)

@@ -1,5 +1,6 @@
-"""`location: catalog`: tables lie where the catalog puts them and archives stay in the data folder. Does
-everything else still hold?"""
+"""`location: catalog`: the catalog places tables, and archives stay in the data folder. Does everything else
+still hold?
+"""
 
 from __future__ import annotations
 
@@ -91,7 +92,7 @@ def test_made_committed_cleaned_audited_and_made_anew(placed: Placed) -> None:
     assert audit(placed) == ("valid", 9)
     outside = placed.files(placed.warehouse)
     document = placed.deployment.document()
-    # As much as can be deleted is old enough, by the shortest that the configuration takes.
+    # With the shortest ages that the configuration accepts, as much as possible is old enough to delete.
     for _ in range(2):
         done = placed.deployment.cli("clean", "--output", "json")
         assert done.code == 0, done.err

@@ -1,7 +1,7 @@
-"""A certificate that our authority has signed for another machine is not believed, and nothing of ours is
-said to who shows it.
+"""A certificate that our authority signed for another machine is rejected, and its holder receives nothing of
+ours.
 
-Who signed it is judged beside each client; docs/operations/security.md names the tests.
+The tests of each client cover who signed a certificate; docs/operations/security.md names them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Elsewh
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's own name
-            """Nothing on standard error."""
+            """Write nothing to standard error."""
 
     for method in ("GET", "HEAD", "POST", "PUT"):
         setattr(Handler, f"do_{method}", Handler._answer)
@@ -70,7 +70,7 @@ def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Elsewh
         daemon_threads = True
 
         def handle_error(self, request: object, client_address: object) -> None:
-            """A client that hung up is none."""
+            """A client that hung up is no error."""
 
     server = Server(("127.0.0.1", 0), Handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -150,7 +150,7 @@ def test_a_certificate_for_another_machine_is_refused(
 @pytest.mark.parametrize("elsewhere", ["127.0.0.1"], ids=["this_machine"], indirect=True)
 @pytest.mark.parametrize("value", [False, 0, "no", "", " "])
 def test_no_property_of_a_catalog_switches_verification_off(elsewhere: Elsewhere, value: object) -> None:
-    """The library under the client takes an empty text, and false, for *believe anybody*."""
+    """The HTTP library takes an empty text, and false, as *verify no certificate*."""
     given = {"name": "lake", "type": "rest", "uri": elsewhere.uri, "ssl.cabundle": value}
     with pytest.raises((ArchiverError, OSError, ValidationError)):
         IcebergTables("lake", CatalogSettings.model_validate(given).properties(), SeededIds(1), LIMITS).load(

@@ -1,5 +1,6 @@
-"""The vacuum on a real deployment: what is archived goes, and whatever is asked for afterwards is still
-there."""
+"""The vacuum on a real deployment deletes what is archived, and all that a later command needs is still
+there.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def keys(driver: Driver) -> list[str]:
 
 
 def needed(driver: Driver, *topics: str) -> set[str]:
-    """The intake files of all records of these topics."""
+    """The intake files that hold all records of these topics."""
     intake = driver.application.backlog()
     states = [intake.topics_by_name[topic] for topic in topics]
     return {
@@ -63,7 +64,7 @@ def clean(driver: Driver, *, dry_run: bool = False):  # type: ignore[no-untyped-
 
 
 def clean_out(driver: Driver) -> list[str]:
-    """Condemn, let the grace go by, delete; the keys of what went."""
+    """Mark, let the deletion delay pass, delete; the keys that were deleted."""
     driver.clock.ahead_s += GRACE_S
     condemned = clean(driver).condemned
     driver.clock.ahead_s += GRACE_S
@@ -120,8 +121,8 @@ def test_a_dry_run_changes_nothing(driver: Driver) -> None:
 
 
 def test_d3_a_rollback_after_a_vacuum_finds_its_intake(driver: Driver) -> None:
-    """Two commits, a vacuum, a rollback to the first by somebody, and what an operator's repair does: rule
-    T4, then archive again."""
+    """Two commits, a vacuum, an external rollback to the first. Then an operator's repair by rule T4, and
+    archiving again."""
     send(driver, "one", "clicks")
     driver.archive()
     send(driver, "two", "clicks")
@@ -151,7 +152,7 @@ def test_d3_a_rollback_after_a_vacuum_finds_its_intake(driver: Driver) -> None:
 
 
 def _let_go_on(driver: Driver, snapshot_id: int) -> None:
-    """The table and the ledger say in the open that they end where that snapshot does."""
+    """Let table and ledger state that they end where that snapshot does."""
     evidence = read_evidence(properties_of(driver.deployment, "shop.clicks"))
     assert evidence is not None
     assert evidence.offsets == (10, 10)
@@ -189,7 +190,7 @@ def test_the_stray_of_a_killed_writer_goes(driver: Driver) -> None:
 
 
 def test_a_writer_paused_across_the_barrier_is_failed_and_its_file_goes(driver: Driver) -> None:
-    """Its upload is done, its append waits while the vacuum of another process runs."""
+    """Its upload is done, and its append waits while the vacuum of another process runs."""
     send(driver, "one", "kept")
     uploaded, go_on = threading.Event(), threading.Event()
     with Driver(driver.deployment) as paused:
@@ -218,8 +219,7 @@ def test_a_writer_paused_across_the_barrier_is_failed_and_its_file_goes(driver: 
 
 
 def test_an_older_copy_of_the_metadata_store_deletes_nothing(driver: Driver) -> None:
-    """What was sent since then looks like strays to it, and nothing of it is archived: only the files
-    tell."""
+    """What was sent since then seems unreferenced, and none of it is archived: only the files show it."""
     send(driver, "one", "kept")
     copy = driver.deployment.root / "older"
     copy.mkdir()
@@ -290,8 +290,8 @@ def test_a_topic_that_is_not_configured_any_more_keeps_everything(driver: Driver
 
 
 def test_a_log_of_which_most_is_in_shelves(tmp_path: Path) -> None:
-    """The segments are found in shelves; the checkpoints that newer ones replaced go as well, and a new
-    process reads everything."""
+    """The segments are found in history files. Replaced checkpoints are deleted too, and a new process reads
+    everything."""
     deployment = Deployment(
         tmp_path / "d", overrides={"log": {"append_backoff": "5ms", "checkpoint_entries": 4}}
     )

@@ -1,5 +1,7 @@
-"""The commit loop on real tables and on the twin: races, lost replies, takeovers, foreign hands. Each row
-gets in exactly once."""
+"""The commit loop on real tables and on the twin: races, lost responses, takeovers, external changes.
+
+Each row enters the table exactly once.
+"""
 
 from __future__ import annotations
 
@@ -144,7 +146,7 @@ def test_c6_out_of_attempts_with_an_open_request_is_unknown_and_the_next_leader_
         bench.commit(faulty, leader, attempts_max=2)
     assert [
         item.archive.key for item in leader.fold.topic(TOPIC_ID).pending
-    ] == keys  # never killed because of unknown
+    ] == keys  # an unknown outcome never kills an archive
     successor = bench.leader("b")
     assert bench.settle(tables, successor) is None
     faulty.deliver()
@@ -157,8 +159,8 @@ def test_c6_out_of_attempts_with_an_open_request_is_unknown_and_the_next_leader_
 def test_c6_a_request_is_not_dead_while_its_base_may_come_back(
     tables: Tables, bench: Bench, tmp_path: Path
 ) -> None:
-    """Somebody takes his own compaction back, on which the request was based, and then makes it current
-    again."""
+    """An external engine rolls back its compaction, which was the base of the request. Then it makes the
+    compaction current again."""
     leader = bench.leader()
     bench.write(leader, bench.table(tables), (0, 0, 10))
     bench.commit(tables, leader)
@@ -189,7 +191,7 @@ def test_c6_a_request_is_not_dead_while_its_base_may_come_back(
 
 def test_out_of_attempts_without_an_open_request_is_tried_later(tables: Tables, bench: Bench) -> None:
     class Busy(FaultyTables):
-        """Somebody else commits before each of our swaps."""
+        """An external commit precedes each of our swaps."""
 
         def swap(self, prepared: Prepared) -> Swapped:
             view = view_of(tables)
@@ -223,8 +225,7 @@ def test_c4_a_deposed_leader_does_not_swap(tables: Tables, bench: Bench) -> None
 
 
 def test_c4_a_leader_that_is_deposed_while_it_prepares_does_not_swap(tables: Tables, bench: Bench) -> None:
-    """The log's tail is read last of all: after the table was loaded and the snapshot's files were
-    written."""
+    """The log's tail is read last: after the table was loaded and the snapshot's files were written."""
 
     class Slow(FaultyTables):
         def prepare(self, *arguments: Any, **named: Any) -> Prepared:
@@ -243,7 +244,8 @@ def test_c4_a_leader_that_is_deposed_while_it_prepares_does_not_swap(tables: Tab
 def test_a_paused_leaders_swap_after_a_takeover_doubles_no_row(
     tables: Tables, bench: Bench, tmp_path: Path
 ) -> None:
-    """T2: the successor inherits and commits the same file; the zombie's swap meets another base (C5)."""
+    """T2: the successor inherits and commits the same file; the swap of the deposed leader meets another base
+    (C5)."""
     zombie = bench.leader("a")
     keys = bench.write(zombie, bench.table(tables), (0, 0, 10))
     found: list[CommitOutcome] = []
@@ -264,8 +266,8 @@ def test_a_paused_leaders_swap_after_a_takeover_doubles_no_row(
 def test_a_zombies_swap_that_lands_after_the_takeover_is_adopted(
     tables: Tables, bench: Bench, tmp_path: Path
 ) -> None:
-    """The successor has looked and planned on; the zombie's request lands before its first swap. It is
-    adopted by path."""
+    """The successor has read the table and planned; the deposed leader's request lands before its first swap.
+    The file is found in the table by path."""
     zombie = bench.leader("a")
     keys = bench.write(zombie, bench.table(tables), (0, 0, 10))
     late = FaultyTables(tables, SwapFault.LATE)
@@ -282,8 +284,8 @@ def test_a_zombies_swap_that_lands_after_the_takeover_is_adopted(
 
 
 def test_two_leaders_racing_on_one_table(tmp_path: Path) -> None:
-    """Two processes' worth of leaders that depose each other again and again, on a real catalog and a real
-    log; then one alone."""
+    """Leaders of two processes depose each other again and again, on a real catalog and a real log; then one
+    works alone."""
     stores = [SqliteLogStore(tmp_path / "log.db", 30.0, 1 << 20) for _ in range(2)]
     catalogs = [iceberg_tables(tmp_path, seed) for seed in (1, 2)]
     first = Bench(tmp_path, stores[0].log("control"))
@@ -318,7 +320,7 @@ def test_two_leaders_racing_on_one_table(tmp_path: Path) -> None:
 
 
 def lead_a_while(bench: Bench, tables: Tables, rng: random.Random, target_end: int) -> bool:
-    """Take over, archive a few ranges, until deposed; True if everything is archived."""
+    """Take over and archive a few ranges until deposed; True if everything is archived."""
     try:
         leader = bench.leader("a")
         bench.settle(tables, leader)
@@ -364,7 +366,7 @@ def test_a_reply_lost_at_the_failpoint_is_looked_up(tables: Tables, bench: Bench
 
 
 def test_killed_by_c3_and_archived_anew(tables: Tables, bench: Bench, tmp_path: Path) -> None:
-    """A straddling file is killed in the ledger; a new epoch plans from the watermark."""
+    """A file across the watermark is killed in the ledger; a new epoch plans from the watermark."""
     leader = bench.leader()
     view = bench.table(tables)
     bench.write(leader, view, (0, 0, 5))
@@ -403,7 +405,7 @@ def test_our_own_expiry_and_merging_keep_the_table_small(
 
 
 def told_in_parts(leader: Leader, outcome: CommitOutcome, parts: int | None = None) -> int:
-    """COMMIT_TO_TABLE in parts; the leader dies after so many of them. How many were appended."""
+    """Append COMMIT_TO_TABLE in parts; the leader dies after so many of them. Returns how many were appended."""
     append, done = leader.append, 0
 
     def dying(body: Body) -> int:
@@ -423,7 +425,7 @@ def told_in_parts(leader: Leader, outcome: CommitOutcome, parts: int | None = No
 def test_t1_a_commit_that_was_told_in_part_is_settled_by_the_next_leader(
     tables: Tables, bench: Bench, tmp_path: Path, parts: int
 ) -> None:
-    """After every part: the next plan starts where the table ends, and the successor's look completes the
+    """After every part: the next plan starts where the table ends, and the successor's check completes the
     ledger."""
     leader = bench.leader()
     bench.write(leader, bench.table(tables), (0, 0, 5))

@@ -1,4 +1,4 @@
-"""Does an error of any library stay the trouble of one table?"""
+"""Does an error of any library stay a problem of one table?"""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def failing() -> Iterator[type[FailingIO]]:
 def test_a_reset_while_manifests_are_written_is_retried(
     tmp_path: Path, failing: type[FailingIO], merge: bool, which: int
 ) -> None:
-    """pyiceberg answers with `ValueError("An empty manifest file has been written")`, which hides the error
-    of the store."""
+    """pyiceberg raises `ValueError("An empty manifest file has been written")`, which hides the error of the
+    store."""
     properties = {
         "type": "sql",
         "uri": f"sqlite:///{tmp_path}/catalog/catalog.db",

@@ -1,5 +1,7 @@
-"""Small archives of days that are over become one: the real log, ledger, store and SQL catalog; nothing is
-lost, doubled or moved."""
+"""Compaction merges small archives of past days into one, without loss, duplicates or moved rows.
+
+Log, ledger, store and SQL catalog are real.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ SMALL = [(0, 0, 5), (0, 5, 10), (0, 10, 15), (0, 15, 20), (0, 20, 25), (1, 0, 5)
 
 
 def check_compacted(driver: Driver) -> None:
-    """Merged, nothing under way, and the audit has nothing to say."""
+    """Everything is merged, nothing is under way, and the audit is valid."""
     assert ranges_of_table(driver.deployment) == MERGED
     assert not driver.application.ledger().topic(driver.topic_id("orders")).rewrites.under_way
     driver.check_complete("orders")
@@ -95,7 +97,7 @@ def test_small_archives_of_days_that_are_over_become_one(driver: Driver, deploym
 
 
 def _sizes(driver: Driver) -> list[int]:
-    """Of the merged archives that the table has."""
+    """Sizes of the merged archives that the table has."""
     names = {one.end: one for one in archives_of_table(driver.deployment) if one.end - one.base > 5}
     found = []
     for info in driver.application.objects.list("archive/"):
@@ -167,7 +169,7 @@ def test_a_run_ends_at_its_limit_and_the_next_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_leader_that_keeps_the_lease_ends_at_the_limit_as_well(tmp_path: Path) -> None:
-    """It merges a handful before any of it is in the table."""
+    """It merges a few archives before any of them is in the table."""
     with Driver(compacted(tmp_path / "d", compact_run_bytes_max=1)) as driver:
         at_noon(driver)
         for partition in (0, 1):
@@ -209,7 +211,7 @@ def test_a_step_of_compaction_that_fails_or_loses_its_reply(driver: Driver, name
 def test_an_archive_that_is_gone_from_the_table_meanwhile_is_not_brought_back(
     driver: Driver, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody erases an archive of yesterday after it was merged and before the table was asked."""
+    """An archive of yesterday is erased externally after the merge and before the table is read."""
     came: list[str] = []
 
     def erases(point: str) -> None:
@@ -250,7 +252,7 @@ def test_somebody_who_commits_first_is_no_hindrance_to_compaction(
 def test_a_lasting_leader_archives_while_archives_are_merged(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A round between the upload of merged archives and their way into the ledger, and then the table."""
+    """A round runs after the upload of merged archives and before they are in the ledger and the table."""
     driver.application.close()
     driver.application = Application(
         load_settings(driver.deployment.config, {}), {}, driver.clock, lasting=True
@@ -277,8 +279,8 @@ def test_a_lasting_leader_archives_while_archives_are_merged(
 def test_what_a_newer_leader_found_unnamed_is_given_up(
     driver: Driver, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody takes over after the archives were merged and before the ledger hears of them: they are
-    strays, and nothing is lost."""
+    """A new leader takes over after the merge and before the ledger entry. The merged archives are
+    unreferenced, and nothing is lost."""
     driver.application.close()
     driver.application = Application(load_settings(deployment.config, {}), {}, driver.clock, lasting=True)
     driver.archive()
@@ -398,7 +400,7 @@ def test_what_cannot_be_merged_does_not_use_up_the_limit_of_a_run(tmp_path: Path
 
 
 def test_a_reader_that_began_before_reads_on(driver: Driver, deployment: Deployment) -> None:
-    """What it listed is merged, expires and is deleted while it reads."""
+    """Archives that it listed are merged, expire and are deleted while it reads."""
     wanted = driver.records("orders")[0]
     state = driver.application.topic("orders")
     reading = driver.application.stream().read(state.topic_id, 0)
@@ -445,7 +447,7 @@ def test_retention_takes_a_merged_archive_once_all_of_it_is_too_old(deployment: 
 
 
 def test_schema_versions_are_not_mixed(deployment: Deployment) -> None:
-    """What was archived under another version stays apart; each merge keeps the columns of its own."""
+    """Archives of another schema version stay apart; each merge keeps the columns of its own version."""
     with Driver(deployment) as driver:
         at_noon(driver)
         send_small(driver, 2)

@@ -1,4 +1,4 @@
-"""Does `config check --connect` tell what a real catalog is going to do, and leave nothing behind?"""
+"""Does `config check --connect` predict what a real catalog will do, and leave nothing behind?"""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def deployed(folder: Path, **catalog: Any) -> Deployment:
 
 
 def asked(deployment: Deployment, *more: str) -> tuple[Done, dict[str, list[tuple[str, str]]]]:
-    """The command, and what it found: (verdict, words) by what was asked."""
+    """Run the command; (verdict, words) by what was checked."""
     done = deployment.cli("config", "check", "--connect", "--output", "json", *more)
     found: dict[str, list[tuple[str, str]]] = {}
     for item in done.json()["catalogs"][0]["findings"] if done.out else []:
@@ -256,7 +256,7 @@ def test_what_we_may_not_do(
 
 
 class Careless(HttpFaults):
-    """A catalog that says yes to every commit on a base that is gone."""
+    """A catalog that accepts every commit, even on a base that no longer exists."""
 
     last: Answer | None = None
 

@@ -35,7 +35,7 @@ def deployed(folder: Path, **overrides: Any) -> Deployment:
 
 
 def asked(deployment: Deployment, part: str, *more: str) -> tuple[int, Found]:
-    """The exit code, and what was found of that part: (verdict, words) by what was asked."""
+    """The exit code and the findings on that part: (verdict, words) by what was checked."""
     done = deployment.cli("config", "check", "--connect", "--output", "json", *more)
     no_secret(done)
     assert done.err == ""

@@ -1,6 +1,8 @@
-"""The control topic on a real broker: without repetitions it is the ledger, each table in the order of the
-ledger, whatever happens to the broker, the topic, or the process that publishes; and Iceberg's own classes
-read what is in it.
+"""The control topic on a real broker: without repetitions it equals the ledger, in ledger order for each
+table.
+
+This holds through failures of the broker, the topic and the publishing process. Iceberg's own classes read
+the events.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ def publisher(rig: Rig, server: KafkaServer, topic: str, **chosen: str) -> Event
 
 
 def until_published(one: EventPublisher, patience_s: float = 90.0) -> list[ArchiverError]:
-    """Run as the daemon does, again after each error; the errors."""
+    """Run as the daemon does, again after each error; returns the errors."""
     errors: list[ArchiverError] = []
     deadline_s = CLOCK.monotonic_s() + patience_s
     while True:
@@ -86,7 +88,8 @@ def test_the_topic_is_the_ledger_and_java_reads_it(
     old.write(abandoned, 1)
     ledger = LedgerWriter(rig.control, "new:1", 2)
     stale = rig.control.read(rig.control.tail() - 2, 1)[0].data
-    rig.control.append(rig.control.tail(), stale.replace(b"old:1", b"old:2"))  # void: of the leader before
+    # void: an entry of the leader before
+    rig.control.append(rig.control.tail(), stale.replace(b"old:1", b"old:2"))
     ledger.leader.refresh()
     for _ in range(5):
         ledger.round(2, 1)
@@ -112,7 +115,7 @@ def test_killed_between_acknowledgement_and_position(
     for _ in range(12):
         ledger.round(1, 2)
     codes = []
-    for moves in (2, 3, 2, 1, 0):  # the first process writes its first position before all
+    for moves in (2, 3, 2, 1, 0):  # the first process writes its first position before all others
         command = [
             sys.executable,
             "-m",

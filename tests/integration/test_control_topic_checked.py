@@ -1,5 +1,6 @@
-"""Does `config check --connect` tell, on a real broker with users and rights, whether the control topic would
-take our events?"""
+"""Does `config check --connect` report, on a real broker with users and rights, whether the control topic
+would accept our events?
+"""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ def deployed(
 
 
 def asked(deployment: Deployment) -> tuple[int, Found]:
-    """The exit code, and what was found: (verdict, words) by what was asked."""
+    """The exit code and the findings: (verdict, words) by what was checked."""
     done = deployment.cli("config", "check", "--connect", "--output", "json")
     document = done.json()["control_topic"]
     assert document["type"] == "kafka"
@@ -159,7 +160,7 @@ def test_a_topic_that_is_missing(secured: KafkaServer, cluster: Cluster, topic: 
 
 
 def source_found(folder: Path, brokers: str, user: str, topics: str) -> tuple[int, Found]:
-    """The exit code, and what was found of a source that mirrors `topics`."""
+    """The exit code and the findings on a source that mirrors `topics`."""
     folder.mkdir()
     (folder / "password").write_text(f"{PASSWORDS[user]}\n")
     properties = {**login(user, ""), "sasl.password": {"file": "password"}}

@@ -1,5 +1,6 @@
-"""What the control topic holds of the control log, in an application as a process has it; and that no
-question outlasts the process."""
+"""What the control topic retains of the control log, in an application as a process has it. No request
+outlasts the process.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ def test_what_is_not_published_stays_and_can_be_read(tmp_path: Path, monkeypatch
 
 
 def test_a_cluster_that_does_not_answer_is_not_waited_for_when_the_process_stops() -> None:
-    """A listener that takes connections and says nothing."""
+    """A listener that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         settings = settings_of(brokers=f"127.0.0.1:{silent.getsockname()[1]}", request_timeout="30s")
         topic = KafkaTopic(settings, CLOCK)

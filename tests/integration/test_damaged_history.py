@@ -1,5 +1,4 @@
-"""A shelf that is gone or damaged stops the topics that need something of it, and no others; whatever is not
-certain is kept."""
+"""A missing or damaged history file stops only the topics that need it; what is uncertain is kept."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from tests.support.builders.deployment import Deployment, Done
 from tests.support.builders.driver import AheadClock, Driver
 
 HURT, WELL = ("clicks", "files"), ("orders", "kept")
-"""Topics with records in the shelf that is spoilt, and topics whose records are all behind it."""
+"""Topics with records in the damaged history file, and topics whose records are all after it."""
 GRACE_S = 3601.0
 
 Spoil = Callable[[Path], None]
@@ -25,7 +24,7 @@ def removed(ref: Path) -> None:
 
 
 def damaged_rows(ref: Path) -> None:
-    """Wrong bytes wherever there are rows; the footer, and so the index, is as it was."""
+    """Write wrong bytes wherever there are rows; the footer, and so the index, stays as it was."""
     data = ref.read_bytes()
     footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     ref.write_bytes(data[:4] + bytes(byte ^ 0xFF for byte in data[4:footer]) + data[footer:])
@@ -42,7 +41,7 @@ SPOILS = pytest.mark.parametrize("spoil", [removed, damaged_rows, damaged_footer
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Deployment:
-    """One shelf with records of `HURT`, behind it records of `WELL`; everything was written hours ago."""
+    """One history file with records of `HURT`, after it records of `WELL`; everything was written hours ago."""
     made = Deployment(tmp_path / "d", overrides={"log": {"append_backoff": "5ms", "checkpoint_entries": 16}})
     with hours_ago(made) as driver:
         for number in range(8):
@@ -72,7 +71,7 @@ def history(deployment: Deployment) -> list[Path]:
 
 
 def needing(driver: Driver) -> set[str]:
-    """Topics whose segments cannot all be looked up, by the view itself."""
+    """Topics whose segments cannot all be read, by the view itself."""
     intake, found = driver.application.backlog(), set()
     for state in intake.topics_by_id.values():
         try:
@@ -125,7 +124,7 @@ def test_a_topic_that_is_archived_beyond_the_shelf_needs_it_no_more(
 ) -> None:
     with Driver(
         deployment
-    ) as before:  # another process: one that has read the shelf goes on with what it knows
+    ) as before:  # another process: one that has read the history file continues with what it knows
         before.archive(("files", None))
         before.send("files", [b"later"], 0)
     removed(history(deployment)[0])

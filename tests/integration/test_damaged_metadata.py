@@ -1,5 +1,6 @@
-"""What do commands say of a table whose metadata is damaged? "Unknown", with the name of the file; never
-"interrupted" or a traceback."""
+"""What do commands report on a table whose metadata is damaged? "Unknown", with the name of the file; never
+"interrupted" or a traceback.
+"""
 
 from __future__ import annotations
 

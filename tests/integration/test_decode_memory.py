@@ -1,5 +1,6 @@
-"""Records whose decoded form is a hundred times their bytes: what they take when they are refined, and when
-they are shown."""
+"""Memory of records whose decoded form is a hundred times their bytes, when they are refined and when they
+are shown.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from tests.support.builders.deployment import ROOT
 
 
 def program(folder: Path, job: str, kind: str) -> Any:
-    """Run it; what it printed."""
+    """Run it; returns what it printed."""
     command = [sys.executable, "-m", "tests.support.schema.decode_memory", str(folder), job, kind]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
@@ -24,7 +25,7 @@ def program(folder: Path, job: str, kind: str) -> Any:
 
 @pytest.mark.parametrize("job", ["refine", "consume"])
 def test_one_record_beyond_the_bound_is_not_decoded(job: str, tmp_path: Path) -> None:
-    """It took 180 MiB of a task and 200 MiB of `consume` for each megabyte."""
+    """Before the bound, each megabyte took 180 MiB of a task and 200 MiB of `consume`."""
     found = program(tmp_path, job, "one")
     assert [
         str(why).endswith("more than 4194304 values in one record are not decoded") for why in found["errors"]
@@ -34,7 +35,7 @@ def test_one_record_beyond_the_bound_is_not_decoded(job: str, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_many_records_together_are_decoded_in_parts(tmp_path: Path) -> None:
-    """They took 800 MiB in one part."""
+    """In one part they took 800 MiB."""
     found = program(tmp_path, "refine", "many")
     assert set(found["errors"]) == {None}
     assert found["mib"] < 480

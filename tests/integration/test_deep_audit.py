@@ -1,5 +1,4 @@
-"""Is the auditor to be believed? A good history by which it finds nothing, and damage of each kind that it
-must tell by its right name."""
+"""Is the auditor reliable? It finds nothing in a good history, and names damage of each kind correctly."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ DOCUMENTS = dict[str, dict[tuple[str, int], Any]]
 
 @pytest.fixture(scope="module")
 def documents(tmp_path_factory: pytest.TempPathFactory, spark_session: SparkSession) -> DOCUMENTS:  # noqa: F811
-    """What both audits say of every partition, before and after the damage."""
+    """The verdicts of both audits on every partition, before and after the damage."""
     history = History(tmp_path_factory.mktemp("history") / "d")
     found: DOCUMENTS = {}
     for when in ("good", "spoilt"):
@@ -53,7 +52,7 @@ def test_archives_without_a_table_are_valid_by_their_rows(documents: DOCUMENTS, 
 
 
 def test_rows_that_somebody_compacted_and_deleted(documents: DOCUMENTS) -> None:
-    """The manifests cannot tell which rows are hidden; the rows can, and whose snapshot it was."""
+    """The manifests do not show which rows are hidden; the rows do, and which snapshot removed them."""
     (_, snapshot_id), *_ = documents["hidden"]
     found = documents["good deep"]["clicks", 0]
     assert (found["verdict"], found["proof"], found["rows"]) == ("valid", "rows", 17)

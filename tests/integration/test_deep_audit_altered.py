@@ -1,8 +1,8 @@
-"""The deep audit compares rows of files that other writers made with the archives: altered, equal, or nothing
-left to compare with.
+"""The deep audit compares rows of external files with the archives: altered, equal, or nothing left to
+compare with.
 
-Real Parquet files and the workers' own code, in the process of the test. `test_foreign_spark_forgeries.py`
-has the same with Spark.
+Parquet files and the workers' code are real, and run in the process of the test.
+`test_foreign_spark_forgeries.py` does the same with Spark.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def world(tmp_path: Path) -> World:
 def rewritten(
     world: World, files: list[WrittenFile], change: Change, *, name: str = "theirs", ids: bool = True
 ) -> DataFile:
-    """Another writer's file with the rows of archives, changed, in no order. Without `ids` its columns have
+    """Another program's file with the rows of archives, changed, in no order. Without `ids` its columns have
     names alone."""
     tables = [pq.read_table(world.store.root / file.archive.key, partitioning=None) for file in files]
     schema = tables[0].schema.remove_metadata()
@@ -64,7 +64,7 @@ def _without_ids(schema: pa.Schema) -> pa.Schema:
 
 
 def _plain(kind: Any) -> Any:
-    """A type without the field ids of what is inside."""
+    """A type without the field ids of its children."""
     if pa.types.is_list(kind):
         return pa.list_(_plain(kind.value_type))
     inside = [kind.field(number) for number in range(kind.num_fields)]
@@ -87,7 +87,7 @@ def second_version(world: World) -> None:
 
 
 def swap(world: World, files: list[WrittenFile], *added: DataFile, operation: str = "overwrite") -> int:
-    """Put files in the place of archives; the snapshot's id."""
+    """Replace archives by files; the snapshot's id."""
     world.tables.replace_files(TABLE, [file.data_file.path for file in files], list(added), operation)
     snapshot_id = world.view().snapshot_id
     assert snapshot_id is not None
@@ -126,7 +126,7 @@ FORGERIES: dict[str, Callable[[dict[str, Any]], None]] = {
 @pytest.mark.parametrize("name", sorted(FORGERIES))
 def test_one_altered_row_is_invalid_with_its_offset_and_the_snapshot(world: World, name: str) -> None:
     files = world.archived()
-    # The last row of the ones that are rewritten, so that a later ingest time does not go back.
+    # The last of the rewritten rows, so that a later ingest time does not go back.
     snapshot_id = swap(world, files[:3], rewritten(world, files[:3], at(29, FORGERIES[name])))
     document = deep(world)
     found = document["partitions"][0]
@@ -155,8 +155,8 @@ def test_columns_without_ids_are_found_by_name(world: World) -> None:
 
 
 def decoyed(world: World, made: DataFile, files: list[WrittenFile], name: str) -> DataFile:
-    """The file with a second column: the one with the field id has the rows as they are, a column without an
-    id the name."""
+    """The file with a second column. The column with the field id has the honest rows; a column without an id
+    has the name."""
     path = Path(made.path.removeprefix("file://"))
     table = pq.read_table(path, partitioning=None)
     place = table.schema.get_field_index(name)
@@ -185,7 +185,7 @@ def test_an_honest_column_without_an_id_does_not_hide_an_altered_one(world: Worl
 
 
 def test_coordinates_that_are_not_the_ones_of_queries_are_unknown(world: World) -> None:
-    """Queries see a row twice here; by the name of the column alone every row is where it was."""
+    """Queries return a row twice here; by the column name alone every row is in its place."""
     files = world.archived()
     swap(
         world,
@@ -203,8 +203,8 @@ def test_coordinates_that_are_not_the_ones_of_queries_are_unknown(world: World) 
 
 
 def test_bounds_of_a_file_that_cannot_be_read_clear_no_partition(world: World) -> None:
-    """The writer of the file wrote its bounds in the table, too: its rows may be of the partition that was
-    asked for."""
+    """The writer of the file wrote its bounds in the table, too. Its rows may be of the partition in
+    question."""
     files = world.archived()
     made = decoyed(world, rewritten(world, files[:1], at(3, FORGERIES["key"])), files[:1], "kafka")
     other = next(file.data_file for file in files if file.archive.partition == 1)
@@ -221,7 +221,7 @@ def test_bounds_of_a_file_that_cannot_be_read_clear_no_partition(world: World) -
 def test_a_delete_file_hides_nothing_of_a_newer_file(
     world: World, monkeypatch: pytest.MonkeyPatch, older: int, verdict: str
 ) -> None:
-    """Engines show such a row, so the audit must not take it for a removed one."""
+    """Engines show such a row, so the audit must not count it as removed."""
     files = world.archived()
     forged = rewritten(world, files[1:2], lambda rows: at(12, FORGERIES["key"])(rows)[2:3])
     swap(world, [], forged, operation="append")
@@ -316,7 +316,7 @@ def test_no_archive_left_at_all(world: World) -> None:
 
 
 def test_an_altered_archive_proves_nothing_of_other_rows(world: World) -> None:
-    """The forger changed the archive, too: its digest says so, and it is not compared with."""
+    """The forger changed the archive, too. Its digest shows that, and it is not compared with."""
     files = world.archived()
     swap(world, files[:3], rewritten(world, files[:3], at(14, FORGERIES["key"])))
     path = world.store.root / files[1].archive.key
@@ -381,8 +381,8 @@ def test_the_fast_audit_says_whose_rows_it_did_not_compare(world: World) -> None
 
 
 def test_a_row_that_another_version_decoded_is_not_called_altered(world: World) -> None:
-    """An archive may have been made again by a replay, with more columns, while the table has the row as it
-    was decoded first."""
+    """A replay may have made an archive again with more columns, while the table has the row as first
+    decoded."""
     files = world.archived()
     second_version(world)
     swap(
@@ -400,8 +400,7 @@ def test_a_row_that_another_version_decoded_is_not_called_altered(world: World) 
 
 
 def test_statistics_of_the_altered_file_hide_no_row(world: World) -> None:
-    """The writer of the rows wrote the statistics too: row groups that they exclude are compared all the
-    same."""
+    """The writer of the rows wrote the statistics too: row groups that they exclude are still compared."""
     files = world.archived()
     second_version(world)
     made = rewritten(world, files[2:3], at(29, FORGERIES["key"]))

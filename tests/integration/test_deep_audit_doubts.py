@@ -1,5 +1,4 @@
-"""What the deep audit could not see is unknown, never invalid; and it reads what was asked for and no
-more."""
+"""What the deep audit could not read is unknown, never invalid; and it reads only what was asked for."""
 
 from __future__ import annotations
 
@@ -118,7 +117,7 @@ def test_columns_that_the_ledger_does_not_know(world: World) -> None:
 
 
 class Short(HereRows):
-    """Gives fewer rows of one archive than there are."""
+    """Returns fewer rows of one archive than there are."""
 
     def archives(self, files: Sequence[RowFile], schema: TopicSchema) -> list[FileRows]:
         found = super().archives(files, schema)

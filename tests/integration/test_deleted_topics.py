@@ -1,5 +1,6 @@
-"""A topic that is deleted on a real deployment: what was archived stays, nobody else is held up, and nothing
-makes it again unasked."""
+"""A topic that is deleted on a real deployment: its archives stay, no other topic waits, and nothing
+recreates it unasked.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def deployment(tmp_path: Path) -> Deployment:
 
 @pytest.fixture
 def driver(deployment: Deployment) -> Iterator[Driver]:
-    """One process: it goes on with the configuration it has read."""
+    """One process: it continues with the configuration it has read."""
     with Driver(deployment) as made:
         yield made
 
@@ -48,7 +49,7 @@ def with_table(deployment: Deployment, topic: str, table: str) -> None:
 
 
 def delete(deployment: Deployment, topic: str) -> dict[str, Any]:
-    """As an operator does it."""
+    """Delete the topic as an operator does."""
     done = deployment.cli("topics", "delete", topic, "--yes", "--output", "json")
     assert done.code == 0, done.err
     found: dict[str, Any] = done.json()
@@ -56,7 +57,7 @@ def delete(deployment: Deployment, topic: str) -> dict[str, Any]:
 
 
 def fill(driver: Driver) -> None:
-    """Archived records of every topic, and more that are not."""
+    """Archived records of every topic, and more that are not archived."""
     for topic in ("orders", "clicks", "files", "kept"):
         driver.send(topic, [f"{topic} {n}".encode() for n in range(6)])
     driver.archive()
@@ -195,7 +196,7 @@ def test_on_a_terminal_it_asks(deployment: Deployment, driver: Driver, answer: s
 def test_a_process_that_has_not_heard_of_it_is_told_and_does_not_make_it_again(
     deployment: Deployment, driver: Driver
 ) -> None:
-    """It serves with the configuration of yesterday, its writer was open all the time."""
+    """It serves with the configuration of yesterday, and its writer was open all the time."""
     fill(driver)
     with driver.application.intake.writer() as writer:
         assert writer.send("orders", Record(None, b"before"), 0).result(WAIT_S).outcome == "ok"
@@ -269,7 +270,8 @@ def test_declared_again_it_halts_on_the_old_table_until_it_gets_another(
 
 
 def test_the_deletion_is_in_checkpoints_and_shelves_are_read_beside_it(tmp_path: Path) -> None:
-    """The log was trimmed below everything, so a later process knows the deletion from a checkpoint alone."""
+    """The log was trimmed below everything, so a later process learns of the deletion from a checkpoint
+    alone."""
     deployment = Deployment(
         tmp_path / "d", overrides={"log": {"append_backoff": "5ms", "checkpoint_entries": 4}}
     )
@@ -295,7 +297,7 @@ def test_the_deletion_is_in_checkpoints_and_shelves_are_read_beside_it(tmp_path:
                 assert [record.value for record in late.records(topic)[0]] == [
                     f"{topic} {n}".encode() for n in range(16)
                 ]
-        # The process from before the trimming finds out at its next append, and its own fold goes on.
+        # The process from before the trimming finds out at its next append, and its own fold continues.
         with pytest.raises(NotFound, match="was deleted"):
             driver.send("orders", [b"too late"], 0)
         assert driver.send("clicks", [b"on time"], 0)[0].outcome == "ok"

@@ -1,4 +1,4 @@
-"""The demo's steps: what stops it, and that the real parts carry it to the end on a handful of rows."""
+"""The demo's steps: what stops it. The real parts complete it on a handful of rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _small_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Parts:
-    """An application that stores nothing and answers as it is told."""
+    """An application that stores nothing and returns the configured answers."""
 
     verdict: FlushOutcome = OK
     report: ArchiveReport = field(default_factory=ArchiveReport)

@@ -228,7 +228,7 @@ def test_a_catalog_that_is_away_defers(driver: Driver) -> None:
 def test_an_open_commit_whose_catalog_went_away_ends_the_commits_of_the_run(
     driver: Driver, is_away: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each further topic would wait for the same catalog until its own time is over."""
+    """Each further topic would wait for the same catalog until its own time limit."""
     tried: list[str] = []
 
     def lost(_: Committer, target: TableTarget, *__: Any, **___: Any) -> CommitOutcome | None:
@@ -283,11 +283,11 @@ def test_an_unusable_configuration_stops_only_its_topic(driver: Driver) -> None:
 def test_a_successor_inherits_what_is_pending(
     name: str, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first leader dies with archives in the ledger; its successor commits those very files, and makes no
-    others of them."""
+    """The first leader dies with archives in the ledger. Its successor commits those very files and makes no
+    others."""
 
     class Died(BaseException):
-        """What no handler of errors takes for an error."""
+        """An exception that no error handler catches."""
 
     def reach(reached: str) -> None:
         if reached == name:
@@ -317,8 +317,8 @@ def test_a_successor_inherits_what_is_pending(
 
 
 def test_p2_a_path_of_a_killed_file_asks_for_a_new_epoch(deployment: Deployment) -> None:
-    """While this leader refines, the table's history is cut: its file may not enter any more and its range is
-    planned under a new path."""
+    """While this leader refines, the table's history is cut. Its file may not enter any more, and its range
+    is planned under a new path."""
     with Driver(deployment) as driver:
         driver.send("clicks", [b"a", b"b"], 0)
         driver.archive()
@@ -394,7 +394,7 @@ def test_a_leader_that_slept_is_deposed(when: str, deployment: Deployment) -> No
         assert paths[0].endswith("-00000003.parquet")
 
 
-# what stands in ledger and table afterwards
+# what ledger and table hold afterwards
 
 
 def test_the_column_layout_has_the_ids_of_the_catalog(driver: Driver) -> None:
@@ -530,7 +530,7 @@ def test_ticks_keep_their_distance(driver: Driver) -> None:
 
 
 def test_a_file_that_cannot_be_understood_does_not_count_as_a_topics_end(driver: Driver) -> None:
-    """Results of plans nobody asked for change nothing."""
+    """Results of plans that were not requested change nothing."""
     driver.send("orders", values(2), 0)
 
     def refine(job: RefineJob) -> list[PlanResult]:

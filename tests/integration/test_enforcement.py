@@ -1,5 +1,6 @@
-"""Records that do not decode, at every way into a real deployment: refused, taken in elsewhere, or given an
-envelope."""
+"""Records that do not decode, on every path into a real deployment: refused, sent to another topic, or given
+an envelope.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ STRICT, LENIENT, DEAD = "strict", "lenient", "dead"
 
 
 def document(deployment: Deployment, **more: Any) -> dict[str, Any]:
-    """Topics that refuse, and that send elsewhere, what does not decode."""
+    """Topics that refuse records that do not decode, or send them to another topic."""
     schema = {"descriptor_set": "shop.binpb", "message": "shop.Order"}
     table = {"kind": "iceberg", "catalog": "local", "table": "shop.strict"}
     topics = [
@@ -201,7 +202,7 @@ def test_a_batch_that_is_sent_again_gets_the_same_answers_and_is_stored_once(
                 assert [(a.offset, a.outcome, a.refused, a.error) for a in again.result(WAIT_S)] == [
                     (a.offset, a.outcome, a.refused, a.error) for a in first.result(WAIT_S)
                 ]
-            else:  # nobody knows what became of a record that has no number
+            else:  # the outcome of a record without a number is unknown
                 assert told(again.result(WAIT_S)) == [answers[0], (LENIENT, 0, None, "unknown"), answers[2]]
                 assert "which only the first acknowledgement shows" in str(again.result(WAIT_S)[1].error)
             assert again.sequences is not None and again.sequences.tolist() == [0, -1, 1]
@@ -212,7 +213,7 @@ def test_a_batch_that_is_sent_again_gets_the_same_answers_and_is_stored_once(
 
 
 def test_a_row_without_a_number_is_left_out_wherever_it_is_sent_again(deployment: Deployment) -> None:
-    """Also where nothing is looked at, but never of a transaction."""
+    """This holds where nothing is validated too, but never for a transaction."""
     rows = pa.table({"value": pa.array([order(0), order(1)], pa.binary())})
     with Driver(deployment) as driver, driver.application.intake.writer() as writer:
         answer = Producer.open(writer).send_batch(DEAD, rows, 0, sequence=[-1, 0]).result(WAIT_S)
@@ -231,7 +232,7 @@ def test_a_row_without_a_number_is_left_out_wherever_it_is_sent_again(deployment
 
 
 def test_a_stated_number_is_no_way_around_the_schema(deployment: Deployment) -> None:
-    """What the log has not come to cannot have been in it."""
+    """What the log has not reached cannot have been in it."""
     rows = pa.table({"value": pa.array([order(0), BAD], pa.binary())})
     with Driver(deployment) as driver, driver.application.intake.writer() as writer:
         producer = Producer.open(writer)
@@ -257,7 +258,8 @@ def test_a_stated_number_is_no_way_around_the_schema(deployment: Deployment) -> 
 
 
 def test_a_repetition_is_the_record_that_is_there(deployment: Deployment) -> None:
-    """Whatever the newest schema says of it: the log has passed its number, and stores nothing of it."""
+    """The newest schema does not matter: the log has passed the record's number, and stores nothing of it
+    again."""
     changed = document(deployment)
     strict = changed["topics"][0]["value"]
     del strict["validate"]
@@ -281,7 +283,7 @@ def test_a_repetition_is_the_record_that_is_there(deployment: Deployment) -> Non
 def test_a_record_in_doubt_is_looked_for_before_it_is_refused(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its append is of unknown outcome and the schema has changed since: it is refused only if it is not in
+    """Its append has an unknown outcome and the schema has changed since: it is refused only if it is not in
     the log."""
     changed = document(deployment)
     strict = changed["topics"][0]["value"]
@@ -372,7 +374,7 @@ def test_over_http_each_record_has_its_line(deployment: Deployment) -> None:
 
 
 def sources_of(driver: Driver, topic: str, form: str) -> FileSources:
-    """As the daemon makes them."""
+    """Made as the daemon makes them."""
     document_ = document(driver.deployment)
     document_["sources"] = [{"files": {"glob": f"in/*.{form}", "topic": topic, "format": form, "settle": 0}}]
     driver.deployment.write(document_)
@@ -430,13 +432,13 @@ def test_records_of_a_file_that_go_elsewhere_are_in_the_same_entry(deployment: D
 
 
 class Subject:
-    """What a registry's subject gives, as a test says; the edge asks nothing else of a fetcher."""
+    """What a registry's subject returns, as set by a test; validation asks nothing else of a fetcher."""
 
     def __init__(self, *ids: int) -> None:
         self.ids = ids
         self.error: Exception | None = None
         self.note: str | None = None
-        """With one, it is the ledger's that is given."""
+        """With a note, the schema given is that of the ledger."""
 
     def __call__(self, _settings: SchemaSettings, _known: object) -> Fetched:
         if self.error is not None:
@@ -495,7 +497,7 @@ def test_nothing_gets_in_while_no_schema_is_known(
 
 
 def test_a_reload_brings_the_newest_schema(deployment: Deployment) -> None:
-    """Of a descriptor set that has changed where it is, and of settings that have."""
+    """For a descriptor set that has changed in place, and for settings that have changed."""
     with Driver(deployment) as driver, driver.application.intake.writer() as writer:
         with pytest.raises(RecordRefused):
             writer.send(STRICT, Record(None, BAD), 0)
@@ -545,7 +547,7 @@ def test_produce_asks_for_the_schemas_of_the_topics_it_sends_to_and_says_what_mu
 
 
 def test_every_topic_has_its_schema_as_soon_as_it_is_sent_to(deployment: Deployment) -> None:
-    """A first fetch does not wait until the one of another topic is long enough ago."""
+    """A first fetch does not wait for the interval after the fetch of another topic."""
     with Driver(deployment) as driver, driver.application.intake.writer() as writer:
         assert writer.send(STRICT, Record(None, order(0)), 0).result(WAIT_S).outcome == "ok"
         asked: list[str] = []
@@ -563,7 +565,7 @@ def test_every_topic_has_its_schema_as_soon_as_it_is_sent_to(deployment: Deploym
 def test_what_was_fetched_goes_on_when_only_the_ledger_is_left(
     registered: tuple[Driver, Subject], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ledger may hold an older one, and an id that is in neither cannot be told from a new one."""
+    """The ledger may hold an older version. An id that is in neither cannot be distinguished from a new one."""
     monkeypatch.setattr("intake.write.schema_validation.REFETCH_INTERVAL_S", 0.05)
     driver, subject = registered
     with driver.application.intake.writer() as writer:

@@ -1,4 +1,4 @@
-"""`explain` on a real deployment: wherever a record can be, and whatever can be wrong with it, it is told."""
+"""`explain` on a real deployment reports every place where a record can be, and every problem it can have."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def driver(deployment: Deployment) -> Iterator[Driver]:
 
 
 def told(deployment: Deployment, place: str) -> dict[str, Any]:
-    """The document; its text says the same state."""
+    """The document; its text states the same."""
     done = deployment.cli("explain", place, "--output", "json")
     found: dict[str, Any] = done.json()
     text = deployment.cli("explain", place)
