@@ -1,4 +1,4 @@
-"""The writer distrusts a clock that runs ahead, and trusts it again by itself."""
+"""The writer refuses a clock that runs ahead, and accepts it again once it has run evenly."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_step_back_keeps_accept_times_from_falling() -> None:
 
 @pytest.mark.parametrize("step_s", [3600, -3600, 11])
 def test_a_clock_that_was_wrong_and_is_set_right_is_believed_after_a_while(step_s: int) -> None:
-    """Also after the machine slept: its wall clock went on, the monotonic one did not."""
+    """This also holds after the machine slept: its wall clock continued, its monotonic clock did not."""
     clock, accept = clocks()
     accept.accept_us(0)
     clock.set_wall(START + step_s * S)
@@ -111,7 +111,7 @@ _MOVES = st.lists(
         st.one_of(
             st.just(0), st.just(0), st.integers(-100, 100), st.integers(-100_000, 100_000)
         ),  # seconds the wall clock steps
-        st.integers(-200, 200),  # seconds the log is beside the start
+        st.integers(-200, 200),  # seconds from the start to the log's newest time
     ),
     max_size=40,
 )
@@ -120,10 +120,10 @@ _MOVES = st.lists(
 @settings(max_examples=400, deadline=None)
 @given(_MOVES)
 def test_any_steps(moves: list[tuple[int, int, int]]) -> None:
-    """Never back; refused exactly while ahead of the last clock that ran evenly for long enough; so refusals
-    end by themselves."""
+    """Accept times never decrease. A time is refused exactly while it is ahead of the last clock that ran
+    evenly for long enough. So refusals end without an operator."""
     clock, accept = clocks()
-    looks = [(0, START)]  # seconds passed, and the wall clock as it would have been at 0
+    looks = [(0, START)]  # seconds passed, and the wall clock minus these seconds
     last_us = log_us = 0
     for passed, step, beside in moves:
         clock.advance(passed)

@@ -1,4 +1,5 @@
-"""Answers without an end, and answers that are too deep, from whatever listens where the daemon should."""
+"""The admin client bounds responses without an end and JSON that is too deep, from any server at the daemon's
+address."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ OTHER = b"Archiver-Cluster-Id: nothing\r\n"
 
 
 class Endless:
-    """A response that gives as much as is asked for, for ever."""
+    """A response without an end: it returns as many bytes as each read asks for."""
 
     status = 503
 

@@ -1,5 +1,5 @@
-"""How old archived offsets are: an answer is never above the true one, and not far below it, in bounded
-memory."""
+"""The offset below which records are older than a limit: never above the true one and not far below it, in
+bounded memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_what_does_not_go_on_tells_nothing_new() -> None:
     ages.add(0, 10, 900)
     ages.add(0, 20, 900)
     assert ages.older_than(0, 201, EVERYTHING) == 20
-    ages.add(0, 30, 100)  # no record behind it is older than one before it
+    ages.add(0, 30, 100)  # a later record is never older than an earlier one
     assert [ages.older_than(0, limit, EVERYTHING) for limit in (150, 201)] == [0, 30]
 
 

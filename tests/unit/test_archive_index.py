@@ -1,4 +1,4 @@
-"""Does the index name an archive that covers an offset, whatever overlaps?"""
+"""Does the index name an archive that covers an offset, also where archives overlap?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what a decoder gets a complete container within the bound, with the same entries?"""
+"""Does a decoder receive only complete containers within the bound, with the same entries?"""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def container(rows: list[dict[str, Any]], codec: str = "null", schema: Any = Non
 
 
 def with_zstandard(data: bytes) -> bytes:
-    """fastavro compresses so only with a package that is not installed here."""
+    """fastavro compresses with Zstandard only if another package is installed, which the tests do not
+    require."""
     sync = data[-16:]
     head, *blocks, _ = data.split(sync)
     found = [head.replace(_long(4) + b"null", _long(9) + b"zstandard")]
@@ -70,7 +71,7 @@ def test_more_entries_than_the_bound_allows_are_refused(codec: str) -> None:
 
 
 def test_a_cut_at_any_byte_is_noticed_except_behind_a_block() -> None:
-    """Behind a block Avro itself cannot tell; the length in the manifest list does."""
+    """Avro cannot detect a cut between two blocks. The length in the manifest list detects it."""
     data = container(ROWS[:300], "deflate")
     whole = 0
     for size in range(0, len(data), 3):
@@ -83,7 +84,7 @@ def test_a_cut_at_any_byte_is_noticed_except_behind_a_block() -> None:
 
 
 def test_an_array_whose_elements_take_no_bytes_is_refused() -> None:
-    """Its count alone would keep a decoder busy for ever."""
+    """Its count alone would keep a decoder busy without an end."""
     empty = {"type": "record", "name": "nothing", "fields": []}
     schema = {
         "type": "record",
@@ -126,7 +127,7 @@ def test_a_schema_is_nested_up_to_a_bound() -> None:
 
 
 def test_a_header_has_a_bound_in_entries() -> None:
-    """Their number stands before them; each takes two bytes at least."""
+    """The header states the number of entries before them. Each entry takes at least two bytes."""
     data = container([])
     assert data[4:5] == _long(2)
     with pytest.raises(DamagedContainer, match="header has too many"):
@@ -134,7 +135,7 @@ def test_a_header_has_a_bound_in_entries() -> None:
 
 
 def with_schema(text: bytes) -> bytes:
-    """A container whose schema is this text."""
+    """A container with this text as its schema."""
     data = container(ROWS[:1])
     schema = fastavro.reader(io.BytesIO(data)).metadata["avro.schema"].encode()
     return data.replace(_long(len(schema)) + schema, _long(len(text)) + text)

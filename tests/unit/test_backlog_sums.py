@@ -1,4 +1,4 @@
-"""Sums of a backlog that are remembered from look to look are those that a view without a memory makes."""
+"""Remembered sums of a backlog equal the sums of a view without a memory, from poll to poll."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def test_a_remembered_sum_is_the_sum(steps: list[tuple[str, int]]) -> None:
         elif step == "archive":
             start = min(
                 start + amount, state.next_offset + 3
-            )  # beyond the end: where a ledger is ahead of what was read of the log
+            )  # beyond the end: the ledger is ahead of the entries read so far
         elif step == "shelve" and state.segments:
             upto = state.segments[min(amount, len(state.segments)) - 1]
             history.kept[TP] += [one for one in state.segments if one.end <= upto.end]
             fold.release_history({TP: upto.end})
         elif step == "replace":
-            state.segments = HeldSegments.of(state.segments)  # as an abort leaves them: other ones
+            state.segments = HeldSegments.of(state.segments)  # an abort, too, replaces the segments
         stable = state.next_offset - (amount if step == "look" else 0)
         asked = None if stable < min(start, state.next_offset) else stable
         remembering, plain = Backlog(fold, history, counted), Backlog(fold, history)
@@ -65,7 +65,8 @@ def test_a_remembered_sum_is_the_sum(steps: list[tuple[str, int]]) -> None:
 
 
 def falsify(held: HeldSegments) -> None:
-    """Never happens; a sum that begins anew would see it."""
+    """Alter a counted segment, which never happens in use. Only a sum that starts again from the beginning
+    changes."""
     held._numbers[8 * RAW_BYTES : 8 * RAW_BYTES + 8] = (1_000_000).to_bytes(8, sys.byteorder)
 
 
@@ -119,5 +120,5 @@ def test_what_is_being_shelved_is_counted_once() -> None:
     )
     history.kept[TP] = list(fold.partition(TP).segments[:2])
     assert Backlog(fold, history, counted).summary(TP, 0).rows == 5
-    fold.partition(TP).history_end = 2  # the first of two steps: the list goes after it
+    fold.partition(TP).history_end = 2  # the first of two steps; the second one shortens the list
     assert Backlog(fold, history, counted).summary(TP, 0).rows == 5

@@ -1,4 +1,4 @@
-"""The command before it is loaded, and its version."""
+"""Ctrl-C while the command is loaded, and the version that it prints."""
 
 from __future__ import annotations
 

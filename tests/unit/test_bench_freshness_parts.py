@@ -1,5 +1,4 @@
-"""Does a run of some parts of bench/freshness leave the others as they are, and refuse to mix them with other
-sizes?"""
+"""Does a run of some parts of bench/freshness keep the results of the others, and refuse to mix sizes?"""
 
 from __future__ import annotations
 

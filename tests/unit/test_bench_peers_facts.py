@@ -1,4 +1,4 @@
-"""Would bench/peers notice a table that is not what was sent?"""
+"""Does bench/peers detect a table that differs from the records sent?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def orders() -> pa.Table:
 
 
 class Read(Contender):
-    """A contender that has done its work."""
+    """A contender whose run has ended."""
 
     def __init__(self, table: pa.Table, unit_us: int) -> None:
         self.table, self.unit_us = table, unit_us
@@ -57,7 +57,7 @@ def in_milliseconds(table: pa.Table) -> pa.Table:
 
 
 def test_maps_whose_entries_are_a_slice_are_the_same(orders: pa.Table) -> None:
-    """As readers give them: `map_lookup` of pyarrow 26 finds those of other rows then."""
+    """Readers return such slices. There, `map_lookup` of pyarrow 26 finds the entries of other rows."""
     maps: Any = orders["tags"].chunk(0)
     before = pa.array(["channel", "campaign"])
     keys, items = (pa.concat_arrays([before, one]).slice(len(before)) for one in (maps.keys, maps.items))

@@ -1,4 +1,4 @@
-"""Does bench/peers let nobody begin early, configure the archiver, and compare runs of one repetition?"""
+"""Does bench/peers let no contender begin early, configure the archiver, and compare equal repetitions?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the processes of a bench told apart, and is all of their CPU time counted?"""
+"""Are the processes of a benchmark distinguished, and is all of their CPU time counted?"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if sys.argv[2] == "forks":
 os.write(1, b"up\\n")
 sys.stdin.read()
 """
-"""Starts what it is told, says that it is there, and stays until the pipe ends that all of them share."""
+"""Starts the given processes, reports that it runs, and stays until their common pipe ends."""
 PROPERTY = "spark.python.daemon.module=archiver.spark.pyspark_daemon"
 
 
@@ -37,7 +37,7 @@ def starter(
     forks: bool = False,
     called: str | None = None,
 ) -> Any:
-    """A program and its arguments; `called`: what it calls itself."""
+    """A program with its arguments. `called` replaces its name in the command line."""
     return [
         str(program),
         [called or str(program), "-ISc", STARTER, json.dumps(starts or []), "forks" if forks else "", *more],
@@ -55,7 +55,7 @@ def test_a_worker_is_known_from_what_it_is_forked_from_and_neither_from_the_jvm(
     )
     just_started = starter(
         sys.executable, PROPERTY, called=str(java)
-    )  # what a JVM starts has its command line at first
+    )  # a child of a JVM has the JVM's command line at first
     jvm = starter(java, PROPERTY, starts=[parent_of_a_worker, just_started])
     _, argv = starter(sys.executable, starts=[jvm, starter(sys.executable)])
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

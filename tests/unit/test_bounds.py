@@ -1,4 +1,4 @@
-"""Bounds are never wrong: below every value, above every value, or absent."""
+"""Bounds are correct: at or below every value, at or above every value, or absent."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ def test_a_column_that_is_not_asked_for_has_no_bounds() -> None:
 
 
 def test_one_row_group_without_statistics_leaves_no_bound() -> None:
-    # Parquet keeps no extremes of values beyond 4 KiB; the other row group's alone would be wrong.
+    # Parquet stores no minimum or maximum of values beyond 4 KiB. Those of the other row group alone would be
+    # wrong.
     found = described(pa.binary(), [b"a", b"b" * 5000], row_group_size=1)
     assert (found.lower_bounds, found.upper_bounds) == ({}, {})
 

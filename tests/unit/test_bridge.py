@@ -1,4 +1,4 @@
-"""Events in the ledger: interned texts, the same bytes back, entries that are not too large."""
+"""Events in the ledger: interned texts, identical bytes when decoded, entries within the size limit."""
 
 from __future__ import annotations
 

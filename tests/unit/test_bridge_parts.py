@@ -1,4 +1,5 @@
-"""What is too large for one entry becomes several, and each prefix of them is a ledger to go on from."""
+"""What is too large for one entry becomes several, and each prefix of them is a ledger that a leader can
+continue."""
 
 from __future__ import annotations
 
@@ -92,7 +93,7 @@ def state(topic: TopicLedger) -> dict[str, object]:
 
 @dataclass
 class History:
-    """What was written, and what the table then was found to hold."""
+    """The archives that were written, and those that the table contains."""
 
     pending: list[ArchiveFile]
     committed: list[str]
@@ -102,8 +103,8 @@ class History:
 
 @st.composite
 def histories(draw: st.DrawFn) -> History:
-    """Per partition a chain of archives and ranges of gaps; some of its beginning is in the table, the rest
-    never will be."""
+    """Per partition a chain of archives and ranges of gaps. The table contains the first of them and will
+    never contain the rest."""
     history = History([], [], [], [])
     for partition in range(PARTITIONS):
         sizes = draw(st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=6))

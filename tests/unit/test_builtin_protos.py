@@ -1,5 +1,5 @@
-"""The .proto files that registries know without a reference equal the public definitions, and give way to
-files of the same name."""
+"""The .proto files that registries know without a reference equal the public definitions. Files of the same
+name replace them."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def registered(text: str) -> Source:
 
 
 def columns(source: Source) -> dict[str, str]:
-    """The value's columns without the ones of every message, with their types."""
+    """The columns of the value with their types, without those that every message has."""
     struct = json.loads(decide("prices", [], None, source).schema.iceberg_json)["fields"][1]["type"]
     return {one["name"]: text_of(one["type"]) for one in struct["fields"] if not one["name"].startswith("__")}
 
 
 def text_of(kind: Any) -> str:
-    """A column's type with what is in a struct."""
+    """A column's type, with the fields of a struct."""
     if not isinstance(kind, dict) or kind["type"] != "struct":
         return type_text(kind)
     inside = ", ".join(f"{one['name']} {text_of(one['type'])}" for one in kind["fields"])
@@ -86,8 +86,8 @@ def text_of(kind: Any) -> str:
 
 
 def facts(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDescriptorProto:
-    """A file without what no column depends on: language options, source text, and names in JSON, which
-    follow from the names."""
+    """A copy of a file without the facts that no column depends on: language options, source text and JSON
+    names. JSON names follow from the field names."""
     result = descriptor_pb2.FileDescriptorProto()
     result.CopyFrom(file)
     result.ClearField("options")
@@ -104,8 +104,8 @@ def facts(file: descriptor_pb2.FileDescriptorProto) -> descriptor_pb2.FileDescri
 
 
 def confluent_original(name: str) -> descriptor_pb2.FileDescriptorProto:
-    """The descriptor in a module of Confluent's client for Python. The module is not imported: it needs more
-    packages."""
+    """The descriptor in a module of Confluent's client for Python. The module is not imported, because it
+    needs more packages."""
     spec = importlib.util.find_spec("confluent_kafka")
     assert spec is not None and spec.origin is not None
     module = Path(spec.origin).parent / "schema_registry" / name.replace(".proto", "_pb2.py")
@@ -183,7 +183,7 @@ def test_a_folder_of_protos_uses_builtin_files_after_its_own(tmp_path: Path) -> 
     own.write_text('syntax = "proto3"; package confluent.type; message Decimal { int64 cents = 1; }')
     assert columns(fetch(settings, None).source) == {"price": "struct<cents long, __unrecognized__ binary>"}
     included = tmp_path / "included"
-    (tmp_path / "confluent").rename(included)  # the folder holds `type/decimal.proto` now
+    (tmp_path / "confluent").rename(included)  # the folder now contains `type/decimal.proto`
     own = included / "confluent/type/decimal.proto"
     own.parent.mkdir(parents=True)
     own.write_text('syntax = "proto3"; package confluent.type; message Decimal { bool is_zero = 1; }')

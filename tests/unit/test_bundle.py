@@ -65,13 +65,13 @@ def test_overlapping_spans_are_one_window_in_the_order_of_the_files_rows() -> No
 
 
 def test_tasks_come_in_whole_waves() -> None:
-    # 200 bytes at most 90 a task would be three tasks for two cores: the second core would wait.
+    # 200 bytes, at most 90 per task, would be three tasks for two cores: the second core would wait.
     bundles = bundle([small(partition) for partition in range(20)], 2, 90, 64, task_bytes_min=1)
     assert sizes(bundles) == [50, 50, 50, 50]
 
 
 def test_small_plans_count_by_their_bytes() -> None:
-    plans = [small(partition, raw_bytes=36) for partition in range(40)]  # and 64 for the record
+    plans = [small(partition, raw_bytes=36) for partition in range(40)]  # and 64 per record
     assert [len(members) for members in bundle(plans, 1, 10**9, 2, writer_bytes=1000)] == [20, 20]
     large = [small(partition, raw_bytes=5000) for partition in range(4)]
     assert [len(members) for members in bundle(large, 1, 10**9, 2, writer_bytes=1000)] == [2, 2], (

@@ -1,5 +1,5 @@
-"""Checkpoints: the fold from one and the rest is the fold from the start, whatever the history and wherever
-it is cut."""
+"""Checkpoints: folding the rest of the entries onto one gives the fold of all entries, for any history and
+any cut."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def history(seed: int, steps: int) -> list[bytes]:
 def cut_here(
     fold: IntakeFold, history_refs: tuple[HistoryRef, ...], moved: History
 ) -> tuple[IntakeFold, tuple[HistoryRef, ...]]:
-    """A checkpoint and its shelf, both to bytes and back."""
+    """Encode and decode a checkpoint and its history file."""
     start = history_refs[-1].end if history_refs else 0
     content = history_file.decided(fold)
     data = history_file.encode(content)
@@ -101,7 +101,7 @@ def test_the_fold_from_a_checkpoint_is_the_fold_from_the_start(
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.integers(20, 120), st.integers(1, 120))
 def test_a_fold_that_went_on_forgets_as_much(seed: int, steps: int, cut: int) -> None:
-    """A living process learns of a checkpoint that lies behind it."""
+    """A running process reads a checkpoint of an earlier index than its own."""
     entries = history(seed, steps)
     whole, _ = folded(entries)
     living, _ = folded(entries)
@@ -177,7 +177,8 @@ def test_a_fresh_fold_has_a_checkpoint() -> None:
 
 
 def test_400_partitions_with_a_producer_each_are_small() -> None:
-    """Beside the ids, which are random: 16 bytes and 2 of framing for each of the last 65,536 entries."""
+    """A checkpoint has the random ids of the last 65,536 entries: 16 bytes and 2 of framing each. The rest is
+    small."""
     topic_id = topic_id_of(1)
     fold = IntakeFold()
 

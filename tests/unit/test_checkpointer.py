@@ -1,5 +1,5 @@
-"""Making checkpoints and trimming: whatever stops it and whoever else does it, no entry is lost and every
-reader agrees."""
+"""Making checkpoints and trimming: after any failure, and with other processes at work, no entry is lost and
+all readers agree."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def disarmed() -> Iterator[None]:
 
 
 def filled(scene: Scene, files: int) -> Played:
-    """A process that has declared a topic and stored so many files."""
+    """A process that has declared a topic and stored this many files."""
     process = scene.process()
     process.fill(process.sequencer.declare_topic("a", 2).topic_id, files)
     scene.keep()
@@ -72,8 +72,8 @@ def test_checkpoints_stand_where_the_log_says_and_the_log_is_trimmed(scene: Scen
 
 
 def test_nothing_is_trimmed_by_checkpoints_of_another_log(scene: Scene, tmp_path: Path) -> None:
-    """A metadata store that was put back older, with checkpoints of what it had become; other spans, so that
-    no index is taken twice."""
+    """An older copy of a metadata store was restored next to checkpoints of its later state. The spans
+    differ, so that no index occurs twice."""
     other = Scene(tmp_path / "other")
     other.seed = 900
     one = other.process(7)
@@ -169,7 +169,7 @@ def test_a_store_that_fails_at_any_call(scene: Scene, operation: Operation, faul
 def test_several_processes_of_different_settings(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int, str | None]]
 ) -> None:
-    """They take turns, and each may be stopped in its turn; each reader sees everything at any time."""
+    """They take turns, and each may be stopped in its turn. Each reader sees every record at any time."""
     scene = Scene(tmp_path_factory.mktemp("scene"))
     processes = [scene.process(entries) for entries in (7, 10, 10)]
     topic_id = processes[0].sequencer.declare_topic("a", 2).topic_id
@@ -189,7 +189,7 @@ def test_several_processes_of_different_settings(
 
 
 def test_two_at_once_are_harmless(tmp_path: Path) -> None:
-    """Without the lease, on a real log: both make the same objects, and others append meanwhile."""
+    """Without the lease, on a real log: both make the same objects, while others append."""
     logs = SqliteLogStore(tmp_path / "metadata.db", 30, 512 * 1024)
     scene = Scene(tmp_path, logs.log("intake"))
     writer = filled(scene, 5 * SPAN)
@@ -206,7 +206,7 @@ def test_two_at_once_are_harmless(tmp_path: Path) -> None:
                 gate.wait(30)
                 process.checkpointer.run()
                 process.sequencer.refresh()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the test tells it
+        except Exception as error:  # noqa: BLE001 - the test reports every failure of the thread
             errors.append(error)
             gate.abort()
 
@@ -318,7 +318,7 @@ def test_a_store_that_gives_back_something_else(scene: Scene, monkeypatch: pytes
 
 
 def test_the_same_content_in_other_bytes_is_adopted(scene: Scene) -> None:
-    """Another version of a library may write the same shelf in other bytes."""
+    """Another version of a library may encode the same history file in other bytes."""
     process = filled(scene, 2 * SPAN)
     failpoints.arm("checkpoint.shelf.after=error")
     process.checkpointer.run_if_due()
@@ -408,8 +408,8 @@ def test_a_run_ends_after_so_many(scene: Scene, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_view_has_everything_at_any_time(scene: Scene) -> None:
-    """While one thread appends and another makes checkpoints, a third finds every offset once, whichever side
-    it is on."""
+    """While one thread appends and another makes checkpoints, a third finds every offset once, before and
+    after each move."""
     process = filled(scene, 3)
     topic_id = process.sequencer.fold.topics_by_name["a"].topic_id
     backlog = process.sequencer.backlog()
@@ -426,7 +426,7 @@ def test_a_view_has_everything_at_any_time(scene: Scene) -> None:
                         assert segment.base == offset
                         offset = segment.end
                     looks.append(offset)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the test tells it
+        except BaseException as error:  # noqa: BLE001 - the test reports every failure of the thread
             errors.append(error)
 
     reader = threading.Thread(target=look)

@@ -1,5 +1,5 @@
-"""Two that make checkpoints of one log and should not: neither loses the index of what is not archived, nor
-waits for ever."""
+"""Two processes make checkpoints of one log against the rules. Neither loses the index of unarchived records
+or waits without an end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def scene(tmp_path: Path) -> Scene:
 
 
 def spans(process: Played, *starts: int) -> None:
-    """What a process does in its run, without trimming in between."""
+    """The spans of one run of a process, without trimming in between."""
     made = None
     for start in starts:
         entries = process.checkpointer._span_from(start)
@@ -37,7 +37,8 @@ def test_one_that_slept_past_the_vacuum_stores_nothing_that_names_what_is_gone(s
     scene.keep()
     first, second = slow.checkpointer._span_from(0), slow.checkpointer._span_from(18)
     assert first is not None and second is not None
-    begun = slow.checkpointer._make(None, first)  # shelf and checkpoint of 18; here it falls asleep
+    # The history file and the checkpoint of 18 entries exist now. Here the process is suspended.
+    begun = slow.checkpointer._make(None, first)
     spans(quick, 0, 10, 20)
     quick.checkpointer._trim()
     for key in superseded(scene.objects):

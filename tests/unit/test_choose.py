@@ -1,4 +1,4 @@
-"""Rule C3: which pending archives a table may be offered; and which snapshots our own expiry may forget."""
+"""Rule C3: which pending archives may be offered to a table. Also: which snapshots our own expiry may remove."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_c3_covered_by_somebody_elses_file_is_killed_not_done() -> None:
 
 
 def test_c3_straddling_is_killed_and_so_is_what_follows() -> None:
-    """Flaw 5: [0,1) and [1,3) pending, somebody's [0,2) lands."""
+    """Flaw 5: [0,1) and [1,3) are pending when another leader's [0,2) is committed."""
     files = [pending(0, 0, 1), pending(0, 1, 3)]
     choice = choose(files, (2,), frozenset(), yes)
     assert [item for item, _ in choice.killed] == files
@@ -94,7 +94,7 @@ def test_c3_a_partition_does_not_disturb_another() -> None:
 
 
 def test_c3_possibly_once_in_the_table_is_killed() -> None:
-    """Flaws 9 and 10: history since the T3 token was expired, the file may have been in the table before."""
+    """Flaws 9 and 10: history since the T3 token was expired, so the file may have been in the table before."""
     choice = choose([pending(0, 0, 4)], (0,), frozenset(), lambda _: False)
     assert "not complete" in choice.killed[0][1]
 
@@ -117,7 +117,7 @@ def test_c3_a_range_of_gaps_carries_the_watermark_on_and_is_never_killed() -> No
 
 
 def test_c3_a_range_of_gaps_cannot_be_doubled_so_its_history_is_no_matter() -> None:
-    """Otherwise it would be neither offered nor killed, and the watermark could never pass it."""
+    """Otherwise it would be neither offered nor killed, and the watermark could never advance beyond it."""
     files = [pending(0, 0, 2, gap=True), pending(0, 2, 4)]
     assert choose(files[:1], (0,), frozenset(), lambda _: False).offered == (files[0],)
     choice = choose(files, (0,), frozenset(), lambda _: False)
@@ -126,7 +126,7 @@ def test_c3_a_range_of_gaps_cannot_be_doubled_so_its_history_is_no_matter() -> N
 
 
 def test_c3_a_range_of_gaps_that_the_table_is_past_is_not_offered_again() -> None:
-    """Its snapshot is in the table, and the reply was lost."""
+    """Its snapshot is in the table, and the response was lost."""
     choice = choose([pending(0, 5, 8, gap=True)], (8,), frozenset(), yes, gaps=gaps_at((5, 8)))
     assert (choice.offered, choice.killed, choice.reached) == ((), (), (8,))
 
@@ -187,8 +187,8 @@ def test_c3_expired_lineage_is_complete_only_above_the_cut() -> None:
 
 
 def test_c3_a_commit_to_a_branch_leaves_the_history_complete_as_long_as_it_is_retained() -> None:
-    """What it brought can be looked at; once it has expired, whatever was written before it may have been in
-    it."""
+    """A retained branch shows what its commit added. After its expiry, the commit may have added any file
+    that was written before."""
     view = table([1, 2, 4], 4, abandoned=(3,))
     assert [complete(view, token) for token in range(5)] == [True] * 5
     assert complete(table([1, 2], 3, abandoned=(3,)), 2), "the newest commit may be the branch's"
@@ -197,7 +197,7 @@ def test_c3_a_commit_to_a_branch_leaves_the_history_complete_as_long_as_it_is_re
 
 
 def test_c3_what_a_snapshot_outside_of_the_history_holds_is_not_offered() -> None:
-    """That snapshot may become current again."""
+    """The table may be rolled back to that snapshot."""
     files = [pending(0, 5, 8), pending(1, 0, 3)]
     choice = choose(files, (5, 0), frozenset(), yes, aside={path(files[0])})
     assert (choice.offered, [item for item, _ in choice.killed]) == ((files[1],), [files[0]])
@@ -238,7 +238,7 @@ def test_c3_every_file_gets_one_verdict_and_what_is_offered_is_a_chain(
 
 
 NOW_US = 100_000_000
-"""Snapshots are of the first ten seconds."""
+"""The snapshots are from the first ten seconds."""
 
 
 def gone(view: TableView, files: list[PendingFile], most: int = 1, age_s: float = 0) -> list[int]:

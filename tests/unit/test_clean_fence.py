@@ -1,4 +1,4 @@
-"""Rule D2: an archive goes only when no request that is still under way can bring it into the table."""
+"""Rule D2: an archive is deleted only when no request in flight can add it to the table."""
 
 from __future__ import annotations
 
@@ -44,6 +44,6 @@ def test_d2_metadata_waits_until_the_table_has_moved() -> None:
 
 
 def test_what_another_leader_deleted_since_the_look_is_not_due() -> None:
-    """The condemned are read anew when this leader takes over, and the look was before that."""
+    """A new leader reads the marked objects again when it takes over, but it inspected the table before."""
     assert swept(sequence_number=6).due({MANIFEST: condemned(5)[MANIFEST]}, 100) == [MANIFEST]
     assert swept().due({}, 100) == []

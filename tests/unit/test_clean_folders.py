@@ -1,5 +1,5 @@
-"""Rules D1 and D2 between a look at a table's folder and what is done about it: the catalog fails, or a
-request lands late."""
+"""Rules D1 and D2 between the inspection of a table's folder and the deletion: the catalog fails, or a
+request is executed late."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.objects.memory_store import MemoryObjectStore
 
 
 class _Told(TableFolders):
-    """A look that finds what the test says, and a catalog that fails where the test says."""
+    """An inspection that finds what the test sets, and a catalog that fails where the test says."""
 
     def __init__(self, vacuumed: Vacuumed) -> None:
         super().__init__(
@@ -44,9 +44,9 @@ class _Told(TableFolders):
         self.held = 0
         self.failing: set[str] = set()
         self.landed: set[str] = set()
-        """What a request that was under way brings into the table before the fence."""
+        """What a request in flight adds to the table before the fence."""
         self.revived: list[str] = []
-        """Killed archives that a look finds in the table."""
+        """Killed archives that an inspection finds in the table."""
 
     def sweep(self, topic: TopicState, ledger: LedgerFold, lines: Lines, old_us: int, limit: int) -> Swept:
         del lines, old_us, limit
@@ -98,7 +98,7 @@ class _Deployment:
         self.folders = self.vacuumed.folders = _Told(self.vacuumed)
 
     def condemned(self) -> None:
-        """It was condemned more than a grace ago."""
+        """Mark the archive for deletion, more than a deletion delay ago."""
         leader = self.vacuumed.leader()
         leader.take_over()
         leader.append(pb.Condemned(keys=[self.key], why="it is killed"))
@@ -150,8 +150,8 @@ def test_d2_nothing_goes_without_its_fence_also_if_the_topic_was_told_of_already
 
 
 def test_d1_what_lands_between_the_look_and_the_fence_stays(deployment: _Deployment) -> None:
-    """A request that was under way when the table was looked at brings the archive in: the fence stops only
-    what comes after it."""
+    """A request that was in flight during the inspection adds the archive. The fence stops only later
+    requests."""
     deployment.condemned()
     deployment.folders.landed = {deployment.key}
     assert deployment.vacuumed.clean().deleted == []
@@ -161,8 +161,8 @@ def test_d1_what_lands_between_the_look_and_the_fence_stays(deployment: _Deploym
 def test_nothing_is_condemned_of_a_table_that_the_ledger_could_not_be_told_of(
     deployment: _Deployment,
 ) -> None:
-    """The number that is kept with it would be too low, and an older fence would pass for one that came
-    after."""
+    """The sequence number stored with the mark would be too low. An older fence would then pass for a later
+    one."""
     deployment.condemned()
     other = archive_key(deployment.topic_id, 0, "day", 20_000, 10, 20, 0)
     deployment.folders.fresh = [Unneeded(other, 7, "stray")]
@@ -202,7 +202,7 @@ def test_d1_what_a_table_names_by_now_is_told(tmp_path: Path) -> None:
 
 
 class _At(MemoryObjectStore):
-    """Whose keys stand for files below the bench's folder."""
+    """A store whose keys are files below the bench's folder."""
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench.clock)

@@ -1,5 +1,5 @@
-"""Cleaning lets due rounds of archiving go first between its steps, and believes nothing after that which a
-round may have changed."""
+"""The vacuum runs due rounds of archiving between its steps. After a round it reads again what the round may
+have changed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Deleting:
 
 
 class _Folders(TableFolders):
-    """Folders in which a look finds what the test says; a round becomes due during each look."""
+    """Folders whose inspection finds what the test sets. A round becomes due during each inspection."""
 
     def __init__(self, vacuumed: Vacuumed, leader: Leader, names: tuple[str, ...]) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""Which objects below a table's folder may go: each kind, and each reason to stay."""
+"""Which objects below a table's folder may be deleted: each kind, and each reason to keep one."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def test_killed_archives_go_at_any_age() -> None:
 
 
 def test_a_killed_archive_that_nobody_stands_for_stays() -> None:
-    """The reply to its commit was lost, somebody compacted it and expired the snapshot: its rows are in the
-    table, its records nowhere."""
+    """The response to its commit was lost, another program compacted it, and its snapshot expired. Its rows
+    are in the table, but no other archive has its records."""
     ledger = TopicLedger(TOPIC_ID, watermarks={0: 20})
     for name in (key(0, 10), key(0, 10, 2), key(20, 30)):
         ledger.killed[name] = KilledFile(archive(name), "why", 1)
@@ -88,8 +88,8 @@ def test_a_killed_archive_that_nobody_stands_for_stays() -> None:
 
 
 def test_a_condemned_archive_goes_also_if_only_a_killed_one_holds_its_offsets() -> None:
-    """The killed one stays for streams. It came into the table, was compacted and expired before the ledger
-    heard of its commit."""
+    """The killed one stays for streams. It was committed, compacted and expired before the ledger had an
+    entry of its commit."""
     condemned, killed = key(0, 10), key(0, 10, 2)
     ledger = TopicLedger(TOPIC_ID, watermarks={0: 20})
     ledger.killed[killed] = KilledFile(archive(killed), "why", 1)
@@ -133,7 +133,7 @@ def test_ranges_of_gaps_and_what_is_below_the_start_need_no_archive() -> None:
 
 
 def test_an_archive_that_somebody_compacted_away_stays_for_streams() -> None:
-    """Nothing names it any more, and it is the only place where its records stand as they were sent."""
+    """Nothing names it any more, and it is the only object with its records as they were sent."""
     chain = [key(0, 10), key(10, 20, 2), key(20, 30, 2)]
     assert (
         judged(
@@ -162,8 +162,8 @@ def test_of_two_that_hold_the_same_offsets_one_stays_also_when_the_other_is_cond
 
 
 def test_what_no_stream_reads_stands_for_nobody_also_if_a_table_names_it() -> None:
-    """A replay made the old archive anew, and somebody rolled the table back behind that: streams read the
-    new one, which nothing names."""
+    """A replay rewrote the old archive, and another program rolled the table back to before that. Streams
+    read the new one, which nothing names."""
     old, new = key(0, 10, 1), key(0, 10, 2)
     ledger = TopicLedger(TOPIC_ID)
     ledger.rewrites.replaced[old] = Replaced(new, 9)
@@ -173,8 +173,8 @@ def test_what_no_stream_reads_stands_for_nobody_also_if_a_table_names_it() -> No
 
 
 def test_what_waits_for_its_commit_stands_for_nobody_yet() -> None:
-    """The same range came into the table by a predecessor's file, which was compacted away: the one that
-    waits will be killed."""
+    """The same range was committed with a predecessor's file, which was compacted away. The pending one will
+    be killed."""
     ledger = TopicLedger(TOPIC_ID)
     ledger.add_pending(PendingFile(archive(key(0, 10, 2)), b"", None, 0, 0, None, 0))
     assert judged(folder(ledger), key(0, 10), key(0, 10, 2)) == {}

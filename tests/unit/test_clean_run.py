@@ -1,5 +1,5 @@
-"""The vacuum's order of effects, and what it does when a step fails: barrier, tail, condemn, grace, delete,
-told."""
+"""The vacuum's order of effects, and the consequences of a failed step: barrier, tail, CONDEMNED, deletion
+delay, delete, DELETED."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def disarmed() -> Iterator[None]:
 
 
 def archived(count: int = 3, **fields: object) -> tuple[Vacuumed, list[str]]:
-    """So many files of one record each, all archived but the last, all older than the grace."""
+    """This many files of one record each, all archived except the last, all older than the deletion delay."""
     vacuumed = Vacuumed(lines={("a", 0): count - 1}, **fields)  # type: ignore[arg-type]
     vacuumed.topic("a")
     keys = [vacuumed.file(Run("a")) for _ in range(count)]
@@ -45,7 +45,7 @@ def archived(count: int = 3, **fields: object) -> tuple[Vacuumed, list[str]]:
 
 
 def said(vacuumed: Vacuumed) -> list[str]:
-    """What the control log says, by kind."""
+    """The kinds of the entries in the control log."""
     return [
         pb.ControlEntry.FromString(entry.data).WhichOneof("body") or ""
         for entry in vacuumed.control_log.read(0)
@@ -152,7 +152,7 @@ def test_no_configuration_goes_below_the_floors(wrong: dict[str, object]) -> Non
         CleanupSettings.model_validate(wrong)
 
 
-# strays and the barrier
+# unreferenced files and the barrier
 
 
 def test_a_stray_of_a_killed_writer_goes() -> None:
@@ -181,7 +181,8 @@ def test_a_writer_paused_across_the_barrier_is_failed_and_its_file_goes() -> Non
 
 
 def test_an_append_that_comes_before_the_barrier_saves_its_file() -> None:
-    """The vacuum has listed and looked; the paused writer wakes before the barrier: the file is needed."""
+    """The vacuum has listed and inspected the files. The suspended writer appends before the barrier, so its
+    file is needed."""
     vacuumed, keys = archived(1)
     key = vacuumed.upload()
     vacuumed.later()
@@ -290,7 +291,7 @@ def test_a_condemned_file_that_is_needed_again_stops_everything_with_a_finding()
 
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_a_log_that_is_shorter_than_its_writers_knew_deletes_nothing(dry_run: bool) -> None:
-    """Rather than a stray, the file may be one that a lost entry named."""
+    """The file need not be unreferenced: a lost entry may have named it."""
     vacuumed, keys = archived(1)
     vacuumed.upload(_intake_file(log_index=vacuumed.intake_log.tail()))
     vacuumed.later()
@@ -317,7 +318,7 @@ def _intake_file(log_index: int) -> bytes:
     return write_intake_file(rows, [SegmentRows(TopicId("0" * 32), 0, 1, 0, 0)], 1 << 20, log_index).data
 
 
-# what is superseded
+# superseded objects
 
 
 def test_superseded_checkpoints_go_the_same_way() -> None:

@@ -1,5 +1,5 @@
-"""A wrong clock is noticed at the start, and a log that a wrong clock wrote is reported wherever an operator
-looks."""
+"""A wrong clock is detected at the start. A log that a wrong clock wrote is reported in every view for
+operators."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Stating(MemoryObjectStore):
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> SystemClock:
-    """The machine's clock, at a time that the test knows."""
+    """The machine's clock, at a time that the test sets."""
     monkeypatch.setattr(SystemClock, "now_us", lambda _: NOW_US)
     return SystemClock()
 
@@ -53,7 +53,7 @@ def test_a_clock_that_is_ahead_of_the_store_is_refused(now: SystemClock, ahead_s
 
 
 def test_a_wrong_clock_is_refused_though_the_log_agrees_with_it(now: SystemClock) -> None:
-    """It wrote the newest time in the log itself, before it was restarted."""
+    """The clock itself wrote the newest time in the log, before the restart."""
     with pytest.raises(RetryLater, match="ahead"):
         check_start_clock(Stating(NOW_US - YEARS_S * 10**6), now, NOW_US - 1, SKEW_MAX_S)
 
@@ -63,7 +63,8 @@ def test_a_wrong_clock_is_refused_though_the_log_agrees_with_it(now: SystemClock
 def test_a_clock_that_agrees_is_taken_whatever_the_log_has(
     now: SystemClock, stated_us: int | None, newest_us: int
 ) -> None:
-    """A log that an earlier clock drove ahead cannot be undone, so it keeps no writer from starting."""
+    """A log that an earlier clock drove ahead cannot be corrected, so it does not prevent a writer from
+    starting."""
     check_start_clock(Stating(stated_us), now, newest_us, SKEW_MAX_S)
 
 
@@ -104,7 +105,7 @@ def test_a_writer_whose_clock_is_ahead_does_not_begin(
 def test_a_daemon_whose_clock_is_ahead_takes_nothing_in(
     tmp_path: Path, now: SystemClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The step `intake` of its start fails and is taken again, until the clock is right."""
+    """The step `intake` of the start fails and is retried until the clock is right."""
     settings = load_settings(Deployment(tmp_path).config, {})
     opened = Resources(lambda: settings, {}, frozenset({"intake"}), now, SystemIds())
     monkeypatch.setattr(LocalObjectStore, "time_us", lambda _: NOW_US - YEARS_S * 10**6)
@@ -139,15 +140,15 @@ def test_the_page_does_not_say_that_all_is_well() -> None:
 
 
 def test_a_log_that_is_ahead_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One record that came while the clock was nine years ahead: `status` and `reconcile` say so, and a later
-    record gets its time."""
+    """One record was accepted while the clock was nine years ahead. `status` and `reconcile` report it, and a
+    later record gets its time."""
     deployment = Deployment(tmp_path)
     right = SystemClock.now_us
     with monkeypatch.context() as wrong:
         wrong.setattr(SystemClock, "now_us", lambda self: right(self) + YEARS_S * 10**6)
         wrong.setattr(
             LocalObjectStore, "time_us", lambda self: SystemClock().now_us()
-        )  # one machine, one clock
+        )  # the store has the clock of the same machine
         with Writer(deployment.config) as writer:
             writer.send("orders", b"x").result(30)
     status = deployment.cli("status", "--output", "json").json()

@@ -1,4 +1,4 @@
-"""Does a data folder know whose it is, and does it refuse everybody else?"""
+"""Does a data folder state the cluster that owns it, and refuse every other one?"""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_new_folder_gets_an_identity_and_keeps_it(store: ObjectStore) -> None:
 
 
 def test_the_stored_form() -> None:
-    """Frozen: later versions read it."""
+    """The form is frozen: later versions read it."""
     store = MemoryObjectStore()
     identity = ensure(store, name="größe")
     assert store.read("cluster.json").decode() == (
@@ -82,7 +82,7 @@ def test_data_without_an_identity_is_not_taken_over(store: ObjectStore, key: str
 
 
 def test_whoever_meets_the_data_of_a_simultaneous_first_start_reads_its_identity(store: ObjectStore) -> None:
-    """The identity and data appear between the first look and the listing."""
+    """The identity and data appear between the first read and the listing."""
 
     class Racing(FaultyObjectStore):
         reads = 0

@@ -1,4 +1,4 @@
-"""How often Python looks for circles in a daemon."""
+"""How often Python's garbage collector runs in a daemon."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.builders.deployment import Deployment
 
 @pytest.fixture
 def looks() -> Iterator[list[str]]:
-    """What is told of the collector's looks while the test runs, and its settings put back."""
+    """The phases of the collector's runs during the test. The thresholds are restored afterwards."""
     before, told = gc.get_threshold(), list[str]()
 
     def tell(phase: str, info: dict[str, int]) -> None:
@@ -46,7 +46,7 @@ def test_what_is_taken_at_once_starts_no_look_and_circles_are_found_all_the_same
 
 
 def test_a_daemon_does(tmp_path: Path, looks: list[str]) -> None:
-    del looks  # for the settings, which are put back
+    del looks  # the fixture is used only because it restores the thresholds
     deployment = Deployment(tmp_path, overrides={"http": {"listen": "127.0.0.1:0"}})
     environ = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
     daemon = Daemon(

@@ -109,8 +109,8 @@ def small(base: int, end: int, size: int, *, partition: int = 0, day: int = TODA
 
 
 def footers(monkeypatch: pytest.MonkeyPatch, *told: tuple[int, int] | None) -> None:
-    """What is read of archives, in their order: schema version and number of gaps; None: the footer is
-    damaged."""
+    """Replace the footers of archives, in this order: schema version and number of gaps, or None for a
+    damaged footer."""
     left = list(told)
 
     def read(_objects: object, found: FoundArchive, _cluster_id: str) -> FoundFooter:
@@ -123,7 +123,7 @@ def footers(monkeypatch: pytest.MonkeyPatch, *told: tuple[int, int] | None) -> N
 
 
 def cut(found: list[Small], entry_bytes_max: int = 10_000) -> tuple[list[list[int]], list[str]]:
-    """How a run is cut, and what is left out."""
+    """The pieces of a run, and the archives left out."""
     skipped: list[str] = []
     made = verified_write.split_run(
         MemoryObjectStore(), found, "c", entry_bytes_max, lambda name, _why: skipped.append(name)
@@ -142,7 +142,7 @@ def test_a_run_is_cut_where_the_schema_changes_and_around_what_is_damaged(
 def test_a_run_is_cut_before_its_entry_in_the_ledger_would_be_too_large(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Measured on the entry itself: every old key is in it, and every gap."""
+    """The size is that of the entry itself, which has every old key and every gap."""
     run = [small(number * 1000, (number + 1) * 1000, 10) for number in range(40)]
     footers(monkeypatch, *((1, number * 7) for number in range(40)))
     pieces_max = 4096
@@ -199,9 +199,8 @@ def test_a_large_one_is_not_written_anew_for_a_small_one() -> None:
 
 @pytest.mark.parametrize("seed", range(50))
 def test_runs_of_random_tables(seed: int) -> None:
-    """Each is without a hole, of one partition and day, no larger than wanted, and half as large again as
-    each part of it; and what is merged again and again, while more comes late, comes to an end.
-    """
+    """Each run is contiguous, within one partition and day, within the size limit, and at least 1.5 times
+    each part. Repeated merging ends, also while more archives come late."""
     rng = random.Random(seed)
     found, at = [], 0
     for _ in range(rng.randint(2, 60)):

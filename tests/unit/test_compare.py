@@ -1,4 +1,4 @@
-"""Which rows are compared with which archives, and what is concluded where delete files are in doubt."""
+"""Which rows are compared with which archives, and what follows where delete files are in doubt."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def archive(base: int, end: int) -> RowFile:
 
 
 class Found:
-    """A reader whose comparison is given."""
+    """A reader that returns given comparisons."""
 
     def __init__(self, *results: Compared) -> None:
         self._results = list(results)
@@ -118,8 +118,8 @@ def test_altered_rows_name_the_snapshot() -> None:
 def test_delete_files_that_are_not_understood_hide_rows_by_their_sequence_number(
     equality: bool, sequence_number: int, certain: bool
 ) -> None:
-    """Equality deletes apply to older data files alone, so an update by equality deletes is found; others
-    apply to their own snapshot's."""
+    """Equality deletes apply to older data files only, so an update by equality deletes is found. Other
+    deletes apply to those of their own snapshot."""
     hidden = HiddenRows("deletes", 1, False, 40, sequence_number, equality)
     ((row,),) = concluded(
         Compared(altered={(0, 0): [(3, 5)]}), table=replace(TABLE, hidden=(hidden,))
@@ -187,5 +187,5 @@ def test_altered_is_invalid_and_not_compared_is_unknown() -> None:
 
 
 def test_rows_where_none_should_be_need_no_archive() -> None:
-    """That they are there is wrong already, and is said elsewhere."""
+    """Their presence is already an error, which another finding reports."""
     assert judged(RewrittenRows(((10, 12),), 41, NO_ARCHIVE), gaps=((10, 12),)) == ("valid", None, ())

@@ -1,5 +1,5 @@
-"""Not every server that speaks Kafka's protocol names the limits of a topic: then nothing is compared, and
-the check says so."""
+"""Not every server that speaks Kafka's protocol states the limits of a topic. Then nothing is compared, and
+the check reports that."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BYTES_MAX = 1_000_000
 
 
 def client_of(limits: dict[str, str]) -> type[KafkaTopic]:
-    """A client that asks nobody and hears this."""
+    """A client that sends no request and returns these limits."""
 
     class Answered(KafkaTopic):
         def _answer(self, asked: Any, what: str, stopping: Any = None) -> Any:

@@ -1,5 +1,5 @@
-"""Does a month follow from bytes, requests and prices, and do requests follow from settings? Reckoned by
-hand."""
+"""Does the cost of a month follow from bytes, requests and prices, and do requests follow from settings?
+Expected values are computed by hand."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_a_month() -> None:
 
 
 def test_what_is_published_comes_out_of_its_own_prices() -> None:
-    """As the page of Bufstream says: 153 TiB are $3,498; 125 reads and 75 writes a second $1,127 (its month
-    is a little longer)."""
+    """Bufstream's page states: 153 TiB cost $3,498; 125 reads and 75 writes a second cost $1,127. Its month
+    is a little longer."""
     assert storage(153 * 1024, PUBLISHED) == pytest.approx(3498, abs=1)
     paid = month(Use(0, 75, 125, 24, 0.0045), PUBLISHED)
     assert paid["requests that write"] + paid["requests that read"] == pytest.approx(1127, rel=0.03)
@@ -68,7 +68,7 @@ def test_an_intake_file_is_kept_for_hours() -> None:
     assert intake_age_s(CleanupSettings()) == 10 * hour, (
         "on average condemned after 1 + 6 / 2, deleted a run later"
     )
-    # The next run comes when the grace is just not over, and the one after it deletes.
+    # The next run comes shortly before the deletion delay ends, and the one after it deletes.
     assert intake_age_s(CleanupSettings(interval=hour)) == 3.5 * hour
     assert intake_age_s(CleanupSettings(interval=hour, grace=60)) == hour / 60 + 1.5 * hour
 
@@ -90,7 +90,7 @@ def archiving(**settings: Any) -> ArchiveSettings:
 
 
 def test_large_archives_are_tasks_of_their_own_and_each_opens_every_file() -> None:
-    # 2.5 GiB a partition and round, 20 archives of 128 MiB one after the other.
+    # 2.5 GiB per partition and round: 20 archives of 128 MiB, one after the other.
     found = rounds(Deployment(4, 1, 8, archive=archiving(), spark=SparkSettings(task_bytes=128 * MIB)), GIB)
     assert found.opened == pytest.approx(4, rel=0.01)
     assert found.archives_per_gib == pytest.approx(8, rel=0.01)
@@ -98,7 +98,7 @@ def test_large_archives_are_tasks_of_their_own_and_each_opens_every_file() -> No
 
 
 def test_small_archives_share_tasks() -> None:
-    # 640 KiB a partition and second: due every other round, 6.4 MiB each.
+    # 640 KiB per partition and second: due every other round, 6.4 MiB each.
     shared: dict[str, Any] = {
         "archive": archiving(max_bytes=4 * MIB),
         "spark": SparkSettings(task_bytes=16 * GIB),
@@ -113,8 +113,8 @@ def test_rounds_that_are_too_small_leave_a_backlog() -> None:
 
 
 def test_requests_of_a_gib() -> None:
-    """Of 64 MiB/s in files of 16 MiB; a commit and its 29 other requests come every ten seconds, which is 1.6
-    times in a GiB."""
+    """For 64 MiB/s in files of 16 MiB. A commit with its 29 other requests comes every ten seconds, which is
+    1.6 times per GiB."""
     kinds = dict.fromkeys(("PUT", "POST", "LIST", "GET", "HEAD"), 0)
     steps = {
         "commit": kinds | {"PUT": 4, "POST": 6, "LIST": 2, "GET": 9, "HEAD": 9},

@@ -1,4 +1,4 @@
-"""After a failure it is looked again soon, then ever later."""
+"""Failed operations are retried with exponential backoff."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from archiver.runtime.clock import ManualClock
 
 
 def waits(again: Backoff, clock: ManualClock) -> float:
-    """Seconds until it is time, a second at a time."""
+    """Seconds until a retry is due, in steps of one second."""
     for second in range(1, 1000):
         clock.advance(1)
         if again.due():
@@ -22,7 +22,7 @@ def test_the_wait_doubles_up_to_the_longest_and_begins_anew() -> None:
     found = []
     for _ in range(4):
         again.failed()
-        again.failed()  # as often as it fails until then, one look is due
+        again.failed()  # further failures before the retry do not lengthen the wait
         found.append(waits(again, clock))
         assert not again.due(), "it says so once"
     assert found == [30, 60, 100, 100]

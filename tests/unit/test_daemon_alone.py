@@ -1,4 +1,5 @@
-"""One at a time: whoever cannot have the lock in time is told to come back, and a failure lets go of it."""
+"""Mutual exclusion: a caller that cannot acquire the lock in time gets RetryLater, and a failure releases the
+lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The head of every job: one line, one entry in the journal, and no error ends anything."""
+"""The head of every job writes one line and one journal entry, and no error ends the daemon."""
 
 from __future__ import annotations
 

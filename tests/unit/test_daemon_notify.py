@@ -15,14 +15,14 @@ from archiver.runtime.clock import ManualClock
 
 
 class Manager:
-    """The other end: what a service manager listens on."""
+    """The receiver: the socket on which a service manager listens."""
 
     def __init__(self, address: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self.socket.bind(address)
 
     def told(self) -> list[dict[str, str]]:
-        """Every datagram that has come, as names and values."""
+        """Every datagram that was received, as names and values."""
         found: list[dict[str, str]] = []
         while True:
             try:
@@ -139,7 +139,7 @@ def test_a_manager_that_does_not_listen_does_no_harm(tmp_path: Path) -> None:
     full = Manager(str(tmp_path / "full"))
     try:
         notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "full")}, ManualClock())
-        for number in range(10_000):  # more than any queue holds: it must not block
+        for number in range(10_000):  # more than any queue holds: sending must not block
             notifier.stopping(f"{number}")
         notifier.close()
         assert full.told()

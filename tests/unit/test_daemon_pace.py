@@ -1,4 +1,4 @@
-"""A round that makes no progress is noticed, one that does is not."""
+"""A round without progress is detected; a round with progress is not reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is absent is not made anew, unless nothing was ever there."""
+"""An absent object or database is created only if the deployment never had one."""
 
 from __future__ import annotations
 

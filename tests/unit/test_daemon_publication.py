@@ -1,4 +1,4 @@
-"""The job that publishes control events: what it says of its runs, in words and in numbers."""
+"""The job that publishes control events: what its line and its metrics say about its runs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_broker_that_is_away_is_a_lag_that_grows() -> None:
         False,
         True,
         True,
-    ]  # no news, so it does not push all else out of the journal
+    ]  # a run without news must not displace other entries from the journal
     waiting = at.control.tail() - 1
     assert shown(publication.state, clock) == {
         "events_total": 0,

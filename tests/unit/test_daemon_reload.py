@@ -1,4 +1,4 @@
-"""What a changed configuration means for a daemon that runs."""
+"""How a running daemon applies a changed configuration."""
 
 from __future__ import annotations
 
@@ -131,7 +131,8 @@ def test_a_topic_never_loses_partitions(tmp_path: Path) -> None:
 
 
 def test_a_file_that_agrees_with_the_log_is_accepted(tmp_path: Path) -> None:
-    """The daemon was started with a number that the log does not have; the number of the log is put back."""
+    """The daemon was started with a number that differs from the log. The file now states the number of the
+    log again."""
     document = base()
     document["topics"][0] |= {"partitions": 6}
     wrong, right = settings(tmp_path, document), settings(tmp_path, base())

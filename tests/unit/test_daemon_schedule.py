@@ -1,4 +1,4 @@
-"""The schedule: one run at a time, nothing lost, nothing held up."""
+"""The schedule: one run at a time, no request is lost, no job delays another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG_S = 3600.0
 
 
 class Counted:
-    """A job that counts its runs, and can be held up in one."""
+    """A job that counts its runs. A test can block one run."""
 
     def __init__(self, count_to: int = 1, held: bool = False) -> None:
         self.runs = 0
@@ -104,7 +104,7 @@ def test_one_that_runs_already_runs_once_more() -> None:
 
 
 def test_what_was_asked_for_is_not_forgotten_where_somebody_asks_again_as_the_run_ends() -> None:
-    """Nobody else would ask for a job without an interval."""
+    """A job without an interval runs only on request."""
     runs = 0
 
     def job() -> None:

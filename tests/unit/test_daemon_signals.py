@@ -1,4 +1,5 @@
-"""Signals ask, and the main loop hears of it: in a process of its own, as they are for processes."""
+"""Signals request actions, and the main loop receives the requests. Each test starts its own process, because
+signals are per process."""
 
 from __future__ import annotations
 

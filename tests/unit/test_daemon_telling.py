@@ -1,4 +1,4 @@
-"""What the jobs say in their line, and what they come to."""
+"""The line and the outcome that each job reports."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_who_does_not_lead_any_more_says_nothing_of_commits() -> None:
 
 
 def test_what_an_operator_should_know_of_topics_that_go_on() -> None:
-    """It is said with every round until a round of that topic is without it, and is no trouble."""
+    """Each round reports the note until a round of that topic has none. The note is not a failure."""
     note = "archiving goes on with the last known schema"
     noted = ArchiveReport(
         rounds=1, topics={"orders": TopicReport("orders", "archived", archives=1, rows=3, notes=[note, note])}

@@ -1,4 +1,4 @@
-"""When the daemon cleans again at once."""
+"""When the daemon starts the vacuum again at once."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ def report(**said: Any) -> CleanReport:
 
 
 def runs_of(*reports: CleanReport) -> int:
-    """How many runs of cleaning one cycle of the schedule takes, if they say this; the last one is
-    repeated."""
+    """The number of vacuum runs in one cycle of the schedule, given these reports. The last report repeats."""
     left = list(reports)
     seen: list[CleanReport] = []
 
@@ -41,7 +40,7 @@ def runs_of(*reports: CleanReport) -> int:
 
 
 def test_a_run_that_ended_at_a_limit_is_followed_by_another() -> None:
-    """Else a writer of five files a second would outrun 10,000 deletions every six hours."""
+    """Otherwise a writer of five files a second would outrun 10,000 deletions every six hours."""
     assert runs_of(report(condemned=["a"])) == 1
     assert (
         runs_of(report(condemned=["a"], over=1), report(condemned=["b"], over=1), report(deleted=["c"])) == 3

@@ -1,4 +1,4 @@
-"""The watch and the start: what does not answer is noted, and holds nothing up."""
+"""The watch and the start: a dependency that does not answer is reported and delays nothing."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_what_is_done_beside_is_done_each_time(asked: Asked, journal: Journal) -
 
 
 def test_what_is_done_beside_and_hangs_holds_up_no_question(asked: Asked, journal: Journal) -> None:
-    """Each look says that it is late, and none begins it again before it has ended."""
+    """Each run of the watch reports that the work is late. None starts it again before it has ended."""
     release, begun, late = threading.Event(), [], []
 
     def hangs() -> None:
@@ -177,7 +177,7 @@ def test_a_dependency_that_is_no_longer_used_is_asked_no_more(watch: Watch, aske
 
 
 class Counting:
-    """Steps that fail a number of times."""
+    """Steps that fail a given number of times."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -244,7 +244,7 @@ def test_a_start_that_may_not_write_ends_once_that_has_lasted(journal: Journal) 
 
 
 class Unhurried(threading.Event):
-    """Is waited for without a wait."""
+    """An event whose `wait` returns at once."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Is table metadata in the data folder opened, whatever characters the path of the folder has?"""
+"""Is table metadata in the data folder opened for any characters in the folder's path?"""
 
 from __future__ import annotations
 
