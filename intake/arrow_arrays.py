@@ -39,8 +39,10 @@ def list_array(offsets: npt.NDArray[np.int32], elements: ArrowArray, list_type: 
 def binary_layout(array: ArrowArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
     """Offsets (one more than rows) and data of a binary or string array."""
     _, offsets_buffer, data_buffer = array.buffers()
+    # Arrow may leave out the buffers of an empty array.
     if len(array) == 0 or offsets_buffer is None:
         return np.zeros(1, np.int32), np.zeros(0, np.uint8)
+    # A slice shares the buffers of its parent: only its part of the offsets belongs to it.
     offsets = np.frombuffer(offsets_buffer, np.int32)[array.offset : array.offset + len(array) + 1]
     data = np.zeros(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
     return offsets, data
@@ -59,6 +61,7 @@ def binary_lengths(array: ArrowArray) -> Int64Array:
     offsets, _ = binary_layout(array)
     lengths = np.diff(offsets).astype(np.int64)
     if array.null_count:
+        # Arrow allows bytes behind a null.
         lengths[~valid_rows(array)] = 0
     return lengths
 

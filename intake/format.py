@@ -109,6 +109,7 @@ def write_intake_file(
 
     `log_index` is the index of the next entry of the intake log as its writer knows it; None leaves it out.
     """
+    # A programming error here would give records wrong offsets, so it must not reach the log.
     if sum(segment.rows for segment in segments) != rows.num_rows or not segments:
         raise ValueError(
             f"{len(segments)} segments with {sum(s.rows for s in segments)} rows do not cover a table "
@@ -137,6 +138,7 @@ def write_intake_file(
                     )
                 )
                 first_row += segment.rows
+            # One row group per call, because the entry names segments by row group and first row.
             writer.write_table(rows.slice(start, first_row), row_group_size=first_row)
             start += first_row
     data = sink.getvalue().to_pybytes()
@@ -150,6 +152,7 @@ def _parquet_writer(sink: pa.NativeFile, *, stamped: bool) -> pq.ParquetWriter:
         INTAKE_SCHEMA,
         compression="zstd",
         compression_level=INTAKE_ZSTD_LEVEL,
+        # Only where values repeat; the reader refuses dictionaries of keys and values.
         use_dictionary=["topic", "partition", "headers.list.element.key"],
         column_encoding={
             "event_timestamp": "DELTA_BINARY_PACKED",
@@ -157,8 +160,10 @@ def _parquet_writer(sink: pa.NativeFile, *, stamped: bool) -> pq.ParquetWriter:
             "batch": "DELTA_BINARY_PACKED",
             **({"sequence": "DELTA_BINARY_PACKED"} if stamped else {}),
         },
+        # Statistics of keys and values would put parts of them into the footer.
         write_statistics=["topic", "partition"],
         write_page_checksum=True,
+        # Keeps the footer small: the format number stands for the schema.
         store_schema=False,
     )
     writer.add_key_value_metadata({FORMAT_KEY: FORMAT})
@@ -167,6 +172,7 @@ def _parquet_writer(sink: pa.NativeFile, *, stamped: bool) -> pq.ParquetWriter:
 
 def _row_groups(segments: Sequence[SegmentRows], row_group_bytes: int) -> list[list[SegmentRows]]:
     groups: list[list[SegmentRows]] = []
+    # Full at the start, so that the first segment opens a row group.
     held_bytes = row_group_bytes
     for segment in segments:
         if held_bytes >= row_group_bytes:
@@ -191,4 +197,5 @@ def footer_sha256(data: bytes) -> bytes:
     length = footer_length(data[-FOOTER_TAIL_BYTES:])
     if length is None or length > len(data):
         raise ValueError("these bytes do not end in a Parquet footer")
+    # The footer has the places and sizes of all column chunks, so its digest pins the layout of the file.
     return hashlib.sha256(data[-length:]).digest()

@@ -26,6 +26,8 @@ from intake.parquet_pages import Pages, read_pages
 from intake.record_json import INPUT_FIELDS, SEQUENCE_ADVICE, Input, parse_record_json, resolve_topic
 from intake.records import HEADER_COST_BYTES, Record, validate
 
+# --- Parquet with bounded memory
+
 PAGES_BYTES_MAX: Final = 256 << 20
 """Sum over the columns of a row group, of the largest page and the dictionary. More if two of the largest
 records need it."""
@@ -62,13 +64,16 @@ def batches_from(
         before, passed = passed, passed + rows
         if passed <= row:
             continue
+        # Per row group, so that the rows before a bad one are still read.
         found = _judged(source, file, number, record_bytes_max)
+        # These would be copied to every row; read as dictionaries they stay references.
         by_reference = [path for path, pages in found.items() if _is_repeated(path) and _is_large(pages)]
         reader = pq.ParquetFile(
             source, metadata=file.metadata, read_dictionary=by_reference, buffer_size=_STREAM_BYTES
         )
         at = before
         for batch in reader.iter_batches(batch_size=_batch_rows(found), row_groups=[number]):
+            # A reader that continues skips the rows that were ingested before.
             rest = batch.slice(min(max(0, row - at), batch.num_rows))
             at += batch.num_rows
             yield from _portions(rest, at - rest.num_rows, record_bytes_max)
@@ -93,6 +98,7 @@ def _judged(
             raise InvalidInput(f"{where}: {error}; the file is damaged") from error
         if column.physical_type == "BYTE_ARRAY":
             _check_texts(pages, repeated, max(record_bytes_max, _VALUE_BYTES_MAX), where)
+        # A page of nulls or equal values is tiny on disk and large once decoded.
         if max(pages.page_values, column.num_values if repeated else 0) > _PAGE_VALUES_MAX:
             raise InvalidInput(
                 f"{where}: more than {_PAGE_VALUES_MAX} values in one page, or headers in one row "
@@ -115,6 +121,7 @@ def _judged(
 
 def _check_texts(pages: Pages, repeated: bool, value_bytes_max: int, where: str) -> None:
     """Refuse strings whose decoded size cannot be bounded."""
+    # With `DELTA_BYTE_ARRAY` a few bytes may stand for long values that share a prefix.
     if not pages.foreseeable:
         raise InvalidInput(
             f"{where}: the decoded size of its encoding is not known in advance; write it "
@@ -125,6 +132,7 @@ def _check_texts(pages: Pages, repeated: bool, value_bytes_max: int, where: str)
             f"{where}: a dictionary of {pages.dictionary_values} values, at most "
             f"{_DICTIONARY_VALUES_MAX} can be read"
         )
+    # Each reference may copy a value of this size.
     if pages.indexed_values and pages.longest_bytes > value_bytes_max:
         raise InvalidInput(
             f"{where}: a value of {pages.longest_bytes} bytes in its dictionary is larger than any "
@@ -137,6 +145,7 @@ def _check_texts(pages: Pages, repeated: bool, value_bytes_max: int, where: str)
 
 
 def _is_repeated(path: str) -> bool:
+    # Only headers are nested, and their paths have dots.
     return "." in path
 
 
@@ -151,6 +160,7 @@ def _batch_rows(found: Mapping[str, Pages]) -> int:
     for path, pages in found.items():
         if not _is_repeated(path):
             row_bytes += max(_NUMBER_BYTES, pages.densest, pages.longest_bytes if pages.indexed_values else 0)
+    # At least one row: a single record may be larger than a batch should be.
     return min(_ROWS_PER_BATCH, max(1, int(_BATCH_BYTES / row_bytes)))
 
 
@@ -159,6 +169,7 @@ def _portions(batch: pa.RecordBatch, row: int, record_bytes_max: int) -> Iterato
     first record that is too large.
     """
     names = batch.schema.names
+    # The usual batch is small enough as Python objects, too.
     if "headers" not in names and batch.nbytes <= _BATCH_BYTES:
         yield batch
         return
@@ -168,8 +179,10 @@ def _portions(batch: pa.RecordBatch, row: int, record_bytes_max: int) -> Iterato
     for name in {"key", "value"}.intersection(names):
         raw = raw + _lengths(batch.column(name))
     weights = raw + counts * HEADER_COST_BYTES
+    # The rows before the first one that is too large are still yielded.
     over = np.flatnonzero(weights > record_bytes_max)
     refused = int(over[0]) if len(over) else batch.num_rows
+    # Headers become tuples and strings, which need far more than their bytes.
     costs = raw + counts * _HEADER_OBJECT_BYTES
     if "topic" in names:
         costs = costs + _lengths(batch.column("topic"))
@@ -212,6 +225,8 @@ def _lengths(column: Any) -> Counts:
     return lengths
 
 
+# --- formats
+
 InputFormat = Literal["jsonl", "parquet", "delimited"]
 
 
@@ -239,7 +254,9 @@ def _is_headers(found: pa.DataType) -> bool:
     return names_fit and (pa.types.is_binary(fields["value"]) or pa.types.is_large_binary(fields["value"]))
 
 
+# Five bytes hold 35 bits, more than the length of any record needs.
 _VARINT_BYTES_MAX = 5
+# Sizes are checked by the writer, which knows the limit.
 _NO_LIMIT = 2**63
 _FRAME_BYTES = 64 * 1024
 """Bytes of a message in addition to the record: tags, lengths, topic. A header's framing is smaller than its
@@ -292,9 +309,9 @@ def read_jsonl(
     source: BinaryIO, topic: str | None, text: bool, record_bytes_max: int, place: InputPosition
 ) -> Iterator[Input]:
     """Record JSON, one per line; empty lines are skipped, but counted."""
-    line_bytes_max = (
-        64 * 1024 + 8 * record_bytes_max
-    )  # base64 or escapes of the largest record, and its field names
+    # Room for base64 or escapes of the largest record, and for its field names.
+    line_bytes_max = 64 * 1024 + 8 * record_bytes_max
+    # One byte more than allowed, so that a longer line is noticed without reading all of it.
     while line := source.readline(line_bytes_max + 1):
         place.number += 1
         place.position += len(line)
@@ -325,6 +342,7 @@ def read_parquet(
         for batch in batches_from(source, file, place.position, record_bytes_max):
             for row in _rows(batch):
                 item = _checked(_input_of(row, f"row {place.position}", topic))
+                # Before the record is yielded: the consumer reads the position with it.
                 place.position += 1
                 place.number = place.position
                 yield item
@@ -340,6 +358,7 @@ def read_delimited(
     while True:
         where = f"record {place.number} (byte {place.position})"
         length, length_bytes = _read_varint(source, where)
+        # The input ends between two records.
         if length is None:
             return
         if length > record_bytes_max:
@@ -369,11 +388,13 @@ def _input_of_message(data: bytes, where: str, topic: str, headers_max: int) -> 
         message = pb.ProduceRecord.FromString(data)
     except DecodeError as error:
         raise InvalidInput(f"{where}: this is no archiver.v1.ProduceRecord: {error}") from error
+    # Checked before Python objects are made of them.
     if len(message.headers) > headers_max:
         raise RecordRefused(
             f"{where}: {len(message.headers)} headers are more than any record can have; a header "
             f"counts {HEADER_COST_BYTES} bytes"
         )
+    # Protobuf reads foreign messages without an error, and would drop what it does not know.
     if any(len(UnknownFieldSet(part)) for part in (message, *message.headers)):
         raise InvalidInput(
             f"{where}: this holds fields that archiver.v1.ProduceRecord does not have; is it another "
@@ -383,6 +404,7 @@ def _input_of_message(data: bytes, where: str, topic: str, headers_max: int) -> 
         (header.name, header.value if header.HasField("value") else None) for header in message.headers
     )
     record = Record(
+        # Presence distinguishes null from empty bytes.
         key=message.key if message.HasField("key") else None,
         value=message.value if message.HasField("value") else None,
         headers=headers,
@@ -434,6 +456,7 @@ def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, object]]:
     for name in batch.schema.names:
         column = batch.column(name)
         if name == "timestamp":
+            # Raises `ArrowInvalid` if nanoseconds would be lost.
             column = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
         columns[name] = column.to_pylist()
     for number in range(batch.num_rows):
@@ -461,6 +484,7 @@ def _read_varint(source: BinaryIO, where: str) -> tuple[int | None, int]:
                 return None, 0
             raise InvalidInput(f"{where}: the input ends inside a length")
         length |= (byte[0] & 0x7F) << (7 * count)
+        # The high bit says that another byte follows.
         if byte[0] < 0x80:
             return length, count + 1
     raise InvalidInput(

@@ -20,8 +20,11 @@ _HEADER_BYTES: Final = 4096
 _HEADER_BYTES_MAX: Final = 1 << 20
 """Of one page header; it may carry the smallest and the largest value."""
 _DEPTH_MAX: Final = 16
+# Numbers of `PageType` in `parquet.thrift`; index pages (1) are skipped.
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
+# Numbers of `Encoding` in `parquet.thrift`.
 _PLAIN, _PLAIN_DICTIONARY, _DELTA_LENGTHS, _RLE_DICTIONARY = 0, 2, 6, 8
+# Types of the Thrift compact protocol.
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 _LENGTH: Final = struct.Struct("<I")
 _NUMBER_MAX: Final = 2**31 - 1
@@ -81,6 +84,7 @@ def read_pages(
     """Walk the pages of a column; raises `InvalidInput` if that is impossible. A dictionary above the limit
     is not decompressed.
     """
+    # A dictionary lies before the data pages; any other offset is not trusted.
     position = column.data_page_offset
     if (
         column.has_dictionary_page
@@ -91,8 +95,10 @@ def read_pages(
     end = position + column.total_compressed_size
     pages, seen = Pages(), 0
     while seen < column.num_values and position < end:
+        # Fields 1 to 3 of a page header: type, decompressed size, compressed size.
         header, header_bytes = _header_at(source, position)
         kind, size, stored = _number(header, 1), _number(header, 2), _number(header, 3)
+        # The reader allocates by these numbers, so they must lie within the column.
         if min(kind, size, stored) < 0 or position + header_bytes + stored > end:
             raise InvalidInput("a page header is invalid")
         position += header_bytes + stored
@@ -106,6 +112,7 @@ def read_pages(
             if pages.dictionary_values < 0 or pages.dictionary_values > size:
                 raise InvalidInput("a dictionary has fewer bytes than values")
             pages.longest_bytes = size
+            # Only strings and bytes differ in length. A larger dictionary keeps its size as the bound.
             if column.physical_type == "BYTE_ARRAY" and max(size, stored) <= dictionary_bytes_max:
                 pages.longest_bytes = _longest(
                     source, position - stored, stored, size, pages.dictionary_values, column.compression
@@ -113,6 +120,7 @@ def read_pages(
             continue
         pages.page_bytes = max(pages.page_bytes, size, stored)
         if kind in (_DATA, _DATA_V2):
+            # Field 5 is the header of a data page, field 8 that of version 2.
             detail = header.get(5 if kind == _DATA else 8)
             pages.values = seen = seen + _add(
                 pages, size, _number(detail, 1), _number(detail, 2 if kind == _DATA else 4)
@@ -137,9 +145,12 @@ def check_pages(
             continue
         where = f"row group {group}, column {path}"
         try:
+            # 0: no dictionary is decompressed here.
             pages = found[path] = read_pages(source, column, 0)
         except InvalidInput as error:
             raise InvalidInput(f"{where}: {error}") from error
+        # The footer is verified by its digest, so headers that add up to its numbers cannot lie about the
+        # total.
         said = pages.bytes, pages.stored_bytes, pages.values
         written = column.total_uncompressed_size, column.total_compressed_size, column.num_values
         if said != written:
@@ -167,6 +178,7 @@ def checked_batches(
     names = set(file.schema_arrow.names) if columns is None else {path.partition(".")[0] for path in columns}
     for group in groups:
         try:
+            # Per row group and just before it is read, so that only these pages are in memory.
             check_pages(source, file.metadata, group, names)
         except InvalidInput as error:
             raise pa.ArrowInvalid(str(error)) from error
@@ -206,6 +218,7 @@ def _longest(
     longest = at = 0
     try:
         for _ in range(values):
+            # Values of a plain dictionary: a length of four bytes, then the bytes.
             (length,) = _LENGTH.unpack_from(data, at)
             at += _LENGTH.size + length
             longest = max(longest, length)
@@ -225,6 +238,7 @@ def _number(header: object, field: int) -> int:
 
 def _header_at(source: BinaryIO | pa.NativeFile, position: int) -> tuple[Header, int]:
     """A page header and its number of bytes."""
+    # Almost every header fits; one with long statistics is read again with more room.
     room = _HEADER_BYTES
     while True:
         source.seek(position)
@@ -249,12 +263,14 @@ class _Compact:
 
     def struct(self, depth: int) -> Header:
         """Fields by their numbers; strings and lists are skipped."""
+        # A crafted header could nest until the stack overflows.
         if depth > _DEPTH_MAX:
             raise InvalidInput("a page header is nested too deeply")
         found: Header = {}
         field = 0
         while byte := self._byte():
             step, kind = byte >> 4, byte & 0x0F
+            # A step of 0 means that the field number follows in full.
             field = field + step if step else self._zigzag()
             found[field] = self._value(kind, depth)
         return found
@@ -286,6 +302,7 @@ class _Compact:
             shift += 7
             if byte < 0x80:
                 return found
+            # No number of a header has more than 64 bits.
             if shift > 63:
                 raise InvalidInput("a page header has a number without an end")
 

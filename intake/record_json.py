@@ -48,6 +48,7 @@ def parse_record_json(line: str, where: str, topic: str | None, text: bool) -> I
     Raises `InvalidInput`; the message begins with `where`.
     """
     try:
+        # The hook refuses repeated fields; without it the last one would win silently.
         document = json.loads(line, object_pairs_hook=_fields_once)
     except json.JSONDecodeError as error:
         # Leave out the parser's own line number, which is always 1: `where` has the line.
@@ -60,6 +61,7 @@ def parse_record_json(line: str, where: str, topic: str | None, text: bool) -> I
         raise InvalidInput(f"{where}: this JSON is nested too deeply for a record") from error
     if not isinstance(document, dict):
         raise InvalidInput(f"{where}: a record is a JSON object, this is {_json_type(document)}")
+    # A line from `consume` has an offset; ignoring it would promise to keep it.
     if "offset" in document:
         raise InvalidInput(
             f"{where}: the field 'offset' is given by the intake log; leave it out (only a mirrored "
@@ -97,6 +99,7 @@ def resolve_topic(found: object, given: str | None, where: str) -> str:
         return given
     if not isinstance(found, str):
         raise InvalidInput(f"{where}: 'topic' is {_json_type(found)}; it must be text")
+    # A contradiction is refused: either choice could send the record to the wrong topic.
     if given is not None and found != given:
         raise InvalidInput(
             f"{where}: 'topic' is {excerpt(found)!r}, but the input as a whole is for {given!r}; leave "
@@ -137,6 +140,7 @@ def record_json(
         "batch_start": batch_start,
         "from": source,
     }
+    # Text stays readable; the line has no line breaks, because JSON escapes them.
     return json.dumps(document, ensure_ascii=False)
 
 
@@ -153,6 +157,7 @@ def whole_number(found: object) -> int | None:
     """A whole number as JSON may write it, also as 3.0 or with an exponent; None for anything else."""
     if isinstance(found, float) and found.is_integer():  # neither an infinity nor NaN
         return int(found)
+    # `true` is an int in Python and no number in JSON.
     return found if isinstance(found, int) and not isinstance(found, bool) else None
 
 
@@ -191,6 +196,7 @@ def _bytes(found: object, what: str, where: str, text: bool) -> bytes | None:
     try:
         if text:
             return found.encode("utf-8")
+        # Without `validate`, foreign characters would be dropped silently.
         decoded = base64.b64decode(found, validate=True)
     except UnicodeEncodeError as error:
         raise InvalidInput(f"{where}: {what!r} cannot be written as UTF-8: {error.reason}") from error

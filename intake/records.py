@@ -93,6 +93,7 @@ def validate(record: Record, record_bytes_max: int) -> int:
     `record_bytes_max` bounds the record's weight.
     """
     for what, content in (("key", record.key), ("value", record.value)):
+        # No `bytearray`: the caller could change it after the check.
         if content is not None and not isinstance(content, bytes):
             raise RecordRefused(f"the {what} is of type {type(content).__name__}; it must be bytes or None")
     _validate_headers(record.headers)
@@ -117,6 +118,7 @@ def _validate_headers(headers: object) -> None:
                 f"the name of header {position} is of type {type(name).__name__}; it must be str"
             )
         try:
+            # A lone surrogate is valid in a Python string and has no UTF-8 form.
             name.encode("utf-8")
         except UnicodeEncodeError as error:
             raise RecordRefused(
@@ -133,6 +135,7 @@ def _validate_headers(headers: object) -> None:
 def _validate_timestamp(timestamp_us: object) -> None:
     if timestamp_us is None:
         return
+    # `bool` is a subclass of `int`.
     if not isinstance(timestamp_us, int) or isinstance(timestamp_us, bool):
         raise RecordRefused(
             f"the timestamp is of type {type(timestamp_us).__name__}; it must be int microseconds "
@@ -174,6 +177,7 @@ def normalise_batch(batch: pa.RecordBatch, record_bytes_max: int) -> NormalBatch
             raise RecordRefused(
                 f"the batch has a column {excerpt(name)!r}; the columns are {', '.join(known)}"
             )
+        # Arrow allows repeated names, and it would be unclear which column counts.
         if names.count(name) > 1:
             raise RecordRefused(f"the batch has {names.count(name)} columns named {name!r}")
     if "value" not in names:
@@ -184,6 +188,7 @@ def normalise_batch(batch: pa.RecordBatch, record_bytes_max: int) -> NormalBatch
     value = _binary_column(batch, "value")
     headers = _headers_column(batch)
     event_timestamp = _timestamp_column(batch)
+    # Computed on columns: no Python object is made per row.
     raw_bytes = binary_lengths(key) + binary_lengths(value) + header_lengths(headers)
     header_counts = list_lengths(headers)
     weights = raw_bytes + HEADER_COST_BYTES * header_counts
@@ -200,6 +205,7 @@ def _binary_column(batch: pa.RecordBatch, name: str) -> ArrowArray:
     if name not in batch.schema.names:
         return pa.nulls(batch.num_rows, pa.binary())
     column: ArrowArray = batch.column(name)
+    # A column of type null comes from callers that have no value in any row.
     if pa.types.is_null(column.type) or pa.types.is_large_binary(column.type):
         return column.cast(pa.binary())
     if not pa.types.is_binary(column.type):
@@ -218,12 +224,15 @@ def _headers_column(batch: pa.RecordBatch) -> ArrowArray:
         return no_headers(rows)
     column: ArrowArray = batch.column("headers")
     try:
+        # Fields may be called nullable by the caller although no null is in them.
         if column.type != HEADERS:
             column = column.cast(_nullable_headers(column.type))
         if column.null_count:
             import pyarrow.compute as pc  # loads slowly, and `status` reads no records
 
+            # A null list means no headers.
             column = pc.if_else(column.is_valid(), column, pa.scalar([], column.type))
+        # `flatten` respects a slice, which `values` does not.
         pairs = column.flatten()
         if pairs.null_count:
             raise RecordRefused(
@@ -232,9 +241,11 @@ def _headers_column(batch: pa.RecordBatch) -> ArrowArray:
         header_names, header_values = pairs.flatten()
         if header_names.null_count:
             raise RecordRefused("the column 'headers' holds a header without a name; names are UTF-8 text")
+        # The full validation checks UTF-8, which Arrow does not enforce when an array is made.
         header_names.validate(full=True)
     except pa.ArrowInvalid as error:
         raise RecordRefused(f"the column 'headers' cannot be stored: {error}") from error
+    # Offsets that start at 0: those of a slice would point beyond the flattened entries.
     offsets = np.concatenate(([0], np.cumsum(list_lengths(column)))).astype(np.int32)
     entries = pa.StructArray.from_arrays([header_names, header_values], fields=list(HEADERS.value_type))
     return list_array(offsets, entries, HEADERS)
@@ -269,11 +280,13 @@ def _timestamp_column(batch: pa.RecordBatch) -> ArrowArray:
             f"the column 'event_timestamp' is of type {column.type}; it must be a timestamp with a time zone"
         )
     try:
+        # A safe cast: it raises instead of cutting off nanoseconds or overflowing.
         column = column.cast(TIMESTAMP)
     except pa.ArrowInvalid as error:
         raise RecordRefused(f"the column 'event_timestamp' does not fit microseconds: {error}") from error
     micros = column.cast(pa.int64()).drop_null().to_numpy()
     if len(micros):
+        # The smallest and the largest are enough for the range.
         _validate_timestamp(int(micros.min()))
         _validate_timestamp(int(micros.max()))
     return column

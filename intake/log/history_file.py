@@ -451,7 +451,7 @@ def _table(
 
 
 def _unreadable(ref: HistoryRef, why: str, error: Exception) -> ArchiverError:
-    # A store that cannot be reached is no damage: such an error is raised as it is.
+    # A lack of memory, of open files or of a connection is no damage of the file.
     return passing(error, f"history file {history_key(ref.start, ref.end)}") or damaged(ref, why)
 
 

@@ -46,6 +46,7 @@ class RecordsDigest:
     """Incremental; update it with the records of one topic partition in offset order."""
 
     def __init__(self) -> None:
+        # One hash per column, so that the digest does not depend on the division into batches.
         self._parts = {part: hashlib.sha256() for part in _PARTS}
 
     def update(self, records: pa.RecordBatch) -> None:
@@ -69,6 +70,7 @@ class RecordsDigest:
 
     def digest(self) -> bytes:
         """The 32 bytes for the records so far; more may be added afterwards."""
+        # The version in front, so that a later format cannot give the same digest by accident.
         whole = hashlib.sha256(b"archiver.records.1")
         for part in _PARTS:
             whole.update(self._parts[part].digest())
@@ -88,6 +90,7 @@ class RecordsDigest:
 
 
 def _bytes(numbers: npt.NDArray[Any], dtype: str) -> memoryview:
+    # The byte order is part of the format; on most machines this makes no copy.
     return np.ascontiguousarray(numbers, dtype=dtype).data
 
 
@@ -103,6 +106,7 @@ def _content(column: ArrowArray) -> memoryview:
     if column.null_count:
         offsets, _ = binary_layout(column)
         if int(offsets[-1]) - int(offsets[0]) != int(binary_lengths(column).sum()):
-            column = pc.drop_null(column)  # bytes stand behind a null
+            # Bytes stand behind a null, and they are not part of the records.
+            column = pc.drop_null(column)
     offsets, data = binary_layout(column)
     return data[int(offsets[0]) : int(offsets[-1])].data

@@ -58,6 +58,7 @@ class IntakeReader:
         Raises `Corrupted` that names the file if it is missing, shorter, longer or altered; `Halt` if a newer
         version wrote it.
         """
+        # In file order, so that each row group is read and decoded once.
         ordered = sorted(segments, key=lambda segment: (segment.row_group, segment.first_row))
         groups = {
             row_group: list(members)
@@ -74,6 +75,7 @@ class IntakeReader:
         if not numbers:
             return
         try:
+            # The reader may have listed this file before the vacuum deleted it.
             source = self._objects.open_input(file.key)
         except NotFound as error:
             raise Corrupted(
@@ -83,6 +85,7 @@ class IntakeReader:
             ) from error
         with source:
             metadata = _checked_footer(file, source)
+            # The verified metadata is passed in, so the footer is not read a second time, perhaps altered.
             parquet = pq.ParquetFile(
                 source, metadata=metadata, page_checksum_verification=True, pre_buffer=False
             )
@@ -119,6 +122,7 @@ def _checked_footer(file: FileRef, source: pa.NativeFile) -> pq.FileMetaData:
         size = source.size()
         if size != file.size:
             raise _corrupted(file, f"it has {size} bytes, the log says {file.size}")
+        # The log has only a digest of the footer; the pages have checksums of their own.
         tail = _read_at(source, max(0, size - _FOOTER_GUESS_BYTES), size)
         length = footer_length(tail[-FOOTER_TAIL_BYTES:])
         if length is None or length > size:
@@ -128,10 +132,12 @@ def _checked_footer(file: FileRef, source: pa.NativeFile) -> pq.FileMetaData:
             raise _corrupted(file, "its footer is not the one that was written")
         if _read_at(source, 0, len(_MAGIC)) != _MAGIC:
             raise _corrupted(file, "it does not begin as a Parquet file")
+        # Parsed only after its digest was compared.
         metadata = pq.read_metadata(pa.BufferReader(footer_only(footer)))
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(file, str(error), error) from error
     found = (metadata.metadata or {}).get(FORMAT_KEY.encode(), b"").decode("utf-8", "replace")
+    # A newer format may give the same columns another meaning.
     if found != FORMAT:
         raise Halt(
             f"intake file {file.key} has the format {found!r}, this version knows {FORMAT!r}; upgrade "
@@ -160,9 +166,11 @@ def _row_group(
             f"{row_group}",
         )
     try:
+        # Page headers have no checksum, and the decoder allocates what they say.
         pages = check_pages(source, parquet.metadata, row_group, READ_COLUMNS)
         _check_values(source, parquet.metadata, row_group, pages)
         table = parquet.read_row_group(row_group, columns=list(READ_COLUMNS), use_threads=False)
+        # An altered page header may decode to fewer rows without an error.
         if table.num_rows != parquet.metadata.row_group(row_group).num_rows:
             raise _corrupted(
                 file,
@@ -170,7 +178,9 @@ def _row_group(
             )
         table = table.select(list(READ_COLUMNS)).cast(READ_SCHEMA)
         rows = concat_batches(table.to_batches())
+        # Offsets inside the arrays come from the file and must stay inside their buffers.
         rows.validate(full=True)
+    # The file is of this system, so an impossible header is damage and no wrong input.
     except InvalidInput as error:
         raise _corrupted(file, str(error)) from error
     except (OSError, pa.ArrowException, ValueError) as error:
@@ -188,8 +198,10 @@ def _check_values(
         if not pages[path].plain:
             raise InvalidInput(f"row group {row_group}, column {path}: the writer never uses this encoding")
     names = pages.get(_NAMES_PATH)
+    # An upper bound that nearly every file is below.
     if names is None or names.dictionary_bytes * names.indexed_values <= _NAMES_BYTES:
         return
+    # Read as references, so that the names are not copied while they are counted.
     by_reference = pq.ParquetFile(source, metadata=metadata, read_dictionary=[_NAMES_PATH], pre_buffer=False)
     column: Any = by_reference.read_row_group(row_group, columns=[_NAMES_PATH], use_threads=False).column(
         "headers"
@@ -206,6 +218,7 @@ def _check_values(
 
 
 def _unreadable(file: FileRef, why: str, error: Exception) -> ArchiverError:
+    # A lack of memory, of open files or of a connection is no damage of the file.
     return passing(error, f"intake file {file.key}") or _corrupted(file, why)
 
 
