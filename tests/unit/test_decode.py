@@ -1,4 +1,4 @@
-"""Messages for people: whatever a record holds, something is said and nothing raised."""
+"""Messages as text for people: for any record the decoder shows something and raises nothing."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_what_does_not_decode_is_said(schema: Source) -> None:
 
 
 def test_the_envelope_is_taken_off_or_said_to_be_wrong() -> None:
-    """By the same rule as archiving: the id must be one of the subject's, the indexes must name the topic's
-    message."""
+    """The rule is that of archiving: the id must be one of the subject's, and the indexes must name the
+    topic's message."""
     one = decoder(value=replace(SCHEMA, envelope=Envelope(((7, (0,)), (9, (1,))))))
     data = order(7, "bob")
     plain = one.decode(None, data)["value"]

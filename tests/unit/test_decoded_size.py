@@ -1,5 +1,5 @@
-"""The values of a payload are counted before it is decoded: never too few, and beyond the bound the bytes are
-all that is kept."""
+"""The values of a payload are counted before it is decoded, never too few. Beyond the bound only the bytes
+are kept."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def engine_of(source: Source) -> ProtobufEngine:
 
 
 def places(array: Any) -> int:
-    """Places in an array and the arrays inside it."""
+    """The number of slots in an array and in its nested arrays."""
     if pa.types.is_struct(array.type):
         return len(array) + sum(places(child) for child in array.flatten())
     if pa.types.is_list(array.type):
@@ -52,8 +52,8 @@ def places(array: Any) -> int:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_no_record_has_more_places_than_were_counted(seed: int) -> None:
-    """Over every shape of schema; the cheap number is never below the exact one, which is never below what
-    the columns have."""
+    """This holds for every shape of schema. The cheap count is never below the exact one, which is never
+    below the slots of the columns."""
     rng = random.Random(seed)
     made = random_schema(rng)
     engine = engine_of(made.source)
@@ -100,7 +100,7 @@ def test_a_record_beyond_the_bound_keeps_its_bytes_and_disturbs_no_other(
 
 
 def test_ordinary_records_are_not_walked_and_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the bound costs a batch of ordinary records: a comparison, and for 8 MiB a count of some bytes."""
+    """The bound costs a batch of ordinary records one comparison, and for 8 MiB a count of some bytes."""
     monkeypatch.setattr(decoded_size, "_walk", pytest.fail)
     codec = RecordCodec(schema_for(ORDER))
     values = values_of([order(row, "x" * 100, 3) for row in range(60_000)])
@@ -156,9 +156,9 @@ NESTED: Callable[[int], bytes] = lambda count: packed(9, packed(9, packed(9, pac
         (b"\x08\x01" * 5000, 5000),
         (b"\xa2\x06\x00" * 5000, 5000),  # unknown field 100
         (b"\xa3\x06\xa4\x06" * 5000, 5000),  # an unknown group
-        (b"\xca\x00\x00" * 5000, 10_000),  # a list element whose tag is not in the short spelling
+        (b"\xca\x00\x00" * 5000, 10_000),  # a list element whose tag has a longer encoding than necessary
         (NESTED(5000), 5000),  # below the recursion depth, where a column has bytes
-        (b"\x4a\x00" * 5000 + b"\xff", 10_000),  # the parser makes them before it refuses the end
+        (b"\x4a\x00" * 5000 + b"\xff", 10_000),  # the parser makes the elements before it refuses the end
         (packed(9, b"\x4a\x00" * 5000) + b"\x4a\x7f", 10_000),
     ],
 )
@@ -200,7 +200,7 @@ def test_consume_shows_the_reason_instead_of_the_message() -> None:
 
 
 def test_what_an_any_holds_is_shown_up_to_a_size() -> None:
-    """Its type is the record's own choice, so nothing tells what it becomes."""
+    """The record itself names the type, so the schema does not bound the decoded size."""
     file = descriptor_pb2.FileDescriptorProto(
         name="a.proto", package="a", syntax="proto3", dependency=["google/protobuf/any.proto"]
     )

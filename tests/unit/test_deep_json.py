@@ -1,4 +1,4 @@
-"""JSON that others may write (properties, footers, objects) and that is nested too deeply to be parsed."""
+"""JSON from outside (properties, footers, objects) that is nested too deeply for the parser."""
 
 from __future__ import annotations
 

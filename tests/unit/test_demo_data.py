@@ -1,4 +1,4 @@
-"""Is the demo's data what the source says, and is its folder safe?"""
+"""Does the demo's data match its source, and does the demo refuse a folder that it did not create?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the limit of open files is raised, and divided."""
+"""How the limit of open files is raised and divided."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RAISED = (
 
 
 def raised(soft: int, hard: int) -> list[int]:
-    """What it says and what holds then, in a process of its own."""
+    """The log line and the limit afterwards, in a separate process."""
     program = f"ulimit -Sn {soft} && ulimit -Hn {hard} && exec {sys.executable} -c '{RAISED}'"
     done = subprocess.run(["sh", "-c", program], check=True, capture_output=True, text=True)
     return [int(one) for one in done.stdout.split()]

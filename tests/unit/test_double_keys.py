@@ -1,4 +1,4 @@
-"""Entries of a map that repeat an earlier key of it are found, in small maps and in large ones."""
+"""Map entries that repeat an earlier key are found, in small maps and in large ones."""
 
 from __future__ import annotations
 

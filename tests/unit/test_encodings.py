@@ -1,4 +1,4 @@
-"""Encodings are chosen for the values, and never concern what is read back."""
+"""Encodings are chosen for the values, and never change what a reader gets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DELTA, PREFIX, LENGTHS = "DELTA_BINARY_PACKED", "DELTA_BYTE_ARRAY", "DELTA_LENGT
 
 
 def numbered(field: pa.Field[Any], first: int = 1) -> pa.Field[Any]:
-    """The field, and what is inside of it, with field ids."""
+    """The field and its children, with field ids."""
     kind: Any = field.type
     if pa.types.is_struct(kind):
         kind = pa.struct([numbered(one, first * 10 + place) for place, one in enumerate(kind)])
@@ -63,7 +63,7 @@ def encoding_of(column: Any, name: str = "it") -> dict[str, str]:
         (
             [f"name-{number:09}" for number in RANDOM.integers(0, 1500, ROWS)],
             DICTIONARY,
-        ),  # a sample sees most of them once
+        ),  # a sample has most of them once
         ([f"name-{number:09}" for number in RANDOM.integers(0, 1500, ROWS // 4).tolist() * 4], DICTIONARY),
         (
             [f"name-{number:0999}" for number in RANDOM.integers(0, 1500, ROWS)],
@@ -75,7 +75,7 @@ def encoding_of(column: Any, name: str = "it") -> dict[str, str]:
                 for number, chance in enumerate(RANDOM.integers(0, 300, ROWS).tolist())
             ],
             DICTIONARY,
-        ),  # some at a time
+        ),  # only some values are frequent at a time
         ([f"order-{number:09}" for number in range(ROWS)], PREFIX),
         ([f"{number:016x}" for number in RANDOM.integers(0, 1 << 60, ROWS)], "PLAIN"),
         ([f"abcd{number:016x}" for number in RANDOM.integers(0, 1 << 60, ROWS)], PREFIX),
@@ -141,7 +141,7 @@ def test_batches_that_are_all_short_are_not_looked_at() -> None:
 
 
 def test_the_last_batch_counts_too() -> None:
-    """The first rows of a stream may be unlike the rest."""
+    """The first rows of a stream may differ from the rest."""
     names = ["same"] * ROWS_MIN + [f"order-{number:09}" for number in range(ROWS_MIN)]
     batches = batches_of(names, pieces=2)
     assert chosen(leaves(batches[0].schema), batches[:1]).dictionary == ["it"]

@@ -1,5 +1,5 @@
-"""The edge of the intake: its verdict is the codec's, records are divided by it, and the schema behind it is
-as fresh as it says."""
+"""Validation at intake: its verdict is the codec's, records are split by it, and its schema is as fresh as it
+states."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def binary(values: list[bytes | None]) -> Any:
 
 
 def errors_of(codec: RecordCodec, values: list[bytes | None]) -> dict[int, str]:
-    """What the codec says of values."""
+    """The errors of the codec, by row."""
     _, column = codec.encode_columns(binary([None] * len(values)), binary(values))
     errors = column.field("__err__").to_pylist()
     return {row: why for row, why in enumerate(errors) if why is not None and values[row] is not None}
@@ -53,7 +53,7 @@ def errors_of(codec: RecordCodec, values: list[bytes | None]) -> dict[int, str]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_verdict_is_that_of_the_codec(seed: int) -> None:
-    """Of whole batches and of single records, with envelopes and without."""
+    """This holds for whole batches and single records, with envelopes and without."""
     rng = random.Random(seed)
     made = random_schema(rng)
     ids = ((3, (0,)), (7, (1, 0)), (8, ()))
@@ -119,7 +119,7 @@ def test_an_envelope_is_read_as_it_was_written(number: int) -> None:
 
 
 class Registry:
-    """What is fetched, as a test says."""
+    """A registry whose responses the test sets."""
 
     def __init__(self, *ids: int) -> None:
         self.source = (
@@ -166,7 +166,7 @@ def edge(
 
 
 def rows(schemas: EdgeSchemas, *values: bytes | None, wait_s: float = WAIT_S) -> list[int]:
-    """The rows of `orders` that are found wrong."""
+    """The rows of `orders` that validation refuses."""
     judged = schemas.judge("orders", binary([None] * len(values)), binary(list(values)), wait_s)
     assert judged is not None
     return sorted(judged.findings)
@@ -194,7 +194,7 @@ def test_without_a_schema_nobody_can_tell_and_nothing_gets_in(opened: list[EdgeS
 
 
 def eventually(schemas: EdgeSchemas, *values: bytes | None, wait_s: float = WAIT_S) -> list[int]:
-    """Ask until it can be told."""
+    """Ask again until the validation has a verdict."""
     for _ in range(100):
         try:
             return rows(schemas, *values, wait_s=wait_s)
@@ -224,7 +224,7 @@ def test_an_id_that_is_new_is_asked_about_before_its_record_is_refused(opened: l
     assert rows(schemas, never) == [0]
     assert registry.calls == calls + 1
     assert rows(schemas, never, never) == [0, 1]
-    assert registry.calls == calls + 2  # it came after that answer
+    assert registry.calls == calls + 2  # it came after that response
 
 
 @pytest.mark.parametrize("wait_s", [0.0, WAIT_S])
@@ -257,7 +257,7 @@ def test_an_old_answer_does_not_count_for_who_comes_again(
     assert eventually(schemas, newer, wait_s=0.0) == []
     assert eventually(schemas, envelope_of(7, (0,)) + order(1), wait_s=0.0) == [
         0
-    ]  # told in the end, however late it comes each time
+    ]  # refused in the end, although each response comes too late
 
 
 def test_a_flood_of_ids_asks_no_more_often_than_one(
@@ -299,7 +299,7 @@ def test_an_unknown_id_is_no_error_while_the_registry_is_down(opened: list[EdgeS
     registry.error = RetryLater("the registry is down")
     with pytest.raises(RetryLater, match="may be new: the registry is down"):
         rows(schemas, envelope_of(6, (0,)) + order(1))
-    registry.error, registry.complete = None, False  # the last known one, as the fetcher gives it
+    registry.error, registry.complete = None, False  # the last known schema, as the fetcher returns it
     with pytest.raises(RetryLater, match="may be new"):
         rows(schemas, envelope_of(6, (0,)) + order(1))
     assert rows(schemas, envelope_of(5, (0,)) + order(1), BAD) == [1]
@@ -417,7 +417,7 @@ def test_closing_ends_who_waits(opened: list[EdgeSchemas]) -> None:
     schemas = EdgeSchemas(registry, 600.0, SystemClock())
     schemas.adopt({"orders": {"value": SideRules("reject")}})
     schemas.close()
-    schemas.begin()  # nothing begins any more
+    schemas.begin()  # nothing starts after `close`
     with pytest.raises(RetryLater):
         rows(schemas, BAD)
 
@@ -427,7 +427,7 @@ LINE = b"\x1a\x00"
 
 @pytest.mark.parametrize("rows", [1, FEW_ROWS + 1])
 def test_a_record_with_too_many_elements_is_refused_and_the_others_are_judged(rows: int) -> None:
-    """A few bytes for each make many list elements, unknown fields or numbers, each of which takes time."""
+    """A few bytes each make many list elements, unknown fields or numbers, and each of them takes time."""
     check = EdgeCheck(ORDER, elements_max=1000)
     floods = [LINE * 1000, b"\xa2\x06\x00" * 1001, b"\x08\x01" * 1001]
     for flood in floods:
@@ -444,7 +444,7 @@ def test_a_record_with_too_many_elements_is_refused_and_the_others_are_judged(ro
 
 
 def test_the_bound_of_the_codec_holds_at_the_edge_too() -> None:
-    """So that no record is taken in as one that decodes and becomes a row that was not decoded."""
+    """Otherwise a record could be accepted as decodable and become a row that was not decoded."""
     large = LINE * 1_100_000
     expected = errors_of(RecordCodec(decide("t", (), None, ORDER).schema), [large])
     check = EdgeCheck(ORDER, elements_max=10_000_000)
@@ -454,7 +454,7 @@ def test_the_bound_of_the_codec_holds_at_the_edge_too() -> None:
 
 
 def test_no_column_is_made_to_judge_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns of a record with a million elements take the interpreter a minute; the verdict reads only what
+    """Columns of a record with a million elements take the interpreter a minute. The verdict reads only what
     can be wrong."""
     monkeypatch.setattr("archiver.schema.protobuf.complete_engine._columns", pytest.fail)
     rng = random.Random(3)

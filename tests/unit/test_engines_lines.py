@@ -1,5 +1,5 @@
-"""The lines with which people read a table elsewhere: they must survive a shell and a query parser, and give
-nothing away."""
+"""The lines that users copy to read a table in another engine. They must survive a shell and a query parser,
+and expose no secret."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SQL = {"type": "sql", "uri": "sqlite:////data/my folder/catalog.db?timeout=60"}
 
 
 def words(lines: list[str]) -> list[str]:
-    """What a shell makes of the lines."""
+    """The words into which a shell splits the lines."""
     assert all(line.endswith(" \\") for line in lines[:-1])
     assert not lines[-1].endswith("\\")
     return shlex.split("\n".join(lines))
@@ -144,7 +144,7 @@ def test_trino_quotes_every_part() -> None:
 
 
 def test_duckdb_reads_what_it_is_told(tmp_path: Path) -> None:
-    """One file is older than a column; what the folders are called makes no column."""
+    """One file is older than a column. Names of folders become no columns."""
     folder = tmp_path / "it's a folder [1] of 2?*" / "partition=00000" / "year=2026"
     folder.mkdir(parents=True)
     uris = []

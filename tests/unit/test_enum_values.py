@@ -1,5 +1,5 @@
-"""Enum numbers become names and come back, whether an enum counts from 0 on or has holes, and whatever
-numbers it does not know."""
+"""Enum numbers become names and convert back: for enums from 0 on, for enums with holes, and for unknown
+numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NUMBERS: list[list[int | None]] = [
     [None, None],
     [0, 1, 2, 1, 0],
     [0, None, 2],
-    [0, 3, 1],  # the first number behind the last one
+    [0, 3, 1],  # the first number after the last one
     [-1, 0],
     [2**31 - 1, -(2**31), None, 1],
 ]

@@ -1,6 +1,5 @@
-"""Publishing control events: what the position promises, and what is repeated after a failure. On a topic in
-memory that fails at chosen places; tests/integration/test_control_topic.py has the real one.
-"""
+"""Publishing control events: what the position guarantees, and what is repeated after a failure. The topic is
+in memory and fails at chosen places; tests/integration/test_control_topic.py has a real one."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ def test_events_are_those_of_entries_that_count() -> None:
     late.id = b"z" * 16
     at.control.append(
         at.control.tail(), late.SerializeToString()
-    )  # of the deposed leader, behind the newer EPOCH
+    )  # from the deposed leader, after the newer EPOCH
     fold, counted = LedgerFold(), set[int]()
     for entry in entries_from(at.control, 0):
         before = fold.applied
@@ -101,7 +100,7 @@ def test_a_position_that_somebody_else_moved_is_read_again_first() -> None:
     one, other = at.positions(seed=1), at.positions(seed=2)
     assert one.newest() is other.newest() is None
     other.move(Position("t", b"", Mark(7, b"", 1)))
-    for _ in range(2):  # a place that is taken, then one that is trimmed
+    for _ in range(2):  # first an index that is taken, then one that is trimmed
         with pytest.raises(RetryLater, match="another process"):
             one.move(Position("t", b"", Mark(3, b"", 1)))
         for number in range(8, 12):
@@ -139,7 +138,7 @@ def test_everything_is_published_once_in_order_and_then_what_comes() -> None:
     assert ids(topic) == wanted(at)
     entries = at.published.tail()
     assert publisher.run() == 0
-    assert at.published.tail() == entries  # a quiet night adds no entry
+    assert at.published.tail() == entries  # a run without events adds no entry
     publisher.close()
     assert topic.open == 0
 
@@ -216,7 +215,7 @@ def test_an_event_that_is_refused_is_never_passed_over_and_nothing_before_it_rep
     reader = publisher._reader
     with pytest.raises(Halt, match="too large"):
         publisher.run()
-    assert publisher._reader is reader  # the ledger is not read from its beginning for each try
+    assert publisher._reader is reader  # retries do not read the ledger from its beginning
     published = [event.index for event in events_of(at.control)][len(topic.records) - 1]
     publisher.update_state("too large")
     assert (publisher.state.lag, publisher.state.trouble) == (at.control.tail() - published - 1, "too large")
@@ -235,7 +234,7 @@ def test_a_request_to_stop_ends_it_behind_what_was_acknowledged() -> None:
         stopped[0] = len(topic.sends) == 2
 
     topic.after = stop
-    assert publisher.run() == 4  # START_COMMIT, and what was written for three tables
+    assert publisher.run() == 4  # START_COMMIT, and DATA_WRITTEN for three tables
     at.publisher(topic.connect, seed=9).run()
     assert ids(topic) == wanted(at)
 
@@ -247,7 +246,7 @@ def test_only_who_holds_the_lease_publishes_and_two_that_both_do_disorder_nothin
         ledger.round(1, 2)
     one = at.publisher(topic.connect, MemoryLease("one", place), seed=1)
     two = at.publisher(topic.connect, MemoryLease("two", place), seed=2)
-    zombie = at.publisher(topic.connect, seed=3)  # believes in a lease of its own
+    zombie = at.publisher(topic.connect, seed=3)  # holds a lease of its own
     interleaved = [False]
 
     def meanwhile(_: Sequence[TopicRecord]) -> None:
@@ -289,7 +288,7 @@ def test_latest_begins_where_the_ledger_ends_at_the_first_start_also_while_the_b
     assert publisher.state.lag == 5
     with pytest.raises(RetryLater, match="away"):
         publisher.run()
-    assert topic.open == 1  # asked over the same connection
+    assert topic.open == 1  # the same connection is used again
     topic.away = False
     again = at.publisher(topic.connect, seed=4, from_="latest")
     assert again.run() == 5
@@ -412,7 +411,7 @@ def test_it_goes_on_in_a_ledger_that_was_trimmed_up_to_the_position(reached: int
 def test_nothing_is_left_out_where_others_trimmed_just_up_to_the_position(
     reached: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The entry by which the position is known is gone, and the oldest checkpoint is one entry further on."""
+    """The entry that identifies the position is gone, and the oldest checkpoint is one entry later."""
     at, topic = rig(), MemoryTopic()
     ledger = LedgerWriter(at.control)
     for _ in range(4):

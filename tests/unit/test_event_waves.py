@@ -1,4 +1,4 @@
-"""What goes to the control topic together, and what an event looks like there."""
+"""Which events go to the control topic together, and what a published event contains."""
 
 from __future__ import annotations
 

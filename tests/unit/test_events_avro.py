@@ -167,7 +167,7 @@ def test_a_schema_that_unfolds_without_end_costs_little() -> None:
 
 
 def test_names_do_not_hide_how_deep_a_schema_nests() -> None:
-    """Each definition is shallow by itself and refers to the one before it; a reader goes down all of
+    """Each definition is shallow by itself and refers to the one before it. A reader descends through all of
     them."""
     fields = [{"name": "r0", "type": {"type": "record", "name": "x0", "fields": []}}]
     for level in range(1, 600):

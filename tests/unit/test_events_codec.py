@@ -1,5 +1,4 @@
-"""Do control events survive their bytes, and do damaged bytes and wrong values raise the right error and
-nothing else?"""
+"""Do control events survive encoding, and do damaged bytes and wrong values raise the right error only?"""
 
 from __future__ import annotations
 

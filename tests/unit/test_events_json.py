@@ -1,4 +1,4 @@
-"""Do events survive their JSON form, and is wrong JSON named?"""
+"""Do events survive their JSON form, and does an error name the wrong JSON?"""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_an_event_survives_the_older_vocabulary(case: tuple[Event, tuple[Partiti
 
 
 def _older(event: Event) -> Event:
-    """What of an event the older vocabulary can say."""
+    """The parts of an event that the older vocabulary can express."""
 
     def rounded(time_us: int | None) -> int | None:
         return None if time_us is None else time_us // 1000 * 1000

@@ -1,4 +1,4 @@
-"""Are partition types, values and names turned into Avro as Iceberg does it?"""
+"""Does Avro encode partition types, values and names as Iceberg does?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the schema text written as Java writes it where the golden samples do not look?"""
+"""Does the schema text equal Java's, also for what the golden samples do not cover?"""
 
 from __future__ import annotations
 

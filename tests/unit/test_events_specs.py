@@ -1,4 +1,4 @@
-"""Are the types of partition fields those that Iceberg's transforms give?"""
+"""Do partition fields have the types that Iceberg's transforms give?"""
 
 from __future__ import annotations
 

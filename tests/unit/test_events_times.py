@@ -1,4 +1,4 @@
-"""Is every time that 64 bits can hold written as Java writes it, and read back?"""
+"""Is every 64-bit time written as Java writes it, and read back?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rule C1: how far a table is complete, from the table alone."""
+"""Rule C1: how far a table is complete, derived from the table alone."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_c1_retentions_start_is_a_floor() -> None:
 
 
 def test_c1_our_expired_snapshot_is_an_ancestor_if_the_oldest_retained_one_names_it() -> None:
-    """Somebody removed rows and had all other snapshots expired: the bounds cannot agree, and need not."""
+    """Another program removed rows and expired all other snapshots. The bounds do not agree, and need not."""
     removal = snapshot(4, 3, 4, "delete")
     found = known(judge(view([removal], 4, OURS), 2, never))
     assert (found.watermarks, found.external, found.by_bounds) == ((10, 20), (removal,), False)
@@ -127,7 +127,7 @@ def test_c1_our_expired_snapshot_is_an_ancestor_if_the_oldest_retained_one_names
 
 
 def test_c1_a_rollback_is_seen_although_our_snapshot_is_still_listed() -> None:
-    """The newest own snapshot in the metadata's list is not believed (flaw 2 of the protocol)."""
+    """The newest own snapshot in the metadata's list is not trusted (flaw 2 of the protocol)."""
     assert "rolled back" in doubt(judge(view(CHAIN, 2, OURS), 2, never))
 
 
@@ -216,7 +216,7 @@ def test_c1_c2_mixed_files_need_as_many_rows_as_the_watermarks_mean_without_gaps
 
 
 def test_c1_bounds_may_end_below_retentions_start() -> None:
-    """All of partition 0 is retired; its files are gone on purpose (flaw 13)."""
+    """All of partition 0 is retired: retention removed its files (flaw 13)."""
     assert known(judge(view(CUT, 9, OURS), 2, lambda: [live(1, 0, 19)], starts={0: 10})).watermarks == (
         10,
         20,

@@ -1,5 +1,5 @@
-"""Table and ledger tell one story, or the topic waits for people: DATA_WRITTEN precedes every swap,
-COMMIT_TO_TABLE follows it."""
+"""Table and ledger agree, or the topic is held: DATA_WRITTEN precedes every swap, and COMMIT_TO_TABLE follows
+it."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def test_the_same_watermarks_agree() -> None:
 
 
 def test_c2_offsets_with_only_gaps_between_them_agree() -> None:
-    """The table lost its evidence; its last record is at 7, and the watermark had passed the aborted ones
-    behind it."""
+    """The table lost its evidence. Its last record is at 7, and the watermark was already after the aborted
+    offsets 8 and 9."""
 
     def gaps(partition: int, start: int, end: int) -> list[tuple[int, int]]:
         return [(start, end)] if partition == 0 and start >= 8 else []
@@ -83,7 +83,7 @@ def test_c2_offsets_with_only_gaps_between_them_agree() -> None:
 
 
 def test_pending_files_bring_the_table_on() -> None:
-    """A lost reply, or a part of COMMIT_TO_TABLE that was never written."""
+    """The response was lost, or a part of COMMIT_TO_TABLE was never written."""
     assert why(ledger({0: 5, 1: 20}, file(0, 5, 8), file(0, 8, 10))) == ""
     assert why(ledger({}, file(0, 0, 10), file(1, 0, 25))) == ""
     assert why(ledger({0: 5, 1: 20}, file(0, 3, 10))) == "", "about to be told of: its path is in the table"
@@ -122,7 +122,7 @@ def test_a_lower_watermark_is_a_rollback_or_an_old_catalog() -> None:
 
 
 def test_rows_without_any_commit_of_ours_are_not_skipped_in_silence() -> None:
-    """Somebody's rows before our first commit would else be taken for archived offsets."""
+    """Otherwise rows of other programs before our first commit would count as archived offsets."""
     found = contradiction(view(), Known((900, 0), None, by_bounds=True), ledger({}), ())
     assert found is not None
     assert "no commit of the archiver" in found

@@ -1,5 +1,5 @@
-"""Names that others chose: none becomes a path out of its folder, a statement, a second line of the log, or
-an order to a terminal."""
+"""Names from outside: none becomes a path out of its folder, a statement, a second log line, or a terminal
+sequence."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ NAMING: dict[str, Callable[[str], object]] = {
     "probe_of_a_catalog": paths.catalog_probe_prefix,
 }
 LONG_IS_FINE = {"table_of_a_catalog", "message"}
-"""What takes them from the configuration has looked at their length."""
+"""The configuration limits their length before they are used here."""
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_any_column_and_any_text_stay_what_they_are_in_a_query(name: str, text: 
 
 
 class Terminal(io.StringIO):
-    """What believes to be one."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -134,7 +134,7 @@ def test_an_event_is_one_line_whatever_its_texts_are(kind: str, terminal: bool) 
         setup_logging(stream=out)
         root.handlers[:] = [
             handler for handler in root.handlers if handler not in before
-        ]  # a report of pytest's takes no such text
+        ]  # pytest's report cannot contain such text
         logging.getLogger("archiver.x").warning(
             "topic %s is gone", f"x\n2026-01-01 error forged {text}", extra={"topic": f"{text}\r\nforged"}
         )

@@ -1,4 +1,4 @@
-"""What is said of one record follows from what was seen of it, and of nothing else."""
+"""What is said of one record follows only from the facts read about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads are shared fairly between topics: a topic whose work does not end keeps no other topic waiting."""
+"""Threads are shared fairly between topics: a topic whose work does not end delays no other topic."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_topic_whose_work_does_not_end_keeps_no_other_waiting(gate: threading.
 
 
 def test_topics_take_turns(gate: threading.Event) -> None:
-    """A topic that comes later is not behind all the work of one that came before."""
+    """A later topic does not wait for all the work of an earlier one."""
     threads = FairThreads(2, 1, "test")
     held = [threads.submit(topic, partial(gate.wait, WAIT_S)) for topic in ("a", "b")]
     order: list[str] = []

@@ -1,4 +1,4 @@
-"""Fingerprints of rows: equal for equal values in any file's spelling, different for every difference."""
+"""Fingerprints of rows: equal for equal values in any file encoding, different for every difference."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_columns_are_found_by_their_id_and_else_by_their_name() -> None:
 
 
 def test_a_column_without_an_id_does_not_count_where_another_has_one() -> None:
-    """Engines read the second column as `k`, so the honest first one must not hide it."""
+    """Engines read the second column as `k`, so the correct first one must not hide it."""
     honest, forged = pa.array([b"x"]), pa.array([b"forged"])
     decoyed = pa.RecordBatch.from_arrays(
         [honest, forged],
@@ -273,7 +273,7 @@ ROWS = st.fixed_dictionaries(
 def test_rows_have_one_fingerprint_if_and_only_if_they_are_equal(
     rows: list[dict[str, Any]], data: st.DataObject
 ) -> None:
-    """In any cut of the batch, too."""
+    """This also holds for any slices of the batch."""
     whole = batch(*rows)
     found = fingerprints(COLUMNS, whole)
     for one, first in zip(rows, found, strict=True):

@@ -96,7 +96,7 @@ def test_a_sender_that_waits_makes_the_flush_due_and_gets_its_room() -> None:
     put(queue, 50, name=1)
     sender = threading.Thread(target=put, args=(queue, 50, 30, 2))
     sender.start()
-    taken = queue.take()  # neither age nor size asks for it
+    taken = queue.take()  # neither age nor size makes it due
     assert names(list(taken)) == [1]
     queue.done(taken)
     sender.join(10)

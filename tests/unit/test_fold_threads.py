@@ -1,4 +1,4 @@
-"""One thread applies entries, another reads: nobody ever sees uncommitted records as stable."""
+"""One thread applies entries, another reads: no reader ever sees uncommitted records as stable."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_stable_offset_is_never_beyond_an_open_transaction() -> None:
                 told.append(backlog.stable_offset(tp))
                 backlog.blocking(tp)
                 backlog.summary(tp, 0)
-            except Exception as error:  # noqa: BLE001 - whatever it is, a reader must not meet it
+            except Exception as error:  # noqa: BLE001 - the test reports every failure of the reader
                 errors.append(repr(error))
 
     reader = threading.Thread(target=read)
@@ -56,7 +56,7 @@ def test_the_stable_offset_is_never_beyond_an_open_transaction() -> None:
             told.clear()
             for producer in producers:
                 producer.send(Run(tp[0], 0))
-            seen = list(told)  # every transaction is still open
+            seen = list(told)  # all transactions are still open here
             answers += len(seen)
             assert all(stable <= base for stable in seen)
             for number, producer in enumerate(producers):

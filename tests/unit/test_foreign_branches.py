@@ -1,5 +1,5 @@
-"""A snapshot that somebody made on a rolled-back table, which was rolled forward again later, still needs the
-intake of what it lacks."""
+"""An external snapshot on a rolled-back table still needs the intake of the records it lacks, also after a
+roll forward."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ def table(current: int, *snapshots: SnapshotView) -> TableView:
 
 
 def test_a_branch_is_told_by_its_root_as_long_as_that_is_retained() -> None:
-    """Ours, ours, somebody's on the first after a rollback; then the second is the current one again."""
+    """Two snapshots of ours, then an external one on the first after a rollback. Then the second is current
+    again."""
     whole = table(
         2, snapshot(1, None), snapshot(2, 1), snapshot(3, 1, ours=False), snapshot(4, 3, ours=False)
     )
     assert ids(whole) == []
-    for parent in (None, 1):  # some catalogs leave the number of the expired parent
+    for parent in (None, 1):  # some catalogs keep the number of the expired parent
         expired = replace(
             whole, snapshots=(snapshot(2, None), snapshot(3, parent, ours=False), snapshot(4, 3, ours=False))
         )
@@ -50,7 +51,7 @@ def test_the_lineage_itself_is_no_branch() -> None:
 
 
 def test_behind_the_cut_a_branch_looks_like_an_ancestor_and_only_changes_of_rows_are_taken_for_one() -> None:
-    """Ours before it and the one after it are expired: nothing says what it was made on."""
+    """The older snapshot of ours and the next one are expired. Nothing states the parent of the external one."""
     for operation, kept in (("replace", False), ("append", False), ("delete", True), ("overwrite", True)):
         foreign = replace(snapshot(3, 1, ours=False), operation=operation)
         view = table(5, foreign, snapshot(4, 2), snapshot(5, 4))
@@ -79,8 +80,8 @@ def file(partition: tuple[int | None, int | None], offset_max: int | None) -> Li
 
 
 def test_files_tell_how_far_a_snapshot_reaches_at_least() -> None:
-    """One that mixes partitions, is of somebody else, or of a partition that the topic does not have tells
-    nothing."""
+    """A file gives no bound if it mixes partitions, is external, or is of a partition that the topic does not
+    have."""
     files = [
         file((0, 0), 3),
         file((0, 0), 1),

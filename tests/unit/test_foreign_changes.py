@@ -1,5 +1,5 @@
-"""What snapshots of somebody else changed, what is kept of it when they expire, and which of them may expire
-at all."""
+"""What external snapshots changed, what the table keeps of it after their expiry, and which may expire at
+all."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TOPIC = TopicId("a" * 32)
 
 
 def snapshot(number: int, parent: int | None, operation: str = "append", **counts: int) -> SnapshotView:
-    """One of ours, unless it has counts."""
+    """A snapshot of ours, unless it has counts."""
     summary = {name.replace("_", "-"): str(count) for name, count in counts.items()} or {COMMIT_ID: "ours"}
     return SnapshotView(number, parent, number, 0, operation, summary)
 
@@ -45,7 +45,7 @@ def snapshot(number: int, parent: int | None, operation: str = "append", **count
 def table(
     *snapshots: SnapshotView, told: str | None = None, pinned: frozenset[int] = frozenset()
 ) -> TableView:
-    """The last of them is the current one."""
+    """A table whose last snapshot is the current one."""
     properties = {} if told is None else {EXPIRED_CHANGES: told}
     current = snapshots[-1].snapshot_id
     return TableView(
@@ -67,7 +67,7 @@ def table(
 
 
 def chain(*foreign: SnapshotView, length: int = 5) -> tuple[SnapshotView, ...]:
-    """1 to `length`, each made on the one before; `foreign` take the place of ours of the same number."""
+    """Snapshots 1 to `length`, each on the one before. Those in `foreign` replace ours of the same number."""
     known = {one.snapshot_id: one for one in foreign}
     return tuple(known.get(number, snapshot(number, number - 1 or None)) for number in range(1, length + 1))
 
@@ -117,7 +117,7 @@ def test_a_change_that_nobody_can_undo_expires_like_any_other() -> None:
 
 
 def test_a_change_stays_as_long_as_an_older_snapshot_does() -> None:
-    """Whoever rolls back to that has the rows again, and the numbers would be wrong for good."""
+    """A rollback to that snapshot restores the rows, and the numbers would be wrong for good."""
     tagged = table(*chain(DELETED), pinned=frozenset({2}))
     assert gone(tagged) == [1, 4]
     assert gone(table(*chain(DELETED), pinned=frozenset({4}))) == [1, 2, 3], "made on it"
@@ -126,8 +126,8 @@ def test_a_change_stays_as_long_as_an_older_snapshot_does() -> None:
 
 
 def test_a_change_stays_while_a_snapshot_beside_it_is_retained_however_new() -> None:
-    """Rolled back to before it, gone on, rolled forward again: 4 is newer than the deletion and has the
-    rows."""
+    """The table was rolled back to before the deletion, continued, and rolled forward again. Snapshot 4 is
+    newer than the deletion and has the rows."""
     beside = (snapshot(1, None), snapshot(2, 1), DELETED, snapshot(4, 2), snapshot(5, 3), snapshot(6, 5))
     assert gone(table(*beside)) == [1, 2, 5]
     branch = (*beside[:3], snapshot(4, 3), snapshot(5, 3), snapshot(6, 5))
@@ -243,7 +243,7 @@ def test_sums_and_the_highest_place_survive_every_bound(changes: list[Change]) -
     left = list(unretired(changes, {}))
     if not any(
         one.below is not None and not any(one.below) for one in changes
-    ):  # such a one may go later, when it has become the oldest
+    ):  # such a change may be dropped later, when it is the oldest
         assert sums(list(kept.changes)) == sums(left)
     if len(left) == len(changes) <= CHANGES_MAX:
         assert list(kept.changes) == left
@@ -280,10 +280,10 @@ def test_a_place_that_is_not_known_makes_the_sum_unknown() -> None:
         (2, 1),
         (1, 0),
         (0, 0),
-    ],  # five were told or are: four by the property, one by a snapshot
+    ],  # five rows in total: four in the property, one in a snapshot
 )
 def test_a_repair_tells_of_no_more_rows_than_are_still_missing(lacking: int, left: int | None) -> None:
-    """Rows that came back are taken off what was told; what was lost otherwise is not put on it."""
+    """Restored rows are subtracted from the recorded removals. Other losses are not added."""
     told = ExpiredChanges(
         (Change(rows=3, below=(5,), snapshots=(7,)), Change(hidden=1, below=(9,), snapshots=(8,)))
     ).to_json()
@@ -301,7 +301,7 @@ def test_a_repair_tells_of_no_more_rows_than_are_still_missing(lacking: int, lef
 
 
 def test_where_the_ledger_merged_its_past_the_place_is_where_the_table_ends_now() -> None:
-    """Too high does no harm, and retention passes it in the end."""
+    """An offset that is too high does no harm, and retention passes it in the end."""
     mine = ledger()
     mine.past = WatermarkHistory(offsets_max=1)
     for number in (2, 3, 4):
@@ -314,8 +314,8 @@ def test_where_the_ledger_merged_its_past_the_place_is_where_the_table_ends_now(
 
 
 def test_what_lies_closest_together_is_added_up_so_that_retention_passes_the_oldest() -> None:
-    """A day's erasure each for a year, thirty days of retention, a hundred offsets a day: the sums do not run
-    away from the starts."""
+    """Three rows are erased each day for a year. With thirty days of retention and a hundred offsets a day,
+    the sums stay near the starts."""
     told = ExpiredChanges()
     for day in range(365):
         told = told.with_more(
@@ -333,7 +333,11 @@ def test_what_lies_closest_together_is_added_up_so_that_retention_passes_the_old
     [
         ({1: 3, 2: 5, 5: 9}, (), 5),
         ({2: 5, 5: 9}, (), 5),
-        ({1: 3, 4: 7, 5: 9}, (), 7),  # of the commit at 2 it heard at 4, with or without one at 4
+        (
+            {1: 3, 4: 7, 5: 9},
+            (),
+            7,
+        ),  # the ledger recorded the commit at 2 only at 4, with or without one at 4
         ({1: 3, 4: 7, 5: 9}, (1, 2), 7),
         ({4: 7, 5: 9}, (1, 2), 7),
         ({5: 9}, (), 9),
@@ -343,8 +347,8 @@ def test_what_lies_closest_together_is_added_up_so_that_retention_passes_the_old
 def test_a_commit_that_the_ledger_heard_of_late_may_have_come_before_the_removal(
     told: dict[int, int], gone: tuple[int, ...], below: int
 ) -> None:
-    """Found by the publishing rig. Ours are 1, 2, 4 and 5, the removal is 3; `told` are watermarks by when it
-    heard of them."""
+    """The publishing rig found this case. Ours are 1, 2, 4 and 5, the removal is 3. `told` maps sequence
+    numbers to the watermarks that the ledger recorded then."""
     mine, at = ledger(), 0
     for number, offset in told.items():
         mine.past.moves(0, at, offset)

@@ -1,4 +1,4 @@
-"""What bench/freshness.py makes of batches and snapshots."""
+"""The delays that bench/freshness.py computes from batches and snapshots."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Ranges of nothing but gaps in the ledger: they have no key and no object, and the watermark passes them all
-the same."""
+"""Ranges of gaps only, in the ledger: they have no key and no object, and the watermark advances over them
+like over archives."""
 
 from __future__ import annotations
 

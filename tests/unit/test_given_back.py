@@ -1,4 +1,4 @@
-"""Which messages the columns give back is told for each, also where all are compared at once."""
+"""Which messages the columns reproduce is stated for each message, also where all are compared at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from archiver.schema.protobuf.engine import Decoded
 
 @dataclass
 class Echo:
-    """An engine whose columns give back what it is told to, whatever it decoded."""
+    """An engine that encodes to given bytes, independent of the decoded ones."""
 
     gives: list[bytes]
     bad: tuple[int, ...] = ()
@@ -44,7 +44,12 @@ class Echo:
         ([b"one", b"", b"three"], [b"one", b"", b"three"], (), [True, True, True]),
         ([b"one", b"", b"three"], [b"one", b"", b"thref"], (), [True, True, False]),
         ([b"one", b"", b"three"], [b"One", b"", b"three"], (), [False, True, True]),
-        ([b"ab", b"c", b"d"], [b"a", b"bc", b"d"], (), [False, False, True]),  # the same bytes, cut elsewhere
+        (
+            [b"ab", b"c", b"d"],
+            [b"a", b"bc", b"d"],
+            (),
+            [False, False, True],
+        ),  # the same bytes, divided differently
         ([b"ab", b"", b"c"], [b"", b"ab", b"c"], (), [False, False, True]),
         ([b"\x00\x00", b"\x00"], [b"\x00", b"\x00\x00"], (), [False, False]),
         ([b"one", b"two", b"one"], [b"one", b"two", b"one"], (1,), [True, False, True]),

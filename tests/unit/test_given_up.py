@@ -1,4 +1,4 @@
-"""Which archives readers take: none that is about to be deleted, and a killed one where nobody else has its
+"""Which archives readers use: none that is marked for deletion, and a killed one only where no other has its
 records."""
 
 from __future__ import annotations

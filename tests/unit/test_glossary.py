@@ -1,4 +1,5 @@
-"""docs/glossary.md: each term has standard terms, stored names are explained, and no headword is a private word."""
+"""docs/glossary.md: each term has standard terms, stored names are explained, and no headword is a private
+word."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Payloads that could overflow the fast engine's stack pass Protobuf's own parser first: each of them, and no
-others."""
+"""Payloads that could overflow the fast engine's stack, and only these, pass Protobuf's own parser first."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ ORDER = source(order_file(), "Order")
 
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The lengths of what was given to the parser."""
+    """The lengths of the payloads that the parser received."""
     lengths: list[int] = []
     refusal = ProtobufEngine.refusal
 
@@ -33,7 +32,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def sized(length: int) -> bytes:
-    """An order of so many bytes."""
+    """An order of this many bytes."""
     make = message_class(ORDER)
     for text in range(max(0, length - 8), length):
         found = make(customer="x" * text).SerializeToString()

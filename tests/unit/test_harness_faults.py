@@ -1,4 +1,5 @@
-"""Do the outside harness's faults and its memory of earlier lives do what they say? Without a run."""
+"""Do the outside harness's faults and its memory of earlier lives of a worker work as documented? Without a
+run."""
 
 from __future__ import annotations
 
@@ -108,7 +109,7 @@ def test_nothing_is_bad_before_the_beginning(tmp_path: Path) -> None:
     assert 0 <= beginning.elapsed_s() < 60
 
 
-# What earlier lives left
+# What earlier lives of a worker left
 
 
 def sent(*records: tuple[int, int | None], attempt: int = 1) -> dict[str, Any]:

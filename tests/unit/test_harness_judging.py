@@ -1,4 +1,4 @@
-"""Does the judge of the outside harness find what is wrong, and only that? On a history made by hand and on
+"""Does the judge of the outside harness find each error, and nothing else? On a synthetic history and on
 saved ones of real runs."""
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Log:
         there: bool = True,
         transaction: str | None = None,
     ) -> Attempt:
-        """One record, acknowledged so; `there` says whether it got an offset, and can be seen unless its
-        transaction is not committed."""
+        """One record with this outcome. With `there` it got an offset, and is visible unless its transaction
+        is not committed."""
         number = self.numbers[sender]
         self.numbers[sender] += 1
         offset = self.next[topic, partition]
@@ -69,22 +69,22 @@ class Log:
         return attempt
 
     def put(self, file: str, topic: str, partition: int) -> None:
-        """One record in a file that a source took in."""
+        """One record in a file that a source ingested."""
         self.send(f"plain-files/{file}", topic, partition, None)
         self.attempts[-1] = replace(self.attempts[-1], file=file)
 
     def again(self, attempt: Attempt, outcome: Outcome = "ok", offset: int | None = None) -> None:
-        """The same record another time."""
+        """Send the same record again."""
         self.attempts.append(replace(attempt, attempt=2, outcome=outcome, offset=offset))
 
     def transaction(self, name: str, *steps: tuple[str, Outcome | None]) -> str:
-        """A transaction that goes this way."""
+        """A transaction with these steps."""
         self.transactions[name] = Transaction(name, steps)
         return name
 
 
 def good_history() -> History:
-    """Every kind of record and transaction, two topics, one with a table that is complete to somewhere in the
+    """Every kind of record and transaction in two topics. The table of one is complete to a place in the
     middle."""
     log = Log()
     for turn in range(6):
@@ -229,7 +229,7 @@ def test_little_or_half_a_history_is_unknown(change: dict[str, object], reason: 
 
 
 def test_a_transaction_left_open_may_have_taken_offsets_that_its_keys_chose() -> None:
-    """Nobody was told the partition; one hole more than there are such records is still one too many."""
+    """No response stated the partition. One hole more than there are such records is still one too many."""
     history = good_history()
     _, mutate = MUTATIONS["holed"]
     holed = mutate(history, random.Random(3))
@@ -322,7 +322,7 @@ def test_fates_of_transactions(steps: tuple[tuple[str, Outcome | None], ...], fa
 
 
 def test_more_offsets_are_empty_than_open_ends_explain() -> None:
-    """One record of an open transaction without an answer may have taken one offset, not two."""
+    """One record of an open transaction without a response may have taken one offset, not two."""
     log = Log()
     log.transaction("open")
     log.send("plain", "alpha", 0)

@@ -1,4 +1,4 @@
-"""Does the outside harness notice when its own ledger is not whole? Ledgers, plans and payloads, without a
+"""Does the outside harness notice when its own ledger is incomplete? Ledgers, plans and payloads, without a
 run."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RECORDS = 30
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small run in which all went well: one worker that was killed, its successor, one topic, a table."""
+    """A small run without errors: one worker that was killed, its successor, one topic, a table."""
     monkeypatch.setattr(ledger_file, "PART_BYTES", 700)
     rows = []
     for life in (0, 1):
@@ -38,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                     records=[[number, "alpha", None, None, f"digest {number}"]],
                 )
                 rows.append([0, number, f"digest {number}", 1000 + number, number])
-                if number != RECORDS - 1:  # The kill came between.
+                if number != RECORDS - 1:  # The worker was killed in between.
                     ledger.write(
                         "ack", sender="w0.0-plain", attempt=1, records=[[number, "ok", 0, number, None, None]]
                     )
@@ -95,7 +95,7 @@ def without_line(path: Path, number: int) -> None:
 
 
 def change_run(folder: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
-    """The run's ledger with each event changed or dropped, and numbered anew."""
+    """The run's ledger with each event changed or dropped, and with new numbers."""
     events = [new for event in read_ledger(folder, "run").events if (new := change(event)) is not None]
     for path in parts(folder, "run"):
         path.unlink()
@@ -162,7 +162,7 @@ def test_half_a_folder_is_unknown(name: str, folder: Path) -> None:
 
 
 def test_a_line_torn_by_a_kill_was_not_sent(folder: Path) -> None:
-    """The note comes before the record, so a kill in the middle of it leaves nothing to look for."""
+    """The note comes before the record, so after a kill within the note there was no record."""
     last = parts(folder, "worker-w0-0")[-1]
     last.write_bytes(last.read_bytes() + b'{"n":62,"event":"send","sen')
     assert judge(load(folder)).verdict == "valid"

@@ -1,4 +1,4 @@
-"""Do the harness's senders from outside write what they say, and never take silence for an answer? Against
+"""Do the harness's external senders write what they report, and never count silence as a response? Against
 the product's own readers."""
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_the_product_reads_what_they_write(form: str) -> None:
 
 
 class Server(BaseHTTPRequestHandler):
-    """Answers each request with the next of the class's answers."""
+    """A server that answers each request with the next of the class's answers."""
 
     answers: list[tuple[int, str, bytes] | None]
     asked: list[tuple[str, str, bytes]]
@@ -79,7 +79,7 @@ class Server(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_dropped_file_is_in_the_ledger_before_it_has_its_name(kind: Any, tmp_p
 
 
 def load_attempts(folder: Path) -> list[Any]:
-    """What the visitor's ledger says, with a run's ledger around it."""
+    """The attempts in the visitor's ledger, inside a run's ledger."""
     with LedgerFile(folder, "run", 0.0) as run:
         run.write(
             "run",

@@ -1,5 +1,4 @@
-"""Shelves: what was moved out of the log is found again, one partition at a time, and damage never goes
-unnoticed."""
+"""History files: trimmed entries are found again, one partition at a time, and damage is always detected."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ A, B = topic_id_of(1), topic_id_of(2)
 
 
 class Rig:
-    """A fold that is cut wherever it is asked to, beside one that never is."""
+    """A fold that is cut on request, and one that never is."""
 
     def __init__(self, root: Path, cache_bytes: int = 1 << 30) -> None:
         self.objects = FaultyObjectStore(LocalObjectStore(root))
@@ -59,7 +58,7 @@ class Rig:
         return history_key(ref.start, ref.end)
 
     def check(self, tp: TopicPartition, start: int, bytes_max: int | None = None) -> None:
-        """The view says what a fold says that was never cut."""
+        """The view gives the same as a fold that was never cut."""
         bare = Backlog(self.whole)
         assert self.backlog.segments(tp, start, bytes_max) == bare.segments(tp, start, bytes_max)
         assert self.backlog.summary(tp, start) == bare.summary(tp, start)
@@ -90,7 +89,7 @@ def plain(rig: Rig, files: int = 60, partitions: int = 7) -> None:
 @settings(max_examples=60, deadline=None)
 @example(
     seed=1930165, spans=[17, 10], bytes_max=0, cache_bytes=0
-)  # the first shelf that is looked at has nothing of the range
+)  # the first history file that is read has nothing of the range
 @given(
     st.integers(0, 2**32),
     st.lists(st.integers(1, 40), min_size=1, max_size=5),
@@ -156,7 +155,7 @@ def test_a_summary_reads_rows_only_where_it_begins(tmp_path: Path) -> None:
     rig.backlog.summary((A, 1), 1)
     assert (
         len([call for call in rig.objects.calls if call[0] == "open_input"]) == 2
-    )  # the rows and the names of one shelf's files
+    )  # the rows and the names of one history file
 
 
 def test_a_summary_that_was_asked_for_before_reads_nothing(
@@ -292,7 +291,8 @@ def test_another_object_is_refused(tmp_path: Path, what: str) -> None:
 
 
 def test_a_list_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
-    """Others cut the same span in one, and deleted the two shelves this process knows."""
+    """Another process stored the same span as one file, and deleted the two history files that this process
+    knows."""
     rig = Rig(tmp_path)
     plain(rig, files=40)
     data = history_file.encode(history_file.decided(rig.whole))

@@ -1,5 +1,4 @@
-"""Shelves that cannot be opened are an error for the partitions that have something in them, and for nobody
-else."""
+"""A history file that cannot be opened is an error only for the partitions that have segments in it."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ Pristine = tuple[Scene, tuple[HistoryRef, ...], list[history_format.Content]]
 
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Pristine:
-    """Eight shelves. Topics come into being at different times, fall silent for several shelves, and go
-    on."""
+    """Eight history files. Topics appear at different times, have no records for several files, and continue."""
     scene = Scene(tmp_path_factory.mktemp("shelves"))
     process = scene.process()
     plan = {"early": (0, 1), "now-and-then": (0, 3, 4, 7), "late": (5, 6, 7), "always": range(8)}

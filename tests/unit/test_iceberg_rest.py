@@ -1,4 +1,4 @@
-"""A REST catalog's requests end, also those that pyiceberg sends before it hands out its session."""
+"""Requests to a REST catalog end, also those that pyiceberg sends before it returns its session."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMEOUT_S = 0.5
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """The address of a server that takes connections and never answers."""
+    """The address of a server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
@@ -36,8 +36,7 @@ SIGNED = {
     "credential", [{}, {"credential": "id:secret"}, SIGNED], ids=["configuration", "token", "signed"]
 )
 def test_a_server_that_is_silent_is_not_waited_for_for_ever(silent: str, credential: dict[str, str]) -> None:
-    """A catalog with a credential asks for a token before anything else; pyiceberg sends a signed request
-    eleven times."""
+    """A catalog with a credential requests a token first. pyiceberg sends a signed request eleven times."""
     tables = IcebergTables(
         "lake", {"type": "rest", "uri": silent, **credential}, SeededIds(1), RemoteLimits(TIMEOUT_S)
     )

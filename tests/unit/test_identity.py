@@ -1,4 +1,4 @@
-"""Is this the table we mean?"""
+"""Is this the table that the topic belongs to?"""
 
 from __future__ import annotations
 

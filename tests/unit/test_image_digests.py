@@ -1,5 +1,5 @@
-"""Every image that others made is named by its digest, in the Dockerfile and in the compose files: a tag can
-name other bytes tomorrow."""
+"""Every external image in the Dockerfile and the compose files is named by its digest: a tag can name other
+bytes later."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import yaml
 DEPLOY = Path(__file__).parents[2] / "deploy"
 OURS = re.compile(r"stream-archiver:\d+\.\d+\.\d+")
 PINNED = re.compile(r"(?:[a-z0-9.-]+/)*[a-z0-9.-]+:[A-Za-z0-9._-]*\d[A-Za-z0-9._-]*@sha256:[0-9a-f]{64}")
-"""With the tag, for people, and the digest, which is what counts."""
+"""An image with a tag, for people, and a digest, which selects the bytes."""
 
 
 def from_dockerfile(text: str) -> Iterator[str]:
-    """Images that stages begin with; a stage that begins with another stage is left out."""
+    """The base images of stages, without stages that begin with another stage."""
     stages: set[str] = set()
     for line in text.splitlines():
         words = line.split()
@@ -29,7 +29,7 @@ def from_dockerfile(text: str) -> Iterator[str]:
 
 
 def from_compose(text: str) -> Iterator[str]:
-    """Images of all services."""
+    """The images of all services."""
     for service in yaml.safe_load(text)["services"].values():
         if not OURS.fullmatch(service["image"]):
             yield service["image"]

@@ -1,4 +1,4 @@
-"""What `produce` reads, in its three formats, and where it says no."""
+"""The three formats that `produce` reads, and the input that it refuses."""
 
 from __future__ import annotations
 

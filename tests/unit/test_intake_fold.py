@@ -1,4 +1,4 @@
-"""The fold of the intake log gives what a naive reading of the same entries gives."""
+"""The fold of the intake log equals a naive reading of the same entries."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_the_fold_agrees_with_a_naive_model(steps: list[int | list[Run]]) -> Non
             ingest = rows.setdefault(tp, [])
             floor = max([tick, *ingest])
             expected.setdefault(tp, []).append((len(ingest), run.rows, floor))
-            # The naive model knows one thing of a segment's times: its newest, which the last row has at the
+            # The naive model knows one time of a segment: its newest, which the last row has at the latest.
             # latest.
             ingest.extend([max(floor, run.accept_max_us)] * run.rows)
     for tp, segments in expected.items():

@@ -1,4 +1,4 @@
-"""An intake file holds what was put in, where its segments say, and any Parquet reader can open it."""
+"""An intake file contains the given records where its segments state, and any Parquet reader can open it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_round_trip(runs: list[tuple[int, int]], row_group_bytes: int) -> None:
     for given_segment, placed in zip(segments, file.segments, strict=True):
         group = parquet.read_row_group(placed.row_group).cast(INTAKE_SCHEMA)
         assert group.slice(placed.first_row, placed.rows).equals(table.slice(start, placed.rows))
-        # A row group closes at the first segment border at which it holds enough, and no earlier.
+        # A row group closes at the first segment border at which it is large enough, and no earlier.
         assert (placed.first_row == 0) == (start == 0 or held >= row_group_bytes)
         held = given_segment.raw_bytes + (0 if placed.first_row == 0 else held)
         start += placed.rows

@@ -1,4 +1,4 @@
-"""The search for Java, against programs that pretend to be one."""
+"""The search for Java, against programs that imitate one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does each kind of damage get its verdict, and nothing else one? Views are made by hand."""
+"""Does each kind of damage get its verdict, and only damage? Views are synthetic."""
 
 from __future__ import annotations
 
@@ -206,13 +206,13 @@ def test_a_gap_that_the_log_does_not_know_is_a_loss() -> None:
 
 
 def test_beyond_what_is_stable_the_log_has_not_the_last_word() -> None:
-    """An old copy of the log still has the transaction open that the archives know as aborted."""
+    """In an old copy of the log the transaction is still open. The archives show that it was aborted."""
     found = one(HOLED, stable=12)
     assert (found.missing, found.gaps) == ((), ((13, 15),))
 
 
 def test_a_log_that_cannot_tell_its_gaps_is_stood_in_for() -> None:
-    """By the footers of archives, and for ranges without a file by the ledger."""
+    """The footers of archives state the gaps. For ranges without a file, the ledger does."""
     assert (one(HOLED, gaps=None).verdict, one(HOLED, gaps=None).gaps) == ("valid", ((13, 15),))
     passed = one([WHOLE[0], WHOLE[2]], gaps=None, passed=((10, 20),))
     assert (passed.verdict, passed.gaps) == ("valid", ((10, 20),))
@@ -250,7 +250,7 @@ def test_removed_by_somebody_else() -> None:
 
 
 def test_a_removal_does_not_explain_what_came_after_it() -> None:
-    """Whatever the numbers are: rows that were not in the table yet cannot have been removed."""
+    """This holds for any counts: rows that came into the table later cannot have been removed."""
     for below, verdict in (({0: 14}, "valid"), ({0: 13}, "invalid"), ({}, "invalid"), (None, "valid")):
         found = one([foreign({0: ((0, 12), (14, 30))})], removals=(Removal(99, 2, below=below),))
         assert (found.verdict, bool(found.missing)) == (verdict, verdict == "invalid"), (below, found.why)
@@ -271,7 +271,7 @@ def test_fewer_missing_than_removed() -> None:
 
 
 def test_which_partitions_rows_were_removed_from_is_not_told_to_who_looks_at_some_of_them() -> None:
-    """As many may be lost here as were removed from the partitions that nobody looked at."""
+    """All removed rows may be of the partitions that were not audited. Then as many rows are lost here."""
     for lost, removed, verdict in ((2, 2, "unknown"), (2, 5, "unknown"), (3, 2, "invalid"), (0, 2, "valid")):
         state = TableState(
             "t", 7, {0: 30, 1: 30}, None, (foreign({0: ((0, 12), (12 + lost, 30))}),), (Removal(99, removed),)
@@ -282,7 +282,7 @@ def test_which_partitions_rows_were_removed_from_is_not_told_to_who_looks_at_som
 
 
 def test_rows_that_others_added_and_took_out_again_are_not_missed() -> None:
-    """But while the numbers do not meet, what is missing is not taken for removed."""
+    """But while the counts do not match, missing rows do not count as removed."""
     for missing, removed, added, verdict in (
         (0, 3, 3, "valid"),
         (2, 5, 3, "valid"),
@@ -300,8 +300,8 @@ def test_rows_that_others_added_and_took_out_again_are_not_missed() -> None:
 
 
 def test_rows_of_others_that_are_still_there_explain_nothing() -> None:
-    """Whether they stand at offsets of ours, in gaps, or have no place at all: only what came and went is
-    taken off what was removed."""
+    """They may be at offsets of ours, in gaps, or without a place. Only rows that came and went reduce the
+    number of removed rows."""
     erased: tuple[Range, ...] = ((0, 12), (14, 30))
     for strange, unplaced, added, removed, explained in (
         ((), 0, 0, 2, True),
@@ -324,8 +324,8 @@ def test_rows_of_others_that_are_still_there_explain_nothing() -> None:
 
 
 def test_where_retention_has_passed_part_of_a_removal_nothing_is_called_lost() -> None:
-    """Rows 1 and 7 were erased, the start is 5: whether 7 was one of them, the numbers do not say. More than
-    were removed is a loss."""
+    """Rows 1 and 7 were erased and the start is 5, so the counts do not show whether 7 was one of them. More
+    missing rows than removed ones are a loss."""
     for missing, removed, added, verdict in (
         (1, 2, 0, "unknown"),
         (2, 2, 0, "valid"),
@@ -366,8 +366,8 @@ def test_without_knowing_what_expired_snapshots_changed_nothing_that_is_missing_
 
 
 def test_rows_that_were_hidden_and_compacted_away_are_not_missed() -> None:
-    """A compaction takes hidden rows out of the data files and says nothing of it; what nobody hid is lost
-    all the same."""
+    """A compaction drops hidden rows from the data files without a count. Rows that no delete file hid are
+    still lost."""
     for missing, removals, verdict in (
         (1, (Removal(99, 0, 1),), "valid"),
         (2, (Removal(99, 0, 1),), "invalid"),
@@ -380,7 +380,7 @@ def test_rows_that_were_hidden_and_compacted_away_are_not_missed() -> None:
 
 
 def test_of_hidden_rows_some_are_compacted_away() -> None:
-    """Positions tell of the one that is still in a file; the other is in none."""
+    """Position deletes name the row that is still in a file. The other row is in no file."""
     removals = (Removal(99, 0, 2),)
     for lost, verdict in ((1, "valid"), (2, "invalid")):
         left = foreign({0: ((0, 5), (6, 12), (12 + lost, 30))})
@@ -392,7 +392,7 @@ def test_delete_files_hide_rows() -> None:
 
 
 def test_what_is_there_too_often_may_be_what_delete_files_hide() -> None:
-    """An engine that updates rows that way leaves the old version in its data file."""
+    """An engine that updates rows with delete files leaves the old version in its data file."""
     for rows in ((7, 8), (33, 34), (60, 61)):
         files = [*WHOLE, foreign({0: (rows,)}, rows_in_file=1)]
         assert one(files).verdict == "invalid"

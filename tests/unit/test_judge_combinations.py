@@ -1,8 +1,8 @@
-"""Every combination of faults and foreign hands: is nothing faulty ever called valid, and nothing sound
-invalid?
+"""No combination of faults and external changes gets the verdict valid, and no sound table the verdict
+invalid.
 
-A small world of two partitions whose truth is computed row by row, in a way that shares nothing with the
-judge: from the rows that an engine would read.
+A small world has two partitions. Its truth is computed row by row from what an engine would read,
+independently of the judge.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def foreign(rows: dict[int, tuple[tuple[int, int], ...]], name: str) -> FileView
 
 @dataclass(frozen=True)
 class World:
-    """What is judged."""
+    """The input of the judge."""
 
     files: tuple[FileView, ...]
     told: int | None = WATERMARK
@@ -58,7 +58,7 @@ class World:
     doubts: tuple[str, ...] = ()
 
     def judged(self) -> list[PartitionFinding]:
-        """Partition 0 has the peculiarities; partition 1 is as it should be."""
+        """Judge the world. Partition 0 has the faults; partition 1 is sound."""
         places = (
             PartitionView(0, 0, STABLE, STABLE, self.watermark, self.pending, self.lost, self.doubts),
             PartitionView(1, 0, STABLE, STABLE, WATERMARK),
@@ -80,7 +80,7 @@ SOUND = World(tuple(archive(partition, base, base + 10) for partition in (0, 1) 
 
 
 def changed(world: World, base: int, **changes: object) -> World:
-    """The world with another view of partition 0's archive that begins at `base`."""
+    """The world with changed facts about partition 0's archive that begins at `base`."""
     name = f"0/{base}-{base + 10}"
     return replace(
         world,
@@ -134,7 +134,7 @@ FAULTS: dict[str, Change] = {
     "intake lost": lambda world: replace(world, lost=(Lost(36, 38, "intake file x is gone"),)),
     "log and folder apart": lambda world: replace(world, doubts=("an old copy",)),
 }
-"""Each makes a sound world faulty. None mends another, except where `mends` says so."""
+"""Each makes a sound world faulty. None cancels another, except where `mends` says so."""
 
 PEACEFUL: dict[str, Change] = {
     "nothing": lambda world: world,
@@ -155,8 +155,8 @@ PEACEFUL: dict[str, Change] = {
 
 
 def mends(names: tuple[str, ...]) -> bool:
-    """Combinations in which one fault explains another: the missing rows are those that somebody removed, or
-    were never promised."""
+    """Combinations in which one fault explains another: the missing rows were removed by another program, or
+    never promised."""
     return "removal that nothing is missing of" in names and any(
         "missing" in name or "rows" in name for name in names
     )

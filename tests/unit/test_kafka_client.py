@@ -1,4 +1,4 @@
-"""What the adapter makes of answers and messages, without a broker."""
+"""How the adapter interprets responses and messages, without a broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from intake.sources.kafka.upstream import Place, Polled
 
 
 class Said:
-    """A message of the library, which has none that can be made."""
+    """Stands for a message of the library."""
 
     def __init__(self, offset: int, error: int | None = None, topic: str = "t") -> None:
         self._offset, self._error, self._topic = offset, error, topic
@@ -85,7 +85,7 @@ def test_one_question_without_an_answer_leaves_the_others() -> None:
 
 
 class Fetched:
-    """What the library has fetched, in place of a consumer; and of the administrative client, which is only
+    """Fetched messages in place of a consumer. It also replaces the administrative client, which is only
     polled."""
 
     def __init__(self, *messages: Message[Any, Any]) -> None:
@@ -111,7 +111,7 @@ def message(
 
 
 def polled(fetched: Fetched, records_max: int = 100) -> Polled:
-    client: Any = KafkaClient.__new__(KafkaClient)  # what connects is made in `__init__`
+    client: Any = KafkaClient.__new__(KafkaClient)  # `__init__` would connect
     client._consumer = client._admin = fetched
     client._broken, client._clock = set(), fetched.clock
     client._log = ClientLog("source s", fetched.clock)
@@ -182,7 +182,7 @@ def test_a_record_whose_headers_are_no_text_is_told_by_its_number_in_the_poll(
 ) -> None:
     def headers(one: Message[Any, Any]) -> Any:
         if one.offset() in (1, 3):
-            raise UnicodeError  # what the library says; a message like that cannot be made here
+            raise UnicodeError  # the library raises this; a real message cannot be made to raise it here
         return [("h", b"%d" % (one.offset() or 0))]
 
     monkeypatch.setattr(kafka_client, "PORTION_RECORDS", 2)
@@ -195,8 +195,8 @@ def test_a_record_whose_headers_are_no_text_is_told_by_its_number_in_the_poll(
 
 
 def test_a_record_without_a_timestamp_has_none_whatever_number_stands_there() -> None:
-    """The oldest formats have no timestamp: the library gives the kind 0 (not available) and any number,
-    newer ones give -1."""
+    """The oldest formats have no timestamp: the library gives type 0 (not available) with any number. Newer
+    formats give -1."""
     given = [(0, 0), (0, 5), (0, -1), (1, -1), (1, 7), (2, 8), (1, 0)]
     found = polled(Fetched(*(message("t", 0, offset, timestamp=one) for offset, one in enumerate(given))))
     assert found.timestamps_ms == [-1, -1, -1, -1, 7, 8, 0]

@@ -1,6 +1,6 @@
-"""The lines of the Kafka client library are bounded in number and carry the time at which they happened.
+"""The lines of the Kafka client library are bounded in number and carry the time of their event.
 
-The clients are real, and no broker is needed: nothing listens where they connect to.
+The clients are real, and no broker is needed: no server listens at their address.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def repeated(caplog: pytest.LogCaptureFixture) -> int:
 
 
 def test_a_cluster_that_is_away_is_a_few_lines(closed: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The library repeats itself dozens of times a second, over each of several connections."""
+    """The library repeats the same line dozens of times a second, for each of several connections."""
     caplog.set_level(logging.DEBUG, "intake.sources.kafka.client_log")
     settings = KafkaSourceSettings.model_validate({"brokers": closed, "topics": "t", "request_timeout": 1})
     log = ClientLog("source s", SystemClock())
@@ -55,8 +55,8 @@ def test_a_cluster_that_is_away_is_a_few_lines(closed: str, caplog: pytest.LogCa
 
 
 def test_a_line_carries_the_time_at_which_it_happened(closed: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A question waits for two seconds, in which the connection is refused at once; the line must not wait as
-    long."""
+    """A request waits for more than two seconds, while the connection is refused at once. The line must not
+    wait as long."""
     settings = KafkaSourceSettings.model_validate({"brokers": closed, "topics": "t", "request_timeout": 3})
     client = KafkaClient(settings, SystemClock())
     began_s = time.time()
@@ -76,7 +76,7 @@ def test_an_idle_publisher_reports_a_broker_that_is_away_once(
     deadline = time.monotonic() + 30
     while repeated(caplog) < 3:
         assert time.monotonic() < deadline, "nothing polls it"
-        time.sleep(0.05)  # nothing asks and nothing is sent: the lines come by themselves
+        time.sleep(0.05)  # no request is sent: the lines come by themselves
     topic.close()
     assert 1 <= len(lines(caplog)) <= 3, [one.getMessage() for one in lines(caplog)]
     assert all("control topic events" in one.getMessage() for one in lines(caplog))

@@ -1,4 +1,4 @@
-"""Sentinel values of the Kafka library are never taken for offsets, times, epochs or sizes."""
+"""Sentinel values of the Kafka library never count as offsets, times, epochs or sizes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_size_of_a_topics_configuration(text: str | None, size: int | None) ->
 
 
 class Cluster:
-    """The administrative client of the library: its answers to questions for offsets, by question."""
+    """The administrative client of the library: its responses to requests for offsets, by kind of request."""
 
     def __init__(self, **offsets: int) -> None:
         self.offsets = offsets
@@ -89,7 +89,7 @@ class Cluster:
 
 
 def client_of(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Any:
-    client: Any = KafkaClient.__new__(KafkaClient)  # what connects is made in `__init__`
+    client: Any = KafkaClient.__new__(KafkaClient)  # `__init__` would connect
     client._admin, client._timeout_s, client._log, client._leaderless = cluster, 1.0, None, set()
     client._clock = ManualClock()
     specs = SimpleNamespace(
@@ -140,7 +140,7 @@ def test_a_leader_without_a_number_is_none(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(("stated", "parent"), [(-1, None), (None, None), (7, 7)])
 def test_a_parent_of_a_snapshot_that_is_a_sentinel_is_none(stated: int | None, parent: int | None) -> None:
-    """The same rule for a catalog: some writers state -1 as the parent of a table's first snapshot."""
+    """The same rule holds for a catalog: some writers state -1 as the parent of a table's first snapshot."""
     snapshot = Snapshot.model_validate(
         {
             "snapshot-id": 9,

@@ -1,5 +1,4 @@
-"""The history of lags: bounded whatever happens, the worst of each step kept, no step of a wall clock
-seen."""
+"""The history of lags is bounded, keeps the worst value of each step, and ignores steps of the wall clock."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from archiver.status.history import STEPS, LagHistory, LagSample
 from archiver.status.lag import LagReport, PartitionLag, StageLag, TopicLag
 
 SPAN_S = 480.0
-"""So a step is a second."""
+"""With this bound a step is one second."""
 
 
 def topic(name: str, seconds: float | None, records: int | None = 1) -> TopicLag:

@@ -1,7 +1,7 @@
-"""The command starts quickly: a subcommand, Spark, the catalog's library, pandas and Arrow's functions are
-imported when something needs them.
+"""The command starts quickly: it imports a subcommand, Spark, the catalog's library, pandas or Arrow's
+functions only on use.
 
-Imported modules are counted in place of seconds, which depend on the machine.
+The tests count imported modules instead of seconds, which depend on the machine.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tests.support.builders.deployment import Deployment
 
 HEAVY = {"pyspark", "pyiceberg", "pandas", "duckdb"}
 HEAVY_FOR_A_NAME = HEAVY | {"numpy", "pyarrow", "google.protobuf", "rich", "sqlite3"}
-"""What no help, no version and no completion needs."""
+"""Modules that help, version and completion do not need."""
 OWN_MAX = 16
 """Modules of this project that `archiver --help` may import."""
 SLOW = HEAVY | {"pyarrow.compute", "sqlalchemy", "requests", "boto3", "apscheduler", "starlette"}
-"""What reading both logs does not need."""
+"""Modules that reading both logs does not need."""
 OTHER_WORK = {"archiver.app.maintenance", "archiver.app.archiving", "intake.write", "archiver.schema"}
 FILES = {"name": "files", "partitions": 1, "archive": {"kind": "parquet"}}
 
@@ -46,7 +46,7 @@ def loaded_by(arguments: list[str], environ: dict[str, str] | None = None) -> se
 
 
 def completed(words: str, tmp_path: Path, environ: dict[str, str] | None = None) -> tuple[str, set[str]]:
-    """What the shell is offered for the last of these words, and the modules that takes."""
+    """The shell's completions of the last of these words, and the modules imported for them."""
     listing = tmp_path / "modules"
     program = (
         "import atexit, sys\n"
@@ -118,7 +118,7 @@ def test_topics_list_imports_no_more_than_both_logs_need(tmp_path: Path) -> None
 
 
 def test_status_without_tables_imports_no_catalog(tmp_path: Path) -> None:
-    """What holds intake is read from tables; without one, pyiceberg is not needed."""
+    """The oldest required intake file is derived from tables. Without tables, pyiceberg is not needed."""
     deployment = Deployment(tmp_path / "d", overrides={"topics": [FILES], "catalogs": []})
     deployment.produce([{"topic": "files", "value": None}])
     loaded = loaded_by(["status"], deployment.environ())
@@ -127,7 +127,7 @@ def test_status_without_tables_imports_no_catalog(tmp_path: Path) -> None:
 
 
 def test_status_takes_what_holds_intake_from_the_daemon() -> None:
-    """So that a command beside a daemon opens no catalog."""
+    """So a command on a daemon's machine opens no catalog."""
     metrics = {"archiver_intake_oldest_required_age_seconds": 7.0, "archiver_intake_pinned_age_seconds": 7.0}
     reported = {"pinned": {"topic": "clicks"}, "metrics": metrics}
     at: Any = None  # reading a table would raise

@@ -178,8 +178,8 @@ def test_what_does_not_fit_is_said_before_anything_is_made() -> None:
 
 
 def test_l3_void_entries_at_the_tail_do_not_stop_the_leader() -> None:
-    """A deposed leader's append was in flight and lands after the new EPOCH: it is void, the new leader goes
-    on."""
+    """A deposed leader's append was in flight and arrives after the new EPOCH. It is void, and the new leader
+    continues."""
     on = log()
     one, two = leader(on, "a"), leader(on, "b")
     one.take_over()
@@ -206,7 +206,7 @@ def test_l1_two_candidates_of_one_epoch_cannot_both_win() -> None:
     inner = log()
 
     class Slow(FaultyLog):
-        """Somebody else is faster by one append."""
+        """A log in which another leader appends first."""
 
         def append(self, index: int, data: bytes):  # type: ignore[no-untyped-def]
             if inner.tail() == 0:
@@ -236,7 +236,7 @@ def test_failpoints_around_the_epoch(tmp_path: Path) -> None:
 
 
 def test_l2_what_is_unsettled_is_settled_before_the_log_is_read_on() -> None:
-    """Else cleaning would decide by a log without the entry, and its own entry would settle that one
+    """Otherwise the vacuum would decide by a log without the entry, and its own entry would resolve that one
     first."""
     on = FaultyLog(log())
     one = leader(on, append_attempts_max=1)

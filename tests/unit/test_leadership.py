@@ -1,4 +1,4 @@
-"""How long lease and epoch are kept."""
+"""How long a daemon keeps its lease and its epoch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.process.processes import until
 
 
 class Ground:
-    """A control log and a lease that several compete for."""
+    """A control log and a lease for which several daemons compete."""
 
     def __init__(self) -> None:
         self.log: Log = MemoryLogStore(1 << 16).log("control")
@@ -69,7 +69,7 @@ def test_one_that_does_not_hold_keeps_its_epoch_unless_others_lead(ground: Groun
     )
     assert [turn(daemon), turn(daemon)] == [1, 1]
     with other.turn():
-        pass  # nothing to do: it does not lead
+        pass  # an empty turn: it appends nothing, so it does not lead
     assert turn(daemon) == 1
     assert [turn(other), turn(other), turn(daemon)] == [2, 2, 3]
 
@@ -85,8 +85,7 @@ def test_a_deposed_daemon_gives_the_lease_back(ground: Ground) -> None:
 
 
 def test_a_daemon_whose_lease_was_worth_nothing_steps_down(ground: Ground) -> None:
-    """It slept, and its lease was given to somebody else behind its back: it does not take the leadership
-    away from that one."""
+    """It was suspended, and another daemon got its lease. It does not take the leadership back from that one."""
     daemon, successor = ground.leadership("a:1", lasting=True), ground.leadership("b:1", lasting=True)
     assert turn(daemon) == 1
     assert successor.leader.take_over() == 2
@@ -191,7 +190,7 @@ def test_a_long_turn_gives_way_to_those_that_wait(ground: Ground) -> None:
 
 
 def test_turns_come_in_the_order_of_asking(ground: Ground) -> None:
-    """A job that asks again at once, as cleaning does, comes after a round that waits."""
+    """A job that asks again at once, as the vacuum does, comes after a waiting round."""
     daemon, order = ground.leadership("a:1", lasting=True), list[str]()
 
     def round_() -> None:
@@ -277,7 +276,7 @@ class DeafLog:
 
 
 class Timed:
-    """A daemon with a clock of its own, and a lease that nobody ever takes from it."""
+    """A daemon with a clock of its own, and a lease that no other daemon ever takes."""
 
     def __init__(self, ground: Ground, name: str, seed: int) -> None:
         self.clock, self.log = ManualClock(), DeafLog(ground.log)
@@ -315,7 +314,8 @@ def test_l4_who_watches_the_log_ends_a_leadership_in_the_middle_of_a_turn(ground
 def test_l4_an_epoch_of_ones_own_is_nobody_elses_though_it_is_seen_before_its_append_has_returned(
     ground: Ground,
 ) -> None:
-    """The watch reads the log beside the leader, which may still wait for the reply to its EPOCH."""
+    """The watch reads the log in parallel with the leader, which may still wait for the response to its
+    EPOCH."""
     daemon = Timed(ground, "a:1", 11)
     turn(daemon.leadership)
     watching: list[threading.Thread] = []
@@ -381,7 +381,7 @@ def test_two_that_both_believe_in_their_lease_do_not_end_each_others_rounds_for_
     one, two = Timed(ground, "a:1", 11), Timed(ground, "b:1", 12)
     turn(one.leadership)
     assert turn(two.leadership) == 2
-    for _ in range(6):  # a tick of 10 s each: the first is told off, and the second works
+    for _ in range(6):  # a tick every 10 s: the first leader is refused, and the second works
         with pytest.raises(Deposed):
             turn(one.leadership)
         assert turn(two.leadership) == 2
@@ -393,7 +393,8 @@ def test_two_that_both_believe_in_their_lease_do_not_end_each_others_rounds_for_
 
 
 def test_one_that_yields_says_who_holds_the_lease(ground: Ground) -> None:
-    """A lease that is held by another is told as that; yielding is for those who could take it."""
+    """The error names the holder if another one holds the lease. Yielding is for daemons that could acquire
+    it."""
     stale = Timed(ground, "a:1", 11)
     place = LeasePlace()
     stale.lease._place = place

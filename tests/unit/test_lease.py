@@ -1,5 +1,4 @@
-"""Does a dead holder of a lease on a file let go? What every lease owes is in
-tests/contract/test_leases.py."""
+"""Does a dead holder of a file lease release it? tests/contract/test_leases.py has the rules of every lease."""
 
 from __future__ import annotations
 
@@ -67,7 +66,7 @@ def test_another_process_that_ends_frees_it(path: Path, other_process: subproces
 
 
 def test_a_child_process_does_not_inherit_it(path: Path) -> None:
-    """A program that the holder started, and that outlives it, must not keep the lease."""
+    """A program that the holder started and that outlives it must not keep the lease."""
     lease = FileLease(path, "here:1")
     lease.acquire()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False) as child:

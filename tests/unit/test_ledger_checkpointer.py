@@ -1,4 +1,4 @@
-"""The control log is kept short, and nothing of it is lost by that."""
+"""Checkpoints keep the control log short, and trimming loses no state."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Scene:
             self.leader.append(pb.RoundStarted(commit_id=number.to_bytes(16, "big")))
 
     def keep(self) -> None:
-        """Fold what came, before it is trimmed."""
+        """Fold the new entries before they are trimmed."""
         for entry in self.log.read(self.whole.next_index, 100_000):
             self.whole.apply(entry.index, entry.data)
 
@@ -65,7 +65,7 @@ def test_it_is_made_where_it_is_due_and_the_log_is_trimmed_below_the_older_one()
     scene = Scene()
     scene.fill(8)
     assert not scene.checkpointer.run_if_due()
-    scene.fill(26)  # 35 with the epoch's
+    scene.fill(26)  # 35 with that of the epoch
     scene.keep()
     assert scene.checkpointer.run_if_due()
     assert scene.checkpoints.indexes() == [10, 20, 30]
@@ -189,8 +189,8 @@ def test_a_checkpoint_of_another_log_does_not_count() -> None:
 
 
 def test_nothing_is_trimmed_by_checkpoints_of_another_log() -> None:
-    """A metadata store that was put back older, with checkpoints of what it had become; other spans, so that
-    no index is taken twice."""
+    """An older copy of a metadata store was restored next to checkpoints of its later state. The spans
+    differ, so that no index occurs twice."""
     other, scene = Scene(Spans(3)), Scene(Spans(25))
     other.fill(32)
     other.checkpointer.run()
@@ -212,7 +212,7 @@ def test_nothing_is_trimmed_by_checkpoints_of_another_log() -> None:
 
 
 def test_who_begins_while_others_trim_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the checkpoints that it listed none leads to where the log begins by then."""
+    """None of the checkpoints that it listed reaches the floor of the trimmed log."""
     scene = Scene(Spans(5))
     scene.fill(12)
     scene.checkpointer.run()
@@ -337,7 +337,7 @@ def test_one_that_contradicts_itself_does_not_count() -> None:
 
 
 def test_an_epoch_of_unknown_outcome_is_left_to_taking_over() -> None:
-    """Settled while it reads on, the leader would take its own EPOCH for somebody else's."""
+    """If `refresh` resolved it, the leader would mistake its own EPOCH for that of another leader."""
     scene = Scene()
     spoilt = FaultyLog(scene.log)
     one = Leader(

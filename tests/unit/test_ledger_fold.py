@@ -30,7 +30,7 @@ def file(partition: int, base: int, end: int, epoch: int = 1, key: str | None = 
 
 
 class Feed:
-    """A fold and the entries it was given."""
+    """A fold and its entries."""
 
     def __init__(self) -> None:
         self.fold = LedgerFold()
@@ -393,7 +393,7 @@ def test_coverage_against_a_set_of_offsets(steps: list[tuple[bool, int, int, int
     assert coverage.partitions() == tuple(partition for partition, offsets in naive.items() if offsets)
 
 
-# The naive model: sets and lists, every key ever used, every offset by itself.
+# The naive model: sets and lists, every key ever used, every single offset.
 
 
 @dataclass

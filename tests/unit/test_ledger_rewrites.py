@@ -1,4 +1,4 @@
-"""The fold of rewrites: which are taken in, what becomes of them, and that nothing else moves."""
+"""The fold of rewrites: which it accepts, how each ends, and that nothing else changes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def settled(
 
 
 def still(feed: Feed) -> tuple[object, ...]:
-    """What no rewrite may move."""
+    """The state that no rewrite may change."""
     topic = topic_of(feed)
     counted = (topic.totals.files, topic.totals.rows, topic.totals.raw_bytes)
     return (
@@ -130,7 +130,7 @@ def test_p2_what_stands_for_a_condemned_archive_is_refused() -> None:
 
 
 def test_an_entry_with_several_old_archives_has_a_format_of_its_own() -> None:
-    """Who reads the first one alone would take the others for archives still, and count their rows twice."""
+    """A reader that knows only the first one would count the others as archives still, and their rows twice."""
     one = pb.FilesRewritten.File(old_key="a", archive=archive(2).to_proto())
     several = pb.FilesRewritten.File(
         old_key="a", archive=archive(2).to_proto(), more=[pb.FilesRewritten.OldFile(key="b")]

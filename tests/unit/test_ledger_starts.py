@@ -1,4 +1,4 @@
-"""START_MOVED and what becomes of keys that are deleted, in the fold of the control log."""
+"""START_MOVED and the keys of deleted objects, in the fold of the control log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOPIC = "ab" * 16
 
 
 class Feed:
-    """Entries one after the other."""
+    """A fold and its entries, one after the other."""
 
     def __init__(self) -> None:
         self.fold = LedgerFold()
@@ -32,7 +32,7 @@ class Feed:
         self.fold.apply(self.fold.next_index, entry.SerializeToString())
 
     def files(self, epoch: int, *ranges: tuple[int, int, int], partition: int = 0) -> None:
-        """Archives without a table of (base, end, newest ingest time)."""
+        """Archives of (base, end, newest ingest time), without a table."""
         files = [
             pb.ArchiveFile(
                 key=key(base, end, epoch, partition),
@@ -69,7 +69,7 @@ def test_c1_a_start_only_rises_and_stays_below_what_is_archived() -> None:
 
 
 def test_c1_no_watermark_is_below_the_start() -> None:
-    """A rollback that an operator lets go on: what retention has taken is not archived again."""
+    """After a rollback that an operator accepts, offsets removed by retention are not archived again."""
     feed = Feed()
     feed.files(1, (0, 10, 100), (10, 20, 200))
     feed.start(1, (0, 10))
@@ -99,7 +99,8 @@ def test_older_versions_stop_at_a_moved_start() -> None:
 
 
 def test_p2_a_key_of_this_epoch_that_was_condemned_is_used_up() -> None:
-    """D4: a stray of the leader's own epoch; also after its deletion no archive gets its name."""
+    """D4: an unreferenced object of the leader's own epoch. No archive gets its name, also after its
+    deletion."""
     feed = Feed()
     feed.files(1, (0, 10, 100))
     feed.add(1, condemned=pb.Condemned(keys=[key(10, 20)]))

@@ -1,5 +1,4 @@
-"""The ledger's checkpoints: a fold that was restored is the fold it was made of, and goes on as that one
-would."""
+"""The ledger's checkpoints: a restored fold equals the stored one, and continues like it."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ PARTITIONS = 3
 
 
 class Chronicle:
-    """Writes entries that a random choice asks for, whether or not the rules take them, and folds them."""
+    """Writes random entries, whether or not the rules accept them, and folds them."""
 
     def __init__(self, choices: random.Random) -> None:
         self.random = choices
@@ -226,12 +225,12 @@ STEPS = (
 
 
 def again(fold: LedgerFold) -> LedgerFold:
-    """Stored and read back."""
+    """Encode and decode the fold."""
     return decode(encode(fold), "x").fold
 
 
 def shape(thing: Any) -> object:
-    """All that a fold knows, fields and their order included, without going by the stored form."""
+    """The whole state of a fold, fields and their order included, independent of the stored form."""
     if isinstance(thing, dict):
         return [(key, shape(value)) for key, value in thing.items() if shape(value) not in ([], ())]
     if dataclasses.is_dataclass(thing):
@@ -277,7 +276,7 @@ def archive(base: int, end: int, key: str) -> pb.ArchiveFile:
 
 
 def test_everything_that_a_fold_knows_is_stored() -> None:
-    """By the attributes themselves: one that is added to the fold and not to its stored form shows here."""
+    """The test compares attributes: one that is in the fold and not in its stored form fails here."""
     fold, index = LedgerFold(), 0
 
     def add(time_us: int = 5, **body: object) -> None:
@@ -373,7 +372,7 @@ def test_a_state_that_contradicts_itself_is_refused() -> None:
 
 
 def test_rewrites_of_several_archives_have_a_format_of_their_own() -> None:
-    """A version that knows the first of them alone would misread the state; it refuses one of format 2."""
+    """A version that knows only the first of them would misread the state, so it refuses one of format 2."""
     for several, number in ((False, 1), (True, 2)):
         fold = LedgerFold()
         topic = fold.topics.setdefault(TopicId(TOPICS[0]), TopicLedger(TopicId(TOPICS[0])))

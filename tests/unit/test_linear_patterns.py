@@ -1,4 +1,4 @@
-"""Every regular expression of the product takes time in proportion to its text, for its worst text."""
+"""Every regular expression of the product takes time in proportion to its text, also for the worst text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.growth import assert_linear
 from tests.support.patterns import Pattern, patterns
 
 Worst = tuple[str, str, str]
-"""Beginning, what is repeated, end."""
+"""Start, repeated part, end."""
 
 _NAME: tuple[Worst, ...] = (("", "a", "!"), ("", "a", ""))
 _HEX: tuple[Worst, ...] = (("", "a", "!"), ("", "0", ""))
@@ -242,7 +242,8 @@ MADE_AT_RUN_TIME = {
     "archiver.config.kafka.matches": "a pattern of the configuration, on the name of a Kafka topic, which has at most 249 characters",
     "intake.sources.files.source.__init__": "a glob of the configuration, on the name of a file, which has at most 255 bytes",
 }
-"""Patterns whose text is not in the source, and why they cannot be slow on text of others."""
+"""Patterns whose text is not in the source, each with the reason why text from outside cannot make it slow.
+"""
 
 
 def test_every_pattern_is_in_this_list() -> None:
@@ -265,7 +266,7 @@ def test_a_pattern_is_linear_on_its_worst_text(pattern: Pattern) -> None:
 
 
 def test_a_quadratic_pattern_is_found() -> None:
-    # What the password of a URL was once found by.
+    # A quadratic pattern for the password of a URL.
     old = re.compile(r"(?P<before>[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@'\"<>]*:)[^\s/@'\"<>]+(?=@)")
     with pytest.raises(AssertionError, match=r"characters take \d+\.\d times what an eighth"):
         assert_linear(lambda text: old.sub("", text), lambda length: "a" * length)
@@ -274,7 +275,7 @@ def test_a_quadratic_pattern_is_found() -> None:
 def _use(pattern: Pattern, method: str) -> Callable[[str], object]:
     compiled = pattern.compiled
     assert compiled is not None
-    # All matches are asked for, as `sub` and `finditer` do: a search that ends at the first one shows less.
+    # All matches are requested, as `sub` and `finditer` do: a search that ends at the first one shows less.
     return (
         (lambda text: sum(1 for _ in compiled.finditer(text)))
         if method == "search"

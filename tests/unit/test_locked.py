@@ -1,5 +1,5 @@
-"""What is installed is locked: every package in one version, by the digest of its bytes, wherever an
-installation is described."""
+"""Installed packages are locked: each in one version, by the digest of its bytes, in every description of an
+installation."""
 
 from __future__ import annotations
 
@@ -58,8 +58,7 @@ def loose(text: str) -> list[str]:
 
 
 def unchecked(text: str) -> list[str]:
-    """Calls of pip that would take bytes that nobody has seen: neither by digest, nor of what lies there
-    already."""
+    """Calls of pip that accept unverified bytes: without a digest, and not from local files."""
     local = re.compile(r"--no-index\b|--no-deps --editable \.|pip install --upgrade pip\b")
     return [
         line for line in _INSTALL.findall(text) if "--require-hashes" not in line and not local.search(line)
@@ -81,7 +80,7 @@ def test_every_requirement_is_pinned_and_has_its_digests(path: Path) -> None:
 
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.name)
 def test_no_lock_says_where_packages_come_from(path: Path) -> None:
-    """A second index, or an address, would be a second source of what has the same name."""
+    """A second index or an address would be a second source of packages with the same name."""
     assert (
         re.findall(
             r"(?m)^\s*(?:-i|--index-url|--extra-index-url|-f|--find-links|--trusted-host)\b.*| @ \S+",
@@ -120,8 +119,8 @@ def test_the_audit_asks_of_every_lock_and_does_not_pass_over_what_it_cannot_tell
 
 
 def test_packages_of_java_have_one_version() -> None:
-    """Also those that users are told to have Spark fetch. Their digests are the repository's to check: Ivy
-    compares them with its own."""
+    """This includes packages that users let Spark fetch. The repository is responsible for their digests: Ivy
+    compares them."""
     coordinates = {
         *engines.SPARK_PACKAGES,
         engines.SQLITE_PACKAGE,
