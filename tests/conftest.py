@@ -3,6 +3,7 @@ sees the secrets of another."""
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from hypothesis import settings
 from archiver.runtime import redaction
 from archiver.runtime.redaction import Redactor
 from tests.support.amount import WHOLE
+from tests.support.servers import class_data
 
 settings.register_profile("here", deadline=None)  # how long an example takes is the machine's matter
 settings.load_profile("here")
@@ -21,6 +23,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So a shell starts what it runs in the background, and what tests start would inherit it: no interrupt
     # would ever arrive there.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+os.environ.update(class_data.for_spark())
 
 DAY_S = 86_400
 BEFORE_MIDNIGHT_S = 60

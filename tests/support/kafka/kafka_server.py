@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from archiver.spark.java import require_java
+from tests.support.servers import class_data
 from tests.support.servers.local_server import LocalServer, free_port
 from tests.support.servers.maven import jars
 
@@ -98,6 +99,7 @@ class KafkaServer(LocalServer):
         java = [
             str(require_java(os.environ).executable),
             *_MEMORY,
+            *class_data.options("kafka"),
             f"-Dlog4j2.configurationFile={logging}",
             "-cp",
             path,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from archiver.spark.java import require_java
+from tests.support.servers import class_data
 from tests.support.servers.local_server import LocalServer
 from tests.support.servers.maven import jars
 
@@ -96,7 +97,15 @@ class S3Server(LocalServer):
             f"jclouds.filesystem.basedir={data}\n"
         )
         java, jar = str(require_java(os.environ).executable), str(jars(PACKAGE)[0])
-        command = [java, *_MEMORY, "-jar", jar, "--properties", str(properties)]
+        command = [
+            java,
+            *_MEMORY,
+            *class_data.options("s3proxy"),
+            "-jar",
+            jar,
+            "--properties",
+            str(properties),
+        ]
         if not self._run(command, port, lambda: _answers(port, self._tls), START_TIMEOUT_S):
             return False
         self.uri = f"{'https' if self._tls else 'http'}://127.0.0.1:{port}"

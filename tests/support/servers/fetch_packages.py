@@ -19,7 +19,7 @@ from tests.support.kafka import kafka_server
 from tests.support.log import etcd_part
 from tests.support.objects import s3_server
 from tests.support.schema import real_registry
-from tests.support.servers import trino_server
+from tests.support.servers import class_data, trino_server
 from tests.support.servers.maven import jars
 
 TOLD_S = 1.0
@@ -35,6 +35,13 @@ JAVA: dict[str, Callable[[], object]] = {
     "the Java classes of control events": lambda: [judge(release) for release in AVRO_OF],
     "Trino": trino_server.program,
 }
+CLASSES: dict[str, Callable[[], object]] = {
+    "the classes of Spark": class_data.write_for_spark,
+    "the classes of Kafka": partial(class_data.write_for, "kafka", kafka_server.KafkaServer),
+    "the classes of s3proxy": partial(class_data.write_for, "s3proxy", s3_server.S3Server),
+}
+"""Written when the packages are there."""
+
 OTHERS: dict[str, Callable[[], object]] = {
     "etcd": etcd_part.fetch_or_tell,
     "promtool, kubeconform, Helm and Compose": deploy_parts.fetch_or_tell,
@@ -45,7 +52,7 @@ def main() -> None:
     """What comes from Maven waits for the network, what is built with Go for the processor: both at the same
     time."""
     with ThreadPoolExecutor(2) as pool:
-        for done in [pool.submit(_fetched, parts) for parts in (JAVA, OTHERS)]:
+        for done in [pool.submit(_fetched, parts) for parts in (JAVA | CLASSES, OTHERS)]:
             done.result()
 
 
@@ -54,7 +61,7 @@ def _fetched(parts: dict[str, Callable[[], object]]) -> None:
         began_s = time.monotonic()
         fetch()
         if (took_s := time.monotonic() - began_s) >= TOLD_S:
-            print(f"fetched {name} in {took_s:.0f} s", flush=True)
+            print(f"prepared {name} in {took_s:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ import pyspark
 
 from tests.support.builders.deployment import ROOT
 from tests.support.process.processes import alive, descendants, until
+from tests.support.servers import class_data
 
 START_S = 240.0
 _LOOK_EVERY_S = 0.2
@@ -55,12 +56,16 @@ class SparkProcess:
             for name, value in os.environ.items()
             if not name.startswith(("SPARK_", "PYSPARK_", "PYTHONPATH", "ARCHIVER_"))
         }
-        found = clean | {
-            "SPARK_HOME": str(SPARK_HOME),
-            "SPARK_LOCAL_IP": HOST,
-            "SPARK_LOCAL_DIRS": str(folder),
-            "TMPDIR": str(folder),
-        }
+        found = (
+            clean
+            | class_data.for_spark()
+            | {
+                "SPARK_HOME": str(SPARK_HOME),
+                "SPARK_LOCAL_IP": HOST,
+                "SPARK_LOCAL_DIRS": str(folder),
+                "TMPDIR": str(folder),
+            }
+        )
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [SPARK_HOME / "bin" / command[0], *command[1:]],

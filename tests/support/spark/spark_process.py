@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.support.servers import class_data
+
 STATEMENT_TIMEOUT_S = 200.0
 _LOG_TAIL = 3000
 
@@ -40,7 +42,7 @@ class SparkProcess:
                 stderr=log,
                 text=True,
                 cwd=folder,
-                env={**kept, **own, **(environ or {})},
+                env={**kept, **class_data.for_spark(), **own, **(environ or {})},
             )
 
     def ask(self, question: Mapping[str, str]) -> dict[str, Any]:

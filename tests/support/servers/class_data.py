@@ -1,0 +1,113 @@
+"""Archives of loaded classes, so that the JVMs of tests start with two thirds of the processor time.
+
+A JVM spends most of its start on loading and verifying classes. Java can keep the result in a file and map it into
+the next process (JEP 350). `make parts` writes one file for each program; a JVM that cannot use its file starts as if
+there were none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from archiver.spark.java import require_java
+from tests.support.servers.maven import CACHE, SPARK_JARS
+
+CLASSES = CACHE.parent / "classes"
+WRITE = "ARCHIVER_TESTS_WRITE_CLASSES"
+"""Set while `make parts` runs a program to write its file."""
+
+WRITE_TIMEOUT_S = 120.0
+SPARK = "spark"
+_QUIET = "-Xlog:cds*=off"
+"""The JVM prints to standard output why it cannot use a file, and tests read that output."""
+
+
+class Server(Protocol):
+    """A server of the tests."""
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+
+    def stop(self) -> None:
+        """Ask it to end, and wait until it has."""
+
+
+_SPARK_RUN = """
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+session = builder.getOrCreate()
+session.range(1000).selectExpr("id", "id % 7 AS k").groupBy("k").count().collect()
+session.sparkContext.parallelize(range(8), 4).mapPartitions(lambda rows: [sum(rows)]).collect()
+session.stop()
+"""
+
+
+def archive_of(program: str) -> Path:
+    """The program's file: one for each Java and each place of Spark's jars, because the file names both."""
+    java = str(require_java(os.environ).executable.resolve())
+    place = hashlib.sha256(f"{java} {SPARK_JARS} {CACHE}".encode()).hexdigest()[:12]
+    return CLASSES / f"{program}-{place}.jsa"
+
+
+def options(program: str) -> list[str]:
+    """Options of the JVM that use the program's file, or write it; none if there is no file."""
+    path = archive_of(program)
+    if os.environ.get(WRITE) == program:
+        return [f"-XX:ArchiveClassesAtExit={path}.part", _QUIET]
+    return [f"-XX:SharedArchiveFile={path}", _QUIET] if path.exists() else []
+
+
+def for_spark() -> dict[str, str]:
+    """The variable by which a Spark that is started uses its file; empty if there is no file."""
+    found = options(SPARK)
+    return {"SPARK_SUBMIT_OPTS": " ".join(found)} if found else {}
+
+
+@contextmanager
+def writing(program: str) -> Iterator[None]:
+    """JVMs of the program that end within this block write its file, the last one keeps it."""
+    CLASSES.mkdir(parents=True, exist_ok=True)
+    path = archive_of(program)
+    os.environ[WRITE] = program
+    try:
+        yield
+    finally:
+        del os.environ[WRITE]
+    part = path.with_name(path.name + ".part")
+    if part.exists():
+        part.replace(path)
+
+
+def write_for_spark() -> None:
+    """Run a small job, so that Spark's file is written; nothing if it is there."""
+    if archive_of(SPARK).exists():
+        return
+    with writing(SPARK), tempfile.TemporaryDirectory() as folder:
+        # Another process: the JVM writes the file when it ends, and this one would keep it.
+        subprocess.run(
+            [sys.executable, "-c", _SPARK_RUN],
+            cwd=folder,
+            env=os.environ | for_spark() | {"SPARK_LOCAL_IP": "127.0.0.1"},
+            check=True,
+            capture_output=True,
+            timeout=WRITE_TIMEOUT_S,
+        )
+
+
+def write_for(program: str, server: Callable[[Path], Server]) -> None:
+    """Start and stop a server, so that its file is written; nothing if it is there."""
+    if archive_of(program).exists():
+        return
+    with writing(program), tempfile.TemporaryDirectory() as folder:
+        made = server(Path(folder))
+        made.start()
+        made.stop()
