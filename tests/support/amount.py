@@ -6,6 +6,12 @@
 from __future__ import annotations
 
 import os
+import time
+
+DAY_S = 86_400
+DAY = int(os.environ.setdefault("ARCHIVER_TESTS_DAY", str(int(time.time()) // DAY_S)))
+"""The day that chooses the shares. In the environment, so that the processes of a run agree at midnight; set it to
+play the shares of another day."""
 
 WHOLE = os.environ.get("ARCHIVER_TESTS") == "whole"
 if "ARCHIVER_RIG_SHARE" in os.environ:

@@ -166,6 +166,7 @@ def test_intake(tmp_path: Path) -> None:
         assert sum(shares) == pytest.approx(1, abs=0.01)
 
 
+@pytest.mark.whole
 def test_growth(tmp_path: Path) -> None:
     document = measured("growth", tmp_path)
     assert [table["partitions"] for table in document["tables"]] == [1, 3]

@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.fault.sweep.scenes import SCENES, SPARK_SCENES, Scene
-from tests.support.amount import WHOLE
+from tests.support.amount import DAY, WHOLE
 
 VARIABLE = "ARCHIVER_FAULT_SHARE"
-"""`whole` plays every case; a number is the seed of a third of them."""
-SEED: Final = "8"
+"""`whole` plays every case; a number is the seed of a third of them. Without it a run plays the share of its day."""
 THIRDS: Final = ("kill", "pause", "error")
 """What happens at a point. Of these the share takes one for each point, so that every point is reached
 whatever the seed."""
+DAYS: Final = 2
+SPARK_DAYS: Final = 3
+"""A point is played every so many days."""
 BESIDES: Final = "unknown"
 """A lost reply, where somebody waits for one: played with the whole only."""
 
@@ -61,7 +63,9 @@ def spark_cases() -> list[Case]:
 
 def share(cases: list[Case], asked: str | None = None) -> list[Case]:
     """The cases to be played, in their order."""
-    asked = os.environ.get(VARIABLE, "whole" if WHOLE else SEED) if asked is None else asked
+    asked = os.environ.get(VARIABLE, "whole" if WHOLE else "today") if asked is None else asked
+    if asked == "today":
+        return share_of_day(cases, DAY)
     if asked == "whole":
         return cases
     if not asked.isdigit():
@@ -71,3 +75,22 @@ def share(cases: list[Case], asked: str | None = None) -> list[Case]:
         for case in cases
         if case.action == random.Random(f"{asked}/{case.scene.name}/{case.point}").choice(THIRDS)
     ]
+
+
+def share_of_day(cases: list[Case], day: int) -> list[Case]:
+    """Every second point of every scene, or every third with Spark, each with one action.
+
+    A point has another action the next time that it is played. Six days play every case of kill, pause and error; nine
+    days do with Spark, where a case takes half a minute.
+    """
+    places = {
+        place: number
+        for number, place in enumerate(dict.fromkeys((case.scene.name, case.point) for case in cases))
+    }
+    found = []
+    for case in cases:
+        number = places[case.scene.name, case.point] + day
+        turn, rest = divmod(number, SPARK_DAYS if case.scene.spark else DAYS)
+        if rest == 0 and case.action == THIRDS[turn % len(THIRDS)]:
+            found.append(case)
+    return found

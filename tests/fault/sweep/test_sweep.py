@@ -9,10 +9,11 @@ import pytest
 
 from archiver.runtime import failpoints
 from tests.fault.sweep.actors import Host
-from tests.fault.sweep.cases import THIRDS, Case, every_case, share
+from tests.fault.sweep.cases import THIRDS, Case, every_case, share, share_of_day, spark_cases
 from tests.fault.sweep.playground import Ground
 from tests.fault.sweep.playing import play
 from tests.fault.sweep.scenes import SCENES
+from tests.support.amount import DAY
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -36,6 +37,14 @@ def test_every_point_has_every_action_and_every_share_has_every_point() -> None:
         assert len(found) == sum(len(scene.names) for scene in SCENES)
         assert {case.point for case in found} == set(failpoints.NAMES)
         assert {case.action for case in found} == set(THIRDS)
+
+
+@pytest.mark.parametrize(("cases", "days"), [(every_case(), 6), (spark_cases(), 9)])
+def test_the_shares_of_some_days_are_everything_but_lost_replies(cases: list[Case], days: int) -> None:
+    expected = {str(case) for case in cases if case.action in THIRDS}
+    for first in (0, DAY):
+        played = [str(case) for day in range(first, first + days) for case in share_of_day(cases, day)]
+        assert sorted(played) == sorted(expected), "each once"
 
 
 @pytest.mark.parametrize("action", THIRDS)

@@ -5,24 +5,21 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 
 from tests.simulation.publish.publish_run import run
-from tests.support.amount import WHOLE
+from tests.support.amount import DAY, WHOLE
 
 SHARE = 500
 """Schedules per test."""
 SHARES = 40
 DAYS = 20
 """Until every share was played."""
-DAY_S = 86_400
 
 
 def shares_of_today() -> list[int]:
     """The numbers of the shares that this run plays."""
-    day = int(time.time()) // DAY_S
-    return [number for number in range(SHARES) if WHOLE or number % DAYS == day % DAYS]
+    return [number for number in range(SHARES) if WHOLE or number % DAYS == DAY % DAYS]
 
 
 OFTEN = (

@@ -4,14 +4,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 
 import pytest
 
 from tests.simulation.publish.publish_run import run
-from tests.simulation.publish.shares import DAY_S
-from tests.support.amount import WHOLE
+from tests.support.amount import DAY, WHOLE
 
 SEEDS = range(40_000, 45_000)
 SHARE = 250
@@ -30,7 +28,7 @@ OFTEN = (
 def of_today() -> range:
     if WHOLE:
         return SEEDS
-    first = SEEDS[0] + int(time.time()) // DAY_S % (len(SEEDS) // SHARE) * SHARE
+    first = SEEDS[0] + DAY % (len(SEEDS) // SHARE) * SHARE
     return range(first, first + SHARE)
 
 
