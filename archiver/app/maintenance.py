@@ -25,9 +25,9 @@ from reconcile.audit.report import Audit
 from reconcile.repair.rebuild import BucketRebuild, LedgerRebuild, RebuildParts, RebuildReport
 from reconcile.repair.repairer import Repairer, RepairParts
 from reconcile.repair.run import ReconcileRun, RunParts
-from reconcile.snapshot.collector import CollectorParts, SnapshotCollector
+from reconcile.snapshot.collector import SnapshotCollector
 from reconcile.snapshot.topic_snapshot import UnreferencedObject
-from reconcile.vacuum.clean import CleanParts, CleanRun, ReplacedArchives, stray_uploads
+from reconcile.vacuum.clean import CleanRun, ReplacedArchives, stray_uploads
 from reconcile.vacuum.tables import TableFolders
 
 Progress = Callable[[str], None]
@@ -101,33 +101,31 @@ class Maintenance:
             self._intake.end_overdue()
         compaction = self._compaction(progress)
         return CleanRun(
-            CleanParts(
-                objects=at.objects,
-                sequencer=at.sequencer,
-                intake=at.backlog,
-                leadership=at.leadership,
-                lines=at.retention_floors.read,
-                # The state must not move while files are selected.
-                ledger=at.ledger_reader(),
-                superseded=lambda: [
-                    *superseded(at.objects),
-                    *LedgerCheckpoints(at.objects).superseded(at.control_log),
-                ],
-                replaced=ReplacedArchives(at.tables, at.settings.topics).keys,
-                compact=lambda dry_run: compaction.run(dry_run=dry_run),
-                folders=TableFolders(
-                    at.objects,
-                    at.cluster.cluster_id,
-                    at.leader,
-                    at.tables,
-                    at.committer,
-                    at.settings.topics,
-                    at.ids,
-                ),
-                settings=at.settings.cleanup,
-                clock=at.clock,
-                progress=progress,
-            )
+            objects=at.objects,
+            sequencer=at.sequencer,
+            intake=at.backlog,
+            leadership=at.leadership,
+            lines=at.retention_floors.read,
+            # The state must not move while files are selected.
+            ledger=at.ledger_reader(),
+            superseded=lambda: [
+                *superseded(at.objects),
+                *LedgerCheckpoints(at.objects).superseded(at.control_log),
+            ],
+            replaced=ReplacedArchives(at.tables, at.settings.topics).keys,
+            compact=lambda dry_run: compaction.run(dry_run=dry_run),
+            folders=TableFolders(
+                at.objects,
+                at.cluster.cluster_id,
+                at.leader,
+                at.tables,
+                at.committer,
+                at.settings.topics,
+                at.ids,
+            ),
+            settings=at.settings.cleanup,
+            clock=at.clock,
+            progress=progress,
         )
 
     def _compaction(self, progress: Progress) -> Compaction:
@@ -160,21 +158,19 @@ class Maintenance:
             at.ready_to_append(recheck=True)
         settings = at.settings
         collector = SnapshotCollector(
-            CollectorParts(
-                objects=at.objects,
-                cluster_id=at.cluster.cluster_id,
-                tables=at.tables,
-                topics=settings.topics,
-                clock=at.clock,
-                holder=at.lease.holder,
-                owner=at.owner,
-                # A younger object may belong to a flush or a round that still runs.
-                grace_s=settings.cleanup.orphan_age,
-                commit_s=settings.archive.commit_timeout,
-                silence_s=settings.daemon.silence_max,
-                skew_max_s=settings.intake.clock_skew_max,
-                uploads=self._unfinished_uploads,
-            )
+            objects=at.objects,
+            cluster_id=at.cluster.cluster_id,
+            tables=at.tables,
+            topics=settings.topics,
+            clock=at.clock,
+            holder=at.lease.holder,
+            owner=at.owner,
+            # A younger object may belong to a flush or a round that still runs.
+            grace_s=settings.cleanup.orphan_age,
+            commit_s=settings.archive.commit_timeout,
+            silence_s=settings.daemon.silence_max,
+            skew_max_s=settings.intake.clock_skew_max,
+            uploads=self._unfinished_uploads,
         )
         repairer = Repairer(
             RepairParts(

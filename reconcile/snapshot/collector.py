@@ -54,9 +54,23 @@ DIGEST_BYTES_MAX = 64 * 2**20
 is compared."""
 
 
-@dataclass(frozen=True)
-class CollectorParts:
-    """The dependencies of the collector; the composition root builds it."""
+@dataclass
+class CollectedViews:
+    """The result of one collection."""
+
+    topics: list[TopicSnapshot] = field(default_factory=list)
+    folder: FolderSnapshot = field(default_factory=FolderSnapshot)
+    unread: dict[str, str] = field(default_factory=dict)
+    """Topics that could not be read, and why."""
+    tables: int = 0
+    objects: int = 0
+    control_index: int = 0
+    """The next entry of the control log at the beginning."""
+
+
+@dataclass(eq=False)
+class SnapshotCollector:
+    """Collects every topic of the intake log, or one."""
 
     objects: ObjectStore
     cluster_id: str
@@ -78,28 +92,9 @@ class CollectorParts:
     uploads: Callable[[], Sequence[UnreferencedObject]] = tuple
     """Returns the remains of incomplete uploads."""
 
-
-@dataclass
-class CollectedViews:
-    """The result of one collection."""
-
-    topics: list[TopicSnapshot] = field(default_factory=list)
-    folder: FolderSnapshot = field(default_factory=FolderSnapshot)
-    unread: dict[str, str] = field(default_factory=dict)
-    """Topics that could not be read, and why."""
-    tables: int = 0
-    objects: int = 0
-    control_index: int = 0
-    """The next entry of the control log at the beginning."""
-
-
-class SnapshotCollector:
-    """Collects every topic of the intake log, or one."""
-
-    def __init__(self, parts: CollectorParts) -> None:
-        self._parts = parts
-        self._observer = Observer(parts.objects, parts.cluster_id, parts.tables)
-        self._settings = {topic.name: topic for topic in parts.topics}
+    def __post_init__(self) -> None:
+        self._observer = Observer(self.objects, self.cluster_id, self.tables)
+        self._settings = {topic.name: topic for topic in self.topics}
 
     def collect(
         self, ledger: Callable[[], LedgerFold], intake: Callable[[], Backlog], topic: str | None
@@ -137,7 +132,7 @@ class SnapshotCollector:
         """One listing of `archive/`, or of one topic's part of it, by topic id."""
         prefix = paths.ARCHIVE_PREFIX if topic_id is None else paths.table_prefix(topic_id)
         found: defaultdict[TopicId, list[ObjectInfo]] = defaultdict(list)
-        for info in self._parts.objects.list(prefix):
+        for info in self.objects.list(prefix):
             owner = TopicId(info.key.removeprefix(paths.ARCHIVE_PREFIX).partition("/")[0])
             found[owner].append(info)
         return found
@@ -150,7 +145,7 @@ class SnapshotCollector:
         intake: Callable[[], Backlog],
         stored: Sequence[ObjectInfo],
     ) -> TopicSnapshot:
-        parts, settings, ledger = self._parts, self._settings.get(state.name), known.topic(state.topic_id)
+        settings, ledger = self._settings.get(state.name), known.topic(state.topic_id)
         # Before anything else is read: rounds may advance this fold.
         mark = ledger_mark(ledger)
         gaps = gaps_of(before, state.topic_id)
@@ -167,14 +162,14 @@ class SnapshotCollector:
         if settings is not None and tabled and seen.view is not None:
             # The observer's view, not a second load: another writer may have committed since, and the picture
             # would mix two snapshots (decision 0072).
-            tables = parts.tables(settings.archive.catalog or "")
+            tables = self.tables(settings.archive.catalog or "")
             table = self._table(settings, state, ledger, tables, seen.view, gaps)
             # Another topic's table references none of these objects, so all would seem unreferenced.
             if table.mismatch is None:
                 unreferenced = self._unreferenced(
-                    tables, ledger, known, seen.view, stored, parts.clock.now_us()
+                    tables, ledger, known, seen.view, stored, self.clock.now_us()
                 )
-        now_us, holder = parts.clock.now_us(), parts.holder()
+        now_us, holder = self.clock.now_us(), self.holder()
         since_us = max(ledger.written_us, ledger.committed_us)
         idle_s = (now_us - since_us) / 1e6
         pending = self._pending(ledger, {item.key: item.size for item in stored})
@@ -189,10 +184,10 @@ class SnapshotCollector:
             pending=pending,
             archives=_ranges(stored),
             unreferenced=unreferenced,
-            busy=holder is not None and idle_s < parts.commit_s,
+            busy=holder is not None and idle_s < self.commit_s,
             # Only another process can be stale; this one is running.
             idle_s=idle_s
-            if pending and holder not in (None, parts.owner) and idle_s > parts.silence_s
+            if pending and holder not in (None, self.owner) and idle_s > self.silence_s
             else None,
             holder=holder,
             ledger_mark=mark,
@@ -218,9 +213,7 @@ class SnapshotCollector:
             sequence_number=view.sequence_number,
             external=_external(view),
         )
-        target = target_of(
-            settings, state.topic_id, state.partitions, self._parts.cluster_id, self._parts.objects
-        )
+        target = target_of(settings, state.topic_id, state.partitions, self.cluster_id, self.objects)
         found = assess_view(tables, target, view, ledger, gaps)
         evidence = found.evidence
         # Not the topic's table, so its columns and watermarks say nothing about the ledger.
@@ -262,7 +255,7 @@ class SnapshotCollector:
             # A wrong size is a finding of its own, and missing objects cannot be read.
             if size == archive.size and size <= left:
                 left -= size
-                if hashlib.sha256(self._parts.objects.read(archive.key)).digest() != archive.sha256:
+                if hashlib.sha256(self.objects.read(archive.key)).digest() != archive.sha256:
                     altered = "has other bytes than the ledger says (its SHA-256 differs)"
             found.append(
                 PendingArchive(
@@ -284,7 +277,7 @@ class SnapshotCollector:
         named = NamedFiles(paths.table_prefix(ledger.topic_id))
         for path in tables.named_paths(view):
             named.add(path)
-        old_us = now_us - round(self._parts.grace_s * 1e6)
+        old_us = now_us - round(self.grace_s * 1e6)
         folder = Folder(ledger.topic_id, ledger, known.epoch, known.condemned, named, True, old_us)
         data = paths.data_prefix(ledger.topic_id)
         archives, others = (
@@ -305,16 +298,16 @@ class SnapshotCollector:
             # The vacuum has not deleted the objects of a deleted topic yet.
             if topic_id in records.topics_by_id or topic_id in records.fold.deleted_topics:
                 continue
-            name = topic_name(self._parts.objects, topic_id)
+            name = topic_name(self.objects, topic_id)
             size = sum(item.size for item in found)
             why = f"{len(found):,} objects of a topic id that the intake log does not know" + (
                 f" (topic {name})" if name else ""
             )
             unknown.append(UnreferencedObject(f"{paths.ARCHIVE_PREFIX}{topic_id}/", size, why))
         newest_us = records.fold.newest_us
-        ahead_s = log_ahead_s(newest_us, self._parts.clock.now_us(), self._parts.skew_max_s)
+        ahead_s = log_ahead_s(newest_us, self.clock.now_us(), self.skew_max_s)
         return FolderSnapshot(
-            tuple(unknown), tuple(self._parts.uploads()), None if ahead_s is None else (newest_us, ahead_s)
+            tuple(unknown), tuple(self.uploads()), None if ahead_s is None else (newest_us, ahead_s)
         )
 
 

@@ -284,9 +284,19 @@ def _none_replaced(_intake: Backlog, _ledger: LedgerFold, _lines: Lines) -> Sequ
     return ()
 
 
-@dataclass(frozen=True)
-class CleanParts:
-    """The dependencies of a run; the composition root builds it."""
+@dataclass
+class _Views:
+    """The views on which a run is based."""
+
+    intake: Backlog
+    lines: Lines
+    """Old floors may keep more than necessary, but never less: a floor never decreases."""
+    swept: list[Swept] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class CleanRun:
+    """Cleans on request."""
 
     objects: ObjectStore
     sequencer: Sequencer
@@ -311,23 +321,6 @@ class CleanParts:
         """The leader, which appends to the control log."""
         return self.leadership.leader
 
-
-@dataclass
-class _Views:
-    """The views on which a run is based."""
-
-    intake: Backlog
-    lines: Lines
-    """Old floors may keep more than necessary, but never less: a floor never decreases."""
-    swept: list[Swept] = field(default_factory=list)
-
-
-class CleanRun:
-    """Cleans on request."""
-
-    def __init__(self, parts: CleanParts) -> None:
-        self._parts = parts
-
     def run(self, *, dry_run: bool = False) -> CleanReport:
         """Delete objects whose deletion delay is over, mark unneeded ones for deletion, then merge small
         archives. With `dry_run` nothing is written.
@@ -336,12 +329,11 @@ class CleanRun:
         leader appears. Raises `Halt` if the intake log is an older copy than the files. Raises `RetryLater`
         or `OutcomeUnknown` if a log or the object store is unreachable.
         """
-        parts = self._parts
         if dry_run:
-            report = self._run(CleanReport(True, parts.clock.now_us()))
+            report = self._run(CleanReport(True, self.clock.now_us()))
         else:
-            with parts.leadership.turn("cleaning"):
-                report = self._run(CleanReport(False, parts.clock.now_us()))
+            with self.leadership.turn("cleaning"):
+                report = self._run(CleanReport(False, self.clock.now_us()))
         # After the turn: compaction takes a turn of its own. A contradiction or an outage stops it too.
         if not report.findings and report.error is None:
             self._compact(report)
@@ -350,17 +342,16 @@ class CleanRun:
     def _compact(self, report: CleanReport) -> None:
         """Merge small archives. If that fails, the report still contains the cleaning."""
         try:
-            report.compacted = self._parts.compact(report.dry_run)
+            report.compacted = self.compact(report.dry_run)
         except Deposed:
             raise
         except ArchiverError as error:
             report.error = error
 
     def _run(self, report: CleanReport) -> CleanReport:
-        parts = self._parts
-        parts.leader.refresh()
+        self.leader.refresh()
         seen = self._read_views(report)
-        if parts.folders is not None and self._retire(report, parts.folders, seen):
+        if self.folders is not None and self._retire(report, self.folders, seen):
             # Retention may have expired snapshots, which raises the floors.
             seen = self._read_views(report)
         report.pin = oldest_required(seen.intake, seen.lines)
@@ -370,7 +361,7 @@ class CleanRun:
         report.topics += [{"topic": line.topic, "why": line.why, "doubted": line.doubted} for line in kept]
         needed = needed_files(seen.intake, seen.lines)
         _doubt(report, needed)
-        report.findings = _revived(seen.intake, parts.leader.fold, needed)
+        report.findings = _revived(seen.intake, self.leader.fold, needed)
         if not report.findings:
             self._sweep(report, seen)
             # Deletes come before marks, so an object always waits until a later run.
@@ -378,28 +369,26 @@ class CleanRun:
             self._mark(report, seen, needed)
             self._end_uploads(report)
         # A dry run deletes nothing, so its marked objects are still in the ledger.
-        report.waiting = len(parts.leader.fold.condemned) - (len(report.deleted) if report.dry_run else 0)
+        report.waiting = len(self.leader.fold.condemned) - (len(report.deleted) if report.dry_run else 0)
         return report
 
     def _read_views(self, report: CleanReport) -> _Views:
         """Compute the retention floors. Every table is read, so archiving rounds may run in between."""
-        parts = self._parts
-        with nullcontext() if report.dry_run else parts.leadership.aside():
+        with nullcontext() if report.dry_run else self.leadership.aside():
             # Rounds advance the leader's fold during this block; a fold of its own stays at one entry.
-            ledger = parts.leader.fold if parts.ledger is None else parts.ledger()
+            ledger = self.leader.fold if self.ledger is None else self.ledger()
             # The ledger is read before the intake log: what it calls archived is then in that log.
-            intake = parts.intake()
-            lines = parts.lines(intake, ledger)
+            intake = self.intake()
+            lines = self.lines(intake, ledger)
         # Commits need the gaps that the log has now: rounds may have committed beyond the earlier ones.
-        return _Views(intake if report.dry_run or not parts.leadership.holding else parts.intake(), lines)
+        return _Views(intake if report.dry_run or not self.leadership.holding else self.intake(), lines)
 
     def _give_way(self, report: CleanReport, seen: _Views) -> None:
         """Between two steps, let waiting archiving rounds go first. They may have changed logs and tables."""
-        parts = self._parts
-        if report.dry_run or not parts.leadership.give_way():
+        if report.dry_run or not self.leadership.give_way():
             return
-        parts.leader.refresh()
-        seen.intake = parts.intake()
+        self.leader.refresh()
+        seen.intake = self.intake()
         for one in seen.swept:
             # A round may have reused an unreferenced archive, so the folder is listed again before marks.
             one.stale = True
@@ -408,18 +397,18 @@ class CleanRun:
 
     def _retire(self, report: CleanReport, folders: TableFolders, seen: _Views) -> bool:
         """Apply retention to ledger and then table. Returns whether the retention floors may have changed."""
-        parts, lines = self._parts, seen.lines
-        report.starts = all_due(folders.settings, seen.intake, parts.leader.fold, lines, report.checked_us)
+        lines = seen.lines
+        report.starts = all_due(folders.settings, seen.intake, self.leader.fold, lines, report.checked_us)
         if report.dry_run:
             return False
         if report.starts:
             self._lead()
             # Ledger before table: after a crash in the other order, deleted records would be archived again
             # (C1).
-            move_starts(parts.leader, report.starts)
-            parts.progress(f"retention moved the start of {counted(len(report.starts), 'topic partition')}")
+            move_starts(self.leader, report.starts)
+            self.progress(f"retention moved the start of {counted(len(report.starts), 'topic partition')}")
         archived = [one for one in folders.archived(seen.intake) if folders.has_table(one)]
-        retiring = [one for one in archived if parts.leader.fold.topic(one.topic_id).starts]
+        retiring = [one for one in archived if self.leader.fold.topic(one.topic_id).starts]
         for topic in retiring:
             # An unreadable table is not changed. Starts of earlier runs are applied too: a crash may have
             # interrupted one.
@@ -448,20 +437,19 @@ class CleanRun:
 
     def _sweep(self, report: CleanReport, seen: _Views) -> None:
         """Inspect the folders of the readable tables of topics without an error in this run."""
-        parts = self._parts
         # With an unreadable history file nothing is marked or deleted, so the listing has no use.
-        if parts.folders is None or report.unread:
+        if self.folders is None or report.unread:
             return
         failed = {topic["topic"] for topic in report.topics}
-        for topic in parts.folders.archived(seen.intake):
+        for topic in self.folders.archived(seen.intake):
             if topic.name in failed:
                 continue
             self._give_way(report, seen)
-            one = self._swept(report, topic, parts.folders, seen)
+            one = self._swept(report, topic, self.folders, seen)
             # An idle table makes no commits, so its old snapshots would keep files below the start for good.
             if one is not None and one.held and not report.dry_run:
                 self._lead()
-                if not self._attempt(report, topic, partial(parts.folders.forget, topic, seen.intake)):
+                if not self._attempt(report, topic, partial(self.folders.forget, topic, seen.intake)):
                     continue
             seen.swept += [] if one is None else [one]
 
@@ -469,11 +457,10 @@ class CleanRun:
         self, report: CleanReport, topic: TopicState, folders: TableFolders, seen: _Views
     ) -> Swept | None:
         """One topic's folder now; None if it allows no conclusion."""
-        parts = self._parts
-        old_us = report.checked_us - round(parts.settings.orphan_age * 1e6)
+        old_us = report.checked_us - round(self.settings.orphan_age * 1e6)
         found: list[Swept | None] = []
         inspect = partial(
-            folders.sweep, topic, parts.leader.fold, seen.lines, old_us, parts.settings.deletes_max
+            folders.sweep, topic, self.leader.fold, seen.lines, old_us, self.settings.deletes_max
         )
         self._attempt(report, topic, lambda: found.append(inspect()))
         return found[0] if found else None
@@ -481,8 +468,7 @@ class CleanRun:
     # deleting
 
     def _delete(self, report: CleanReport, seen: _Views, needed: Needed) -> None:
-        parts = self._parts
-        ledger, limit_us = parts.leader.fold, report.checked_us - round(parts.settings.grace * 1e6)
+        ledger, limit_us = self.leader.fold, report.checked_us - round(self.settings.grace * 1e6)
         condemned = ledger.condemned
         # Every key is needed if a history file is unreadable; then nothing is due.
         due = [key for key, item in condemned.items() if item.time_us <= limit_us and key not in needed]
@@ -490,14 +476,14 @@ class CleanRun:
         due = [key for key in due if not swept_key(ledger, key)]
         if any(not key.startswith(INTAKE_PREFIX) for key in due):
             # Checked again before the delete. The listings cost requests, so only if such an object is due.
-            superseded = {*parts.superseded(), *self._replaced(seen.lines)}
+            superseded = {*self.superseded(), *self._replaced(seen.lines)}
             due = [key for key in due if key.startswith(INTAKE_PREFIX) or key in superseded]
-        report.cut = len(due) > parts.settings.deletes_max
-        due = due[: parts.settings.deletes_max]
+        report.cut = len(due) > self.settings.deletes_max
+        due = due[: self.settings.deletes_max]
         sizes: dict[str, int] = {}
         for one in seen.swept:
             self._give_way(report, seen)
-            more, room = one.due(condemned, limit_us), parts.settings.deletes_max - len(due)
+            more, room = one.due(condemned, limit_us), self.settings.deletes_max - len(due)
             report.cut |= len(more) > room
             more = more[:room]
             # The objects are checked after the fence, not before: a request may have succeeded in between
@@ -511,13 +497,13 @@ class CleanRun:
             self._lead()
         self._delete_all(report, seen, due, sizes)
         if report.deleted and not report.dry_run:
-            parts.progress(f"{counted(len(report.deleted), 'marked object')} deleted")
+            self.progress(f"{counted(len(report.deleted), 'marked object')} deleted")
             self._lead()
             # Delete before DELETED: in the other order a crash would leave objects whose marks are forgotten.
             gone = [key for key in report.deleted if key in condemned]
             failpoints.reach("deleted.append.before")
             append_in_parts(
-                parts.leader,
+                self.leader,
                 gone,
                 lambda part, _: pb.Deleted(keys=part),
                 lambda key: f"the deletion of {key}",
@@ -530,18 +516,17 @@ class CleanRun:
         """Delete the objects. Once an object may be deleted, it may be deleted at any later time (D1 to D3).
         So archiving rounds may run between two objects.
         """
-        parts = self._parts
         for key in due:
             self._give_way(report, seen)
-            if not report.dry_run and key not in parts.leader.fold.condemned:
+            if not report.dry_run and key not in self.leader.fold.condemned:
                 # Another leader, or another turn of this process, may have deleted it.
                 continue
             try:
                 size = sizes[key] if key in sizes else self._size_of(key)
-                kind = _kind_of(key, parts.leader.fold)
+                kind = _kind_of(key, self.leader.fold)
                 if not report.dry_run:
                     failpoints.reach("intake.delete.before")
-                    parts.objects.delete(key)
+                    self.objects.delete(key)
                     failpoints.reach("intake.delete.after")
             except ArchiverError as error:
                 # A delete with an unknown outcome counts as not done: the mark stays and the next run deletes
@@ -558,41 +543,38 @@ class CleanRun:
 
         A request may have landed between the inspection and the fence, so files referenced by now stay (D1).
         """
-        parts = self._parts
-        if report.dry_run or not due or parts.folders is None or not swept.has_table:
+        if report.dry_run or not due or self.folders is None or not swept.has_table:
             return due
         self._lead()
         # A new epoch since the inspection voids the sequence number that was compared.
-        if not swept.needs_fence(parts.leader.fold.condemned, due) and parts.leader.epoch == swept.epoch:
+        if not swept.needs_fence(self.leader.fold.condemned, due) and self.leader.epoch == swept.epoch:
             return due
         unnamed: list[str] = []
-        fence = partial(parts.folders.fence, swept.topic, intake)
-        inspect = partial(parts.folders.unnamed, swept.topic, parts.leader.fold, due)
+        fence = partial(self.folders.fence, swept.topic, intake)
+        inspect = partial(self.folders.unnamed, swept.topic, self.leader.fold, due)
         done = self._attempt(report, swept.topic, fence) and self._attempt(
             report, swept.topic, lambda: unnamed.extend(inspect())
         )
         return unnamed if done else ()
 
     def _size_of(self, key: str) -> int:
-        info = self._parts.objects.info(key)
+        info = self.objects.info(key)
         return 0 if info is None else info.size
 
     def _end_uploads(self, report: CleanReport) -> None:
         """Abort stale multipart uploads. They are no objects, so nothing is marked first."""
-        parts = self._parts
-        age_s, count_max = parts.settings.orphan_age, parts.settings.deletes_max
+        age_s, count_max = self.settings.orphan_age, self.settings.deletes_max
         report.uploads = stale_uploads(
-            parts.objects, report.checked_us, age_s, count_max, abort=not report.dry_run
+            self.objects, report.checked_us, age_s, count_max, abort=not report.dry_run
         )
         if report.uploads:
             done = "would be aborted" if report.dry_run else "aborted"
-            parts.progress(f"{counted(len(report.uploads), 'stale multipart upload')}: {done}")
+            self.progress(f"{counted(len(report.uploads), 'stale multipart upload')}: {done}")
 
     # marking for deletion
 
     def _mark(self, report: CleanReport, seen: _Views, needed: Needed) -> None:
         """Raise the barrier, read the intake log to its tail, mark what is still not needed."""
-        parts = self._parts
         self._give_way(report, seen)
         sizes: dict[str, int] = {}
         choice = self._choose(report, needed, sizes)
@@ -603,28 +585,28 @@ class CleanRun:
             choice.strange,
         )
         keys = list(choice.condemn)
-        check_nothing_is_lost(parts.objects, keys, parts.sequencer.fold.next_index)
+        check_nothing_is_lost(self.objects, keys, self.sequencer.fold.next_index)
         if choice.barrier_ms is not None and not report.dry_run:
             report.barrier_ms = choice.barrier_ms
             # Barrier before tail: otherwise a paused writer could append in between, and its acknowledged
             # file be marked.
-            parts.sequencer.raise_barrier(choice.barrier_ms)
+            self.sequencer.raise_barrier(choice.barrier_ms)
             # Entries before the barrier may name selected files; later ones cannot. The old floors only keep
             # more.
-            behind = needed_files(parts.intake(), seen.lines)
+            behind = needed_files(self.intake(), seen.lines)
             _doubt(report, behind)
             keys = [key for key in keys if key not in behind]
             report.needed += len(choice.condemn) - len(keys)
         going = [Unneeded(key, sizes[key], "intake") for key in keys]
         condemned, deletes_max = (
-            parts.leader.fold.condemned,
-            0 if report.unread else parts.settings.deletes_max,
+            self.leader.fold.condemned,
+            0 if report.unread else self.settings.deletes_max,
         )
         # Objects below the barrier, superseded and replaced ones never become needed again. So archiving
         # rounds may run before they are marked.
         self._give_way(report, seen)
         others: list[tuple[Kind, Sequence[str]]] = [
-            ("superseded", parts.superseded()),
+            ("superseded", self.superseded()),
             ("replaced", self._replaced(seen.lines)),
         ]
         for kind, found in others:
@@ -643,35 +625,30 @@ class CleanRun:
             if self._records_table(report, one, fresh):
                 self._mark_all(report, fresh)
         if report.condemned and not report.dry_run:
-            grace = format_duration(parts.settings.grace)
+            grace = format_duration(self.settings.grace)
             objects, them = (
                 counted(len(report.condemned), "object"),
                 "it" if len(report.condemned) == 1 else "them",
             )
-            parts.progress(
+            self.progress(
                 f"{objects} marked for deletion; the first run after cleanup.grace = {grace} deletes {them}"
             )
 
     def _markable(self, report: CleanReport, one: Swept, seen: _Views) -> list[Unneeded]:
         """The objects of a topic's folder that may be marked for deletion now."""
-        parts = self._parts
         fresh = one.fresh
-        if (
-            one.stale
-            and parts.folders is not None
-            and any(item.kind in ("stray", "killed") for item in fresh)
-        ):
+        if one.stale and self.folders is not None and any(item.kind in ("stray", "killed") for item in fresh):
             # A round may have reused such an archive, or replaced its substitute. The other kinds stay
             # unneeded.
-            again = self._swept(report, one.topic, parts.folders, seen)
+            again = self._swept(report, one.topic, self.folders, seen)
             one, fresh = (one, []) if again is None else (again, again.fresh)
-        condemned = parts.leader.fold.condemned
+        condemned = self.leader.fold.condemned
         fresh = [item for item in fresh if item.key not in condemned]
         return [
             item
             for item in fresh
             # Under a newer epoch, an archive of the inspected epoch may belong to a round in progress (D1).
-            if parts.leader.epoch == one.epoch or not _may_be_in_progress(item.key, one.epoch)
+            if self.leader.epoch == one.epoch or not _may_be_in_progress(item.key, one.epoch)
         ]
 
     def _mark_all(self, report: CleanReport, going: Sequence[Unneeded]) -> None:
@@ -691,32 +668,30 @@ class CleanRun:
         """Update the ledger's view of the table before files of its folder are marked: they are deleted once
         the table has advanced beyond it.
         """
-        parts = self._parts
-        if report.dry_run or not fresh or not swept.has_table or parts.folders is None:
+        if report.dry_run or not fresh or not swept.has_table or self.folders is None:
             return bool(fresh)
         self._lead()
-        return self._attempt(report, swept.topic, partial(parts.folders.settle, swept.topic, parts.intake()))
+        return self._attempt(report, swept.topic, partial(self.folders.settle, swept.topic, self.intake()))
 
     def _replaced(self, lines: Lines) -> Sequence[str]:
-        return self._parts.replaced(self._parts.intake(), self._parts.leader.fold, lines)
+        return self.replaced(self.intake(), self.leader.fold, lines)
 
     def _choose(self, report: CleanReport, needed: Needed, sizes: dict[str, int]) -> Choice:
         """Select the intake files to mark. Fills `sizes` with the bytes of those not needed."""
-        parts = self._parts
-        before_ms = report.checked_us // 1000 - round(parts.settings.grace * 1000)
+        before_ms = report.checked_us // 1000 - round(self.settings.grace * 1000)
 
         def stored() -> Iterator[str]:
-            for info in parts.objects.list(INTAKE_PREFIX):
+            for info in self.objects.list(INTAKE_PREFIX):
                 if info.key not in needed:
                     sizes[info.key] = info.size
                 yield info.key
 
-        return choose(stored(), needed, parts.leader.fold.condemned, before_ms, parts.settings.deletes_max)
+        return choose(stored(), needed, self.leader.fold.condemned, before_ms, self.settings.deletes_max)
 
     def _append_marks(self, keys: Sequence[str], why: str) -> None:
         if keys:
             append_in_parts(
-                self._parts.leader,
+                self.leader,
                 keys,
                 lambda part, _: pb.Condemned(keys=part, why=why),
                 lambda key: f"the mark of {key}",
@@ -724,10 +699,10 @@ class CleanRun:
 
     def _lead(self) -> None:
         """Take the lead unless this leader has it; raises `Deposed` if another leader was faster."""
-        leader = self._parts.leader
+        leader = self.leader
         # Epoch 0: this process has not led yet. A newer epoch in the fold: another process led since.
         if leader.epoch == 0 or leader.fold.epoch != leader.epoch:
-            self._parts.leadership.lead()
+            self.leadership.lead()
         leader.check()
 
 

@@ -286,13 +286,13 @@ KEEPING = (
     Mutant(
         "vacuum without a barrier",
         "reconcile/vacuum/clean.py",
-        "            parts.sequencer.raise_barrier(choice.barrier_ms)\n",
-        "            parts.sequencer.refresh()\n",
+        "            self.sequencer.raise_barrier(choice.barrier_ms)\n",
+        "            self.sequencer.refresh()\n",
     ),
     Mutant(
         "vacuum does not read on behind the barrier",
         "reconcile/vacuum/clean.py",
-        "            behind = needed_files(parts.intake(), seen.lines)",
+        "            behind = needed_files(self.intake(), seen.lines)",
         "            behind = needed",
     ),
 )

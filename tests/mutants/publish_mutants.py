@@ -146,8 +146,8 @@ COMMITTING = (
     _tested(
         "a path is used twice (P2)",
         "archiver/publish/round.py",
-        "        if paths_used(parts.leader.fold, planned.plans):",
-        "        if paths_used(parts.leader.fold, planned.plans[:0]):",
+        "        if paths_used(self.leader.fold, planned.plans):",
+        "        if paths_used(self.leader.fold, planned.plans[:0]):",
         ("tests/integration/test_driver.py",),
     ),
     _simulated(
@@ -250,10 +250,9 @@ CLEANING = (
     _tested(
         "skip CONDEMN: what is not needed goes at once",
         "reconcile/vacuum/clean.py",
-        "        if keys:\n            append_in_parts(self._parts.leader, keys, lambda part, _: "
-        "pb.Condemned(",
-        "        for key in keys:\n            self._parts.objects.delete(key)\n        if not keys:\n"
-        "            append_in_parts(self._parts.leader, keys, lambda part, _: pb.Condemned(",
+        "        if keys:\n            append_in_parts(self.leader, keys, lambda part, _: pb.Condemned(",
+        "        for key in keys:\n            self.objects.delete(key)\n        if not keys:\n"
+        "            append_in_parts(self.leader, keys, lambda part, _: pb.Condemned(",
         ("tests/unit/test_clean_run.py",),
     ),
     _simulated(

@@ -16,7 +16,7 @@ from archiver.runtime.errors import Deposed, RetryLater
 from intake.log.backlog import Backlog
 from intake.log.checkpoint import superseded
 from reconcile.snapshot.retention_floor import Lines, RetentionFloor
-from reconcile.vacuum.clean import CleanParts, CleanRun
+from reconcile.vacuum.clean import CleanRun
 from tests.simulation.schedule import Process, Violation
 from tests.simulation.station import Station, World
 from tests.simulation.twins import SimulatedLog
@@ -66,19 +66,17 @@ class Cleaner:
 
     def _run(self, station: Station, leader: LedgerLeader) -> CleanRun:
         return CleanRun(
-            CleanParts(
-                objects=station.objects,
-                sequencer=station.sequencer,
-                intake=station.sequencer.backlog,
-                leadership=Leadership(leader, _EverybodysLease()),
-                lines=self._lines,
-                superseded=lambda: superseded(station.objects),
-                settings=CleanupSettings.model_construct(
-                    grace=self._random.choice((0.0, 0.5, 3.0)), deletes_max=20
-                ),
-                clock=station.clock,
-                progress=lambda _: None,
-            )
+            objects=station.objects,
+            sequencer=station.sequencer,
+            intake=station.sequencer.backlog,
+            leadership=Leadership(leader, _EverybodysLease()),
+            lines=self._lines,
+            superseded=lambda: superseded(station.objects),
+            settings=CleanupSettings.model_construct(
+                grace=self._random.choice((0.0, 0.5, 3.0)), deletes_max=20
+            ),
+            clock=station.clock,
+            progress=lambda _: None,
         )
 
     def _lines(self, intake: Backlog, ledger: LedgerFold) -> Lines:

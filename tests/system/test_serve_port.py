@@ -116,7 +116,6 @@ def test_the_service_manager_is_told(tmp_path: Path) -> None:
 
         with Served(deployment, "--roles", "intake", scratch=tmp_path / "scratch") as daemon:
             until_told("READY=1")
-            assert not any("WATCHDOG" in one for one in told)
             for _ in range(3):
                 until_told("WATCHDOG=1")
                 told.append("")

@@ -187,13 +187,13 @@ def test_an_append_that_comes_before_the_barrier_saves_its_file() -> None:
     key = vacuumed.upload()
     vacuumed.later()
     run = vacuumed.cleaning()
-    raised = run._parts.sequencer.raise_barrier
+    raised = run.sequencer.raise_barrier
 
     def wakes(written_before_ms: int) -> None:
         vacuumed.name(key, Run("a"))
         raised(written_before_ms)
 
-    run._parts.sequencer.raise_barrier = wakes  # type: ignore[method-assign]
+    run.sequencer.raise_barrier = wakes  # type: ignore[method-assign]
     report = run.run()
     assert (report.condemned, report.needed) == ([], 2)
     vacuumed.later()
@@ -363,14 +363,14 @@ def test_a_zombie_is_deposed_and_deletes_nothing() -> None:
     zombie.take_over()
     successor = vacuumed.leader("s")
     run = vacuumed.cleaning(zombie)
-    looked = run._parts.lines
+    looked = run.lines
 
     def slept(intake: Backlog, ledger: LedgerFold):  # type: ignore[no-untyped-def]
         lines = looked(intake, ledger)
         successor.take_over()
         return lines
 
-    object.__setattr__(run._parts, "lines", slept)
+    run.lines = slept
     with pytest.raises(Deposed):
         run.run()
     assert vacuumed.keys() == keys
@@ -413,7 +413,7 @@ def test_a_shelf_that_cannot_be_read_keeps_every_file_of_every_topic(readable: i
     vacuumed.superseded = ["checkpoint/old", "shelf/old"]
     told = vacuumed.control_log.tail()
     run, looks = vacuumed.cleaning(), 0
-    whole = run._parts.intake
+    whole = run.intake
 
     def intake() -> Backlog:
         nonlocal looks
@@ -424,7 +424,7 @@ def test_a_shelf_that_cannot_be_read_keeps_every_file_of_every_topic(readable: i
             whole().fold
         )
 
-    object.__setattr__(run._parts, "intake", intake)
+    run.intake = intake
     report = run.run()
     assert report.doubted
     assert [(topic["topic"], topic["doubted"]) for topic in report.topics] == [("b", True)]

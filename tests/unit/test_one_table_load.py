@@ -14,7 +14,7 @@ from archiver.runtime.ids import SeededIds, new_uuid
 from intake.log.backlog import Backlog
 from intake.log.fold import IntakeFold
 from reconcile.findings.diff import differences
-from reconcile.snapshot.collector import CollectorParts, SnapshotCollector
+from reconcile.snapshot.collector import SnapshotCollector
 from reconcile.snapshot.topic_snapshot import FolderSnapshot, TopicSnapshot
 from tests.support.catalog.foreign_hands import view_of
 from tests.support.catalog.memory_tables import MemoryTables
@@ -46,18 +46,16 @@ def picture(bench: Bench, leader: Leader, tables: Tables) -> TopicSnapshot:
     fold.apply(0, pb.IntakeEntry(format=1, id=bytes(16), topic=declared).SerializeToString())
     settings = TopicSettings.model_validate({"name": "flights", "partitions": 2, "archive": ICEBERG})
     collector = SnapshotCollector(
-        CollectorParts(
-            objects=LocalObjectStore(bench.folder),
-            cluster_id=CLUSTER_ID,
-            tables=lambda _: tables,
-            topics=[settings],
-            clock=bench.clock,
-            holder=lambda: None,
-            owner="a:1",
-            grace_s=3600.0,
-            commit_s=2.0,
-            silence_s=60.0,
-        )
+        objects=LocalObjectStore(bench.folder),
+        cluster_id=CLUSTER_ID,
+        tables=lambda _: tables,
+        topics=[settings],
+        clock=bench.clock,
+        holder=lambda: None,
+        owner="a:1",
+        grace_s=3600.0,
+        commit_s=2.0,
+        silence_s=60.0,
     )
     views = collector.collect(lambda: leader.fold, lambda: Backlog(fold), "flights")
     assert views.unread == {}

@@ -109,7 +109,6 @@ class History:
         place, self.vacuumed.place = self.vacuumed.place, LeasePlace()
         run = self.vacuumed.cleaning(name="sleeper")
         self.vacuumed.place = place
-        parts = run._parts
 
         def before(call: Callable[..., Any], at: str, nth: int = 1) -> Callable[..., Any]:
             seen = 0
@@ -124,11 +123,11 @@ class History:
 
             return slept
 
-        object.__setattr__(parts, "lines", before(parts.lines, "look"))
-        object.__setattr__(parts, "intake", before(parts.intake, "tail", nth=2))
-        parts.sequencer.raise_barrier = before(parts.sequencer.raise_barrier, "barrier")  # type: ignore[method-assign]
+        run.lines = before(run.lines, "look")
+        run.intake = before(run.intake, "tail", nth=2)
+        run.sequencer.raise_barrier = before(run.sequencer.raise_barrier, "barrier")  # type: ignore[method-assign]
         run._append_marks = before(run._append_marks, "condemn")  # type: ignore[method-assign]
-        run._parts.leader.check = before(run._parts.leader.check, "delete", nth=1)  # type: ignore[method-assign]
+        run.leader.check = before(run.leader.check, "delete", nth=1)  # type: ignore[method-assign]
         try:
             assert run.run().findings == []
         except (Deposed, OutcomeUnknown):

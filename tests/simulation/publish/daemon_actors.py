@@ -41,9 +41,9 @@ from intake.log.backlog import Backlog
 from intake.log.sequencer import Sequencer
 from reconcile.repair.repairer import Repairer, RepairParts
 from reconcile.repair.run import ReconcileRun, RunParts
-from reconcile.snapshot.collector import CollectorParts, SnapshotCollector
+from reconcile.snapshot.collector import SnapshotCollector
 from reconcile.snapshot.retention_floor import RetentionFloorReader
-from reconcile.vacuum.clean import CleanParts, CleanRun, ReplacedArchives, needed_files, nothing_compacted
+from reconcile.vacuum.clean import CleanRun, ReplacedArchives, needed_files, nothing_compacted
 from reconcile.vacuum.report import CleanReport
 from reconcile.vacuum.tables import TableFolders
 from tests.simulation.publish.catalog_twin import SimulatedTables
@@ -162,22 +162,18 @@ class Station:
     def cleaning(self, grace_s: float) -> CleanRun:
         """A run of cleaning, as the composition root makes one."""
         return CleanRun(
-            CleanParts(
-                objects=self.objects,
-                sequencer=self.sequencer,
-                intake=self.sequencer.backlog,
-                leadership=self.leadership,
-                lines=self.lines.read,
-                superseded=self._superseded,
-                replaced=ReplacedArchives(lambda _: self.tables, self.orders.settings.topics).keys,
-                folders=self._folders(),
-                settings=CleanupSettings.model_construct(
-                    grace=grace_s, deletes_max=20, orphan_age=ORPHAN_AGE_S
-                ),
-                clock=self.clock,
-                progress=lambda line: self.process.schedule.note(self.process.name, line),
-                compact=self._compacted if self.orders.compacts else nothing_compacted,
-            )
+            objects=self.objects,
+            sequencer=self.sequencer,
+            intake=self.sequencer.backlog,
+            leadership=self.leadership,
+            lines=self.lines.read,
+            superseded=self._superseded,
+            replaced=ReplacedArchives(lambda _: self.tables, self.orders.settings.topics).keys,
+            folders=self._folders(),
+            settings=CleanupSettings.model_construct(grace=grace_s, deletes_max=20, orphan_age=ORPHAN_AGE_S),
+            clock=self.clock,
+            progress=lambda line: self.process.schedule.note(self.process.name, line),
+            compact=self._compacted if self.orders.compacts else nothing_compacted,
         )
 
     def _compacted(self, dry_run: bool) -> list[TopicCompaction]:
@@ -231,18 +227,16 @@ class Station:
             return self.leader.fold
 
         looker = SnapshotCollector(
-            CollectorParts(
-                objects=self.objects,
-                cluster_id=CLUSTER.cluster_id,
-                tables=lambda _: self.tables,
-                topics=topics,
-                clock=self.clock,
-                holder=lambda: None,
-                owner=self.process.name,
-                grace_s=ORPHAN_AGE_S,
-                commit_s=2.0,
-                silence_s=60.0,
-            )
+            objects=self.objects,
+            cluster_id=CLUSTER.cluster_id,
+            tables=lambda _: self.tables,
+            topics=topics,
+            clock=self.clock,
+            holder=lambda: None,
+            owner=self.process.name,
+            grace_s=ORPHAN_AGE_S,
+            commit_s=2.0,
+            silence_s=60.0,
         )
         repairer = Repairer(
             RepairParts(

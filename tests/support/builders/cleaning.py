@@ -19,7 +19,7 @@ from intake.log.fold import Landed
 from intake.log.sequencer import Sequencer
 from intake.producers import Stamp
 from reconcile.snapshot.retention_floor import RetentionFloor
-from reconcile.vacuum.clean import CleanParts, CleanRun
+from reconcile.vacuum.clean import CleanRun
 from reconcile.vacuum.report import CleanReport
 from reconcile.vacuum.tables import TableFolders
 from tests.support.log.faulty_log import FaultyLog
@@ -133,18 +133,16 @@ class Vacuumed:
         """A process's vacuum."""
         sequencer = self.new_sequencer()
         return CleanRun(
-            CleanParts(
-                objects=self.objects,
-                sequencer=sequencer,
-                intake=sequencer.backlog,
-                leadership=Leadership(leader or self.leader(name), MemoryLease(f"{name}:1", self.place)),
-                lines=self.topic_lines,
-                superseded=lambda: self.superseded,
-                settings=CleanupSettings(grace=GRACE_S, deletes_max=self.deletes_max),
-                clock=self.clock,
-                progress=self.told.append,
-                folders=self.folders,
-            )
+            objects=self.objects,
+            sequencer=sequencer,
+            intake=sequencer.backlog,
+            leadership=Leadership(leader or self.leader(name), MemoryLease(f"{name}:1", self.place)),
+            lines=self.topic_lines,
+            superseded=lambda: self.superseded,
+            settings=CleanupSettings(grace=GRACE_S, deletes_max=self.deletes_max),
+            clock=self.clock,
+            progress=self.told.append,
+            folders=self.folders,
         )
 
     def clean(self, *, dry_run: bool = False) -> CleanReport:

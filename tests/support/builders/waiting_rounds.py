@@ -31,9 +31,7 @@ class WaitingRounds:
 
     def cleaning(self, vacuumed: Vacuumed) -> CleanRun:
         """The vacuum of this daemon."""
-        return CleanRun(
-            dataclasses.replace(vacuumed.cleaning(self.leadership.leader)._parts, leadership=self.leadership)
-        )
+        return dataclasses.replace(vacuumed.cleaning(self.leadership.leader), leadership=self.leadership)
 
     def ask(self, work: Callable[[], object] = lambda: None) -> None:
         """A round becomes due; returns when it waits for its turn."""

@@ -32,7 +32,7 @@ from intake.log.backlog import Backlog
 from intake.log.fold import IntakeFold
 from intake.log.sequencer import Sequencer
 from reconcile.snapshot.retention_floor import RetentionFloorReader
-from reconcile.vacuum.clean import CleanParts, CleanRun, ReplacedArchives
+from reconcile.vacuum.clean import CleanRun, ReplacedArchives
 from reconcile.vacuum.report import CleanReport
 from reconcile.vacuum.tables import TableFolders
 from tests.support.catalog.foreign_hands import expire_all_but_current, roll_back, swap_files, view_of
@@ -127,27 +127,25 @@ class TableFolder:
             return self.tables
 
         return CleanRun(
-            CleanParts(
-                objects=self.objects,
-                sequencer=Sequencer(self.log, SeededIds(5000 + self.numbers), self.clock, LogSettings()),
-                intake=self.intake,
-                leadership=Leadership(leader, MemoryLease(f"cleaner{self.numbers}:1", self.place)),
-                lines=RetentionFloorReader(self.objects, CLUSTER_ID, tables, settings).read,
-                superseded=lambda: (),
-                replaced=ReplacedArchives(tables, settings).keys,
-                folders=TableFolders(
-                    self.objects,
-                    CLUSTER_ID,
-                    leader,
-                    tables,
-                    lambda _: self._committer(leader),
-                    settings,
-                    SeededIds(9000 + self.numbers),
-                ),
-                settings=CleanupSettings(grace=HOUR_S, deletes_max=self.deletes_max),
-                clock=self.clock,
-                progress=lambda _: None,
-            )
+            objects=self.objects,
+            sequencer=Sequencer(self.log, SeededIds(5000 + self.numbers), self.clock, LogSettings()),
+            intake=self.intake,
+            leadership=Leadership(leader, MemoryLease(f"cleaner{self.numbers}:1", self.place)),
+            lines=RetentionFloorReader(self.objects, CLUSTER_ID, tables, settings).read,
+            superseded=lambda: (),
+            replaced=ReplacedArchives(tables, settings).keys,
+            folders=TableFolders(
+                self.objects,
+                CLUSTER_ID,
+                leader,
+                tables,
+                lambda _: self._committer(leader),
+                settings,
+                SeededIds(9000 + self.numbers),
+            ),
+            settings=CleanupSettings(grace=HOUR_S, deletes_max=self.deletes_max),
+            clock=self.clock,
+            progress=lambda _: None,
         )
 
     def clean(self, *, dry_run: bool = False) -> CleanReport:
