@@ -23,8 +23,8 @@ from intake.log.checkpoint import superseded
 from reconcile.audit.deep import RowProof
 from reconcile.audit.report import Audit
 from reconcile.repair.rebuild import BucketRebuild, LedgerRebuild, RebuildParts, RebuildReport
-from reconcile.repair.repairer import Repairer, RepairParts
-from reconcile.repair.run import ReconcileRun, RunParts
+from reconcile.repair.repairer import Repairer
+from reconcile.repair.run import ReconcileRun
 from reconcile.snapshot.collector import SnapshotCollector
 from reconcile.snapshot.topic_snapshot import UnreferencedObject
 from reconcile.vacuum.clean import CleanRun, ReplacedArchives, stray_uploads
@@ -173,20 +173,18 @@ class Maintenance:
             uploads=self._unfinished_uploads,
         )
         repairer = Repairer(
-            RepairParts(
-                objects=at.objects,
-                cluster_id=at.cluster.cluster_id,
-                tables=at.tables,
-                topics=settings.topics,
-                leadership=at.leadership,
-                intake=at.backlog,
-                # Repairs use the existing writers: a pending archive is committed by an ordinary round.
-                settle=lambda topic: self._commit_pending(topic, progress),
-                ids=at.ids,
-                progress=progress,
-            )
+            objects=at.objects,
+            cluster_id=at.cluster.cluster_id,
+            tables=at.tables,
+            topics=settings.topics,
+            leadership=at.leadership,
+            intake=at.backlog,
+            # Repairs use the existing writers: a pending archive is committed by an ordinary round.
+            settle_topic=lambda topic: self._commit_pending(topic, progress),
+            ids=at.ids,
+            progress=progress,
         )
-        return ReconcileRun(RunParts(collector, repairer, at.ledger_reader(), at.backlog, at.clock))
+        return ReconcileRun(collector, repairer, at.ledger_reader(), at.backlog, at.clock)
 
     def _commit_pending(self, topic: str, progress: Progress) -> str | None:
         """Commit the written archives of one topic by a round that plans nothing; why it could not, or

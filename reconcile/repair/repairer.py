@@ -130,23 +130,6 @@ KILLED = "an operator accepted the rollback of the table: its range is planned a
 
 
 @dataclass(frozen=True)
-class RepairParts:
-    """The dependencies of repairs; the composition root builds it."""
-
-    objects: ObjectStore
-    cluster_id: str
-    tables: Callable[[str], Tables]
-    topics: Sequence[TopicSettings]
-    leadership: Leadership
-    intake: Callable[[], Backlog]
-    """Reads the intake log to its tail."""
-    settle: Callable[[str], str | None]
-    """Runs an archiving round without a plan for one topic. Returns why it could not finish, or None."""
-    ids: IdSource
-    progress: Callable[[str], None]
-
-
-@dataclass(frozen=True)
 class _TopicState:
     """A topic with its ledger, table and gaps."""
 
@@ -158,18 +141,30 @@ class _TopicState:
     gaps: Gaps
 
 
+@dataclass(eq=False)
 class Repairer:
     """Repairs one topic at a time."""
 
-    def __init__(self, parts: RepairParts) -> None:
-        self._parts = parts
-        self._settings = {topic.name: topic for topic in parts.topics}
+    objects: ObjectStore
+    cluster_id: str
+    tables: Callable[[str], Tables]
+    topics: Sequence[TopicSettings]
+    leadership: Leadership
+    intake: Callable[[], Backlog]
+    """Reads the intake log to its tail."""
+    settle_topic: Callable[[str], str | None]
+    """Runs an archiving round without a plan for one topic. Returns why it could not finish, or None."""
+    ids: IdSource
+    progress: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self._settings = {topic.name: topic for topic in self.topics}
 
     def settle(self, topic: str) -> None:
         """Record the table's state in the ledger, and commit what waits. Raises `TopicHalted` if that could
         not finish.
         """
-        why = self._parts.settle(topic)
+        why = self.settle_topic(topic)
         if why is not None:
             raise TopicHalted(topic, why)
 
@@ -179,11 +174,10 @@ class Repairer:
         Raises `TopicHalted` if that would lose records or the watermarks are unknown; `LeaseHeld`, `Deposed`,
         and the errors of log and catalog.
         """
-        parts = self._parts
-        with parts.leadership.turn("reconciling"):
+        with self.leadership.turn("reconciling"):
             # Always a new epoch: no path of the abandoned history may be planned again (P2).
-            parts.leadership.leader.take_over()
-            intake = parts.intake()
+            self.leadership.leader.take_over()
+            intake = self.intake()
             at = self._topic(topic, intake)
             # An earlier run, or the operator, may have repaired it since the finding.
             if not _is_behind(at):
@@ -196,13 +190,12 @@ class Repairer:
         self.settle(topic)
 
     def _topic(self, topic: str, intake: Backlog) -> _TopicState:
-        parts = self._parts
         settings, state = self._settings.get(topic), intake.topics_by_name.get(topic)
         if settings is None or state is None or settings.archive.kind != "iceberg":
             raise TopicHalted(topic, "it has no table by the configuration")
-        ledger = parts.leadership.leader.fold.topic(state.topic_id)
-        tables = parts.tables(settings.archive.catalog or "")
-        target = target_of(settings, state.topic_id, state.partitions, parts.cluster_id, parts.objects)
+        ledger = self.leadership.leader.fold.topic(state.topic_id)
+        tables = self.tables(settings.archive.catalog or "")
+        target = target_of(settings, state.topic_id, state.partitions, self.cluster_id, self.objects)
         view = load_table(tables, target, ledger.table_uuid)
         if view is None:
             raise TopicHalted(topic, f"table {shown(target.identifier)} does not exist")
@@ -214,12 +207,12 @@ class Repairer:
         The offsets come from the table's own evidence if it is valid, otherwise from its rows and the
         ledger's history.
         """
-        parts, state = self._parts, at.state
+        state = at.state
         found = _judged(at)
         # Its own evidence is exact, for example after a crash between table and ledger.
         if isinstance(found, Known) and found.evidence is not None:
             return found.watermarks, {}
-        observer = Observer(parts.objects, parts.cluster_id, parts.tables)
+        observer = Observer(self.objects, self.cluster_id, self.tables)
         seen = observer.table(state, self._settings[state.name], at.ledger, at.gaps)
         if seen.table is None:
             raise TopicHalted(state.name, seen.unreadable or seen.absent or "its table cannot be read")
@@ -257,7 +250,7 @@ class Repairer:
             spans: list[Range] = []
             for window in windows(intake, tp, offset, recorded):
                 # Each window is limited; a rollback may concern millions of segments.
-                harmed = harmed_intake(self._parts.objects, (segment.file for segment in window.segments))
+                harmed = harmed_intake(self.objects, (segment.file for segment in window.segments))
                 spans += [
                     (segment.base, segment.end)
                     for segment in window.segments
@@ -276,12 +269,12 @@ class Repairer:
 
     def _write(self, at: _TopicState, offsets: tuple[int, ...], properties: Mapping[str, str]) -> None:
         """Write the table first and then the ledger, as a commit does."""
-        leader = self._parts.leadership.leader
+        leader = self.leadership.leader
         outcome = outcome_of(at.view, at.view.snapshot_id, offsets)
         # Table before ledger: a conflict in the other order would leave a ledger that agrees with no table.
         if _needs_evidence(at, offsets):
             outcome = WatermarkReset(at.tables, leader).restate(
-                at.target, at.view, offsets, new_uuid(self._parts.ids), properties
+                at.target, at.view, offsets, new_uuid(self.ids), properties
             )
         inside = _inside(at)
         waiting = [item.archive.key for item in at.ledger.pending if item.archive.key]
@@ -297,7 +290,7 @@ class Repairer:
         where = ", ".join(
             f"partition {partition} to {offset}" for partition, offset in list(enumerate(offsets))[:5]
         )
-        self._parts.progress(
+        self.progress(
             f"{at.state.name}: ledger and table have lower watermarks ({where}); the missing records are "
             "archived again"
         )

@@ -38,17 +38,6 @@ _RESOLVED_BY_A_ROUND = frozenset({"unknown-commit", "missing-in-catalog"})
 _ACCEPTED_BY_AN_OPERATOR = frozenset({"rolled-back", "evidence-doubted"})
 
 
-@dataclass(frozen=True)
-class RunParts:
-    """The dependencies of a run; the composition root builds it."""
-
-    looker: SnapshotCollector
-    repairer: Repairer
-    ledger: Callable[[], LedgerFold]
-    intake: Callable[[], Backlog]
-    clock: Clock
-
-
 @dataclass
 class ReconcileReport:
     """The findings and repairs of a run."""
@@ -108,11 +97,15 @@ class ReconcileReport:
         }
 
 
+@dataclass(eq=False)
 class ReconcileRun:
     """Reconciles on request."""
 
-    def __init__(self, parts: RunParts) -> None:
-        self._parts = parts
+    looker: SnapshotCollector
+    repairer: Repairer
+    ledger: Callable[[], LedgerFold]
+    intake: Callable[[], Backlog]
+    clock: Clock
 
     def run(self, fix: Fix = "nothing", topic: str | None = None) -> ReconcileReport:
         """Compare everything, or one topic, and repair as far as `fix` allows.
@@ -121,7 +114,7 @@ class ReconcileRun:
         Raises `LeaseHeld` if repairs need the lease and another process has it. The report contains all other
         errors.
         """
-        report = ReconcileReport(fix, self._parts.clock.now_us())
+        report = ReconcileReport(fix, self.clock.now_us())
         try:
             before = self._compare(report, topic)
             # Set before the repairs, so that the report has the findings even if a repair raises.
@@ -140,13 +133,12 @@ class ReconcileRun:
         return report
 
     def _compare(self, report: ReconcileReport, topic: str | None) -> list[Finding]:
-        parts = self._parts
         steady: frozenset[Finding] | None = None
         for attempt in range(ATTEMPTS_MAX):
-            seen = parts.looker.collect(parts.ledger, parts.intake, topic)
+            seen = self.looker.collect(self.ledger, self.intake, topic)
             found = differences(seen.topics, seen.folder)
             # No difference needs no steady ledger. Otherwise it may be work in progress.
-            if not found or (after := parts.ledger()).next_index == seen.control_index:
+            if not found or (after := self.ledger()).next_index == seen.control_index:
                 break
             # A finding that appears in every attempt is not of one moment only.
             steady = frozenset(found) if steady is None else steady & frozenset(found)
@@ -154,13 +146,13 @@ class ReconcileRun:
                 found = _reportable(seen, after, found, steady)
                 break
             # A round in progress appends for a moment, then the ledger is steady again.
-            parts.clock.sleep(ATTEMPT_PAUSE_S)
+            self.clock.sleep(ATTEMPT_PAUSE_S)
         _count(report, seen)
         return found
 
     def _repair(self, findings: Sequence[Finding]) -> dict[tuple[str, str | None], str]:
         """Carry out the repairs. Returns the reasons of failed ones, by id and topic."""
-        repairer, failed = self._parts.repairer, dict[tuple[str, str | None], str]()
+        repairer, failed = self.repairer, dict[tuple[str, str | None], str]()
         done: set[tuple[str, str]] = set()
         for finding in findings:
             # Findings about the folder have no repair.

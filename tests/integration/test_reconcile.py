@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.transforms import HourTransform
 
+from archiver.ledger.fold import LedgerFold
 from archiver.log.lease import FileLease
 from archiver.runtime import failpoints
 from archiver.runtime.clock import SystemClock
@@ -129,16 +130,16 @@ def test_a_ledger_that_moves_on_is_looked_at_again(
         slept: list[float] = []
         monkeypatch.setattr(SystemClock, "sleep", lambda _, seconds: slept.append(seconds))
         run = driver.application.maintenance.reconciling(driver.told.append, dry_run=True)
-        ledger, asked = run._parts.ledger, list[int]()
+        ledger, asked = run.ledger, list[int]()
 
-        def overtaken() -> object:
+        def overtaken() -> LedgerFold:
             fold = ledger()
             asked.append(fold.next_index)
             if len(asked) == 1:
                 worker.archive()
             return fold
 
-        object.__setattr__(run._parts, "ledger", overtaken)
+        run.ledger = overtaken
         report = run.run()
         assert report.findings == []
         assert 2 <= len(asked) <= ATTEMPTS_MAX * 2
@@ -152,9 +153,9 @@ def test_a_ledger_that_never_holds_still_raises_no_alarm(
     with Driver(deployment) as worker, Driver(deployment) as driver:
         monkeypatch.setattr(SystemClock, "sleep", lambda _, seconds: None)
         run = driver.application.maintenance.reconciling(driver.told.append, dry_run=True)
-        ledger, asked = run._parts.ledger, list[int]()
+        ledger, asked = run.ledger, list[int]()
 
-        def overtaken() -> object:
+        def overtaken() -> LedgerFold:
             fold = ledger()
             asked.append(fold.next_index)
             if len(asked) % 2:  # once in each attempt, behind its first reading
@@ -162,7 +163,7 @@ def test_a_ledger_that_never_holds_still_raises_no_alarm(
                 worker.archive()
             return fold
 
-        object.__setattr__(run._parts, "ledger", overtaken)
+        run.ledger = overtaken
         report = run.run()
         assert report.findings == []
         assert set(report.unread) == {"clicks"}

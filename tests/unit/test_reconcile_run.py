@@ -16,7 +16,7 @@ from archiver.runtime.exit_codes import FINE, UNKNOWN
 from archiver.runtime.ids import TopicId
 from intake.log.backlog import Backlog
 from reconcile.repair.repairer import Repairer
-from reconcile.repair.run import ATTEMPTS_MAX, ReconcileReport, ReconcileRun, RunParts
+from reconcile.repair.run import ATTEMPTS_MAX, ReconcileReport, ReconcileRun
 from reconcile.snapshot.collector import CollectedViews, SnapshotCollector, ledger_mark
 from reconcile.snapshot.topic_snapshot import PendingArchive, TableSnapshot, TopicSnapshot
 from reconcile.snapshot.topic_views import FileView, PartitionView, TableState, TopicView
@@ -68,14 +68,14 @@ class _Repairs:
 
 
 def run_with(*seen: CollectedViews | RetryLater) -> ReconcileReport:
-    parts = RunParts(
+    run = ReconcileRun(
         cast(SnapshotCollector, _Looks(*seen)),
         cast(Repairer, _Repairs()),
         LedgerFold,
         lambda: cast(Backlog, None),
         ManualClock(1),
     )
-    return ReconcileRun(parts).run("safe")
+    return run.run("safe")
 
 
 class _Ledgers:
@@ -98,14 +98,14 @@ def of_moving(looks: int, *ledgers: TopicLedger, sights: Sequence[TopicSnapshot]
     `ledgers`."""
     seen = [CollectedViews(topics=[sight]) for sight in sights]
     assert len(seen) == looks
-    parts = RunParts(
+    run = ReconcileRun(
         cast(SnapshotCollector, _Looks(*seen)),
         cast(Repairer, _Repairs()),
         _Ledgers(*ledgers),
         lambda: cast(Backlog, None),
         ManualClock(1),
     )
-    return ReconcileRun(parts).run("nothing")
+    return run.run("nothing")
 
 
 DOUBTED = replace(
@@ -163,14 +163,14 @@ def test_a_finding_of_an_attempt_is_forgotten_when_a_later_one_holds_still() -> 
         CollectedViews(topics=[DOUBTED]),
         CollectedViews(topics=[replace(DOUBTED, table=None, known_uuid=None)]),
     ]
-    parts = RunParts(
+    run = ReconcileRun(
         cast(SnapshotCollector, _Looks(*seen)),
         cast(Repairer, _Repairs()),
         _Ledgers(TopicLedger(TOPIC_ID)),
         lambda: cast(Backlog, None),
         ManualClock(1),
     )
-    report = ReconcileRun(parts).run("nothing")
+    report = run.run("nothing")
     assert (report.findings, report.unread) == ([], {})
 
 

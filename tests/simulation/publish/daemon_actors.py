@@ -39,8 +39,8 @@ from archiver.runtime.errors import Corrupted, Deposed, OutcomeUnknown, RetryLat
 from archiver.runtime.ids import SeededIds
 from intake.log.backlog import Backlog
 from intake.log.sequencer import Sequencer
-from reconcile.repair.repairer import Repairer, RepairParts
-from reconcile.repair.run import ReconcileRun, RunParts
+from reconcile.repair.repairer import Repairer
+from reconcile.repair.run import ReconcileRun
 from reconcile.snapshot.collector import SnapshotCollector
 from reconcile.snapshot.retention_floor import RetentionFloorReader
 from reconcile.vacuum.clean import CleanRun, ReplacedArchives, needed_files, nothing_compacted
@@ -239,19 +239,17 @@ class Station:
             silence_s=60.0,
         )
         repairer = Repairer(
-            RepairParts(
-                objects=self.objects,
-                cluster_id=CLUSTER.cluster_id,
-                tables=lambda _: self.tables,
-                topics=topics,
-                leadership=self.leadership,
-                intake=self.sequencer.backlog,
-                settle=self._settled,
-                ids=self.ids,
-                progress=lambda line: self.process.schedule.note(self.process.name, line),
-            )
+            objects=self.objects,
+            cluster_id=CLUSTER.cluster_id,
+            tables=lambda _: self.tables,
+            topics=topics,
+            leadership=self.leadership,
+            intake=self.sequencer.backlog,
+            settle_topic=self._settled,
+            ids=self.ids,
+            progress=lambda line: self.process.schedule.note(self.process.name, line),
         )
-        return ReconcileRun(RunParts(looker, repairer, ledger, self.sequencer.backlog, self.clock))
+        return ReconcileRun(looker, repairer, ledger, self.sequencer.backlog, self.clock)
 
     def _settled(self, topic: str) -> str | None:
         report = self.archiving().run((topic, frozenset())).of(topic)
