@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -15,6 +16,13 @@ from archiver.runtime import redaction
 from archiver.runtime.redaction import Redactor
 from tests.support.amount import WHOLE
 from tests.support.servers import class_data
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from archiver.spark.session import SparkSessions
+    from tests.support.catalog.rest_catalog import RestCatalog
+    from tests.support.objects.s3_server import S3Server
 
 settings.register_profile("here", deadline=None)  # how long an example takes is the machine's matter
 settings.load_profile("here")
@@ -55,6 +63,47 @@ def secrets_of_its_own() -> Iterator[None]:
     redaction._process = Redactor(before._secrets)
     yield
     redaction._process = before
+
+
+@pytest.fixture(scope="session")
+def spark_sessions() -> Iterator[SparkSessions]:
+    """Sessions on local[2], as the product builds them.
+
+    A JVM takes seconds to start, so one is kept for the whole run. A part of the product that starts a session in this
+    process gets this one.
+    """
+    # These fixtures import when a test asks for them: a run of unit tests needs neither Spark nor a server.
+    from archiver.config.settings import SparkSettings
+    from archiver.spark.session import SparkSessions
+
+    sessions = SparkSessions(SparkSettings(master="local[2]", driver_memory="1g"), os.environ)
+    yield sessions
+    sessions.close()
+
+
+@pytest.fixture(scope="session")
+def spark_session(spark_sessions: SparkSessions) -> SparkSession:
+    """The running session."""
+    return spark_sessions.session()
+
+
+@pytest.fixture(scope="module")
+def rest_catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
+    """One running catalog for the tests of a module; they keep apart by the names of their namespaces."""
+    from tests.support.catalog.rest_catalog import RestCatalog
+
+    with RestCatalog(tmp_path_factory.mktemp("rest-catalog")) as catalog:
+        catalog.warm_up()
+        yield catalog
+
+
+@pytest.fixture(scope="module")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One running server for the tests of a module; they keep apart by their buckets."""
+    from tests.support.objects.s3_server import S3Server
+
+    with S3Server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

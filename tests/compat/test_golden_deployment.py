@@ -12,7 +12,6 @@ from archiver.app.application import Application
 from archiver.config.settings import load_settings
 from tests.support.builders.deployment import check_present, sample_records
 from tests.support.builders.golden import GOLDEN, Golden, golden_place, unpack
-from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 VERSIONS = sorted(path.name for path in GOLDEN.iterdir())
 
@@ -131,7 +130,7 @@ def test_a_ledger_of_version_6_is_read_from_its_checkpoint() -> None:
 
 
 @pytest.mark.spark
-def test_it_goes_on(golden: Golden, spark_session: SparkSession) -> None:  # noqa: F811
+def test_it_goes_on(golden: Golden, spark_session: SparkSession) -> None:
     assert golden.pending()
     before = golden.digests()
     more = sample_records(24, first=120)

@@ -20,7 +20,6 @@ from tests.support.builders.golden import GOLDEN, golden_place, unpack
 from tests.support.events.event_cases import cases
 from tests.support.events.event_judge import CURRENT, OLDER, Judge, judge
 from tests.support.schema.orders import DESCRIPTOR_SET, order
-from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _SAMPLES = Path(__file__).parent / "golden_events"
@@ -105,7 +104,7 @@ def test_java_reads_our_own_rounds(
     tmp_path: Path,
     current: Judge,
     older: Judge,
-    spark_session: SparkSession,  # noqa: F811
+    spark_session: SparkSession,
 ) -> None:
     """A round for readers of release 1.10, one with `table_uuid` and a changed schema, a replay; every
     granularity; split events."""

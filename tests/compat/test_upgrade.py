@@ -22,7 +22,6 @@ from tests.support.builders.golden import GOLDEN, Golden, golden_place, unpack
 from tests.support.deploy.standing_service import send
 from tests.support.process.processes import Command, until
 from tests.support.process.serving import Served, quick
-from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -48,7 +47,7 @@ def read_by(reader: Command) -> list[Any]:
 def test_a_daemon_takes_over_what_an_earlier_version_left(
     golden: Golden,
     tmp_path: Path,
-    spark_session: SparkSession,  # noqa: F811
+    spark_session: SparkSession,
 ) -> None:
     golden.write(quick(yaml.safe_load(golden.config.read_text(encoding="utf-8"))))
     sent, acknowledged = golden.jsonl("sent.jsonl"), golden.jsonl("acknowledged.jsonl")

@@ -9,13 +9,11 @@ import pytest
 
 from archiver.catalog.iceberg.adapter import IcebergTables
 from archiver.catalog.tables import Tables
-from tests.support.catalog.rest_catalog import rest_catalog
 from tests.support.catalog.table_catalogs import KINDS, REAL, opened, real_tables
 from tests.support.objects.s3_faults import S3Faults
 from tests.support.objects.s3_server import S3Server
-from tests.support.objects.s3_store import s3_server
 
-__all__ = ["faults", "iceberg", "rest_catalog", "s3_server", "server", "tables"]
+__all__ = ["faults", "iceberg", "server", "tables"]
 
 
 @pytest.fixture(params=KINDS)

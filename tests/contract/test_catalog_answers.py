@@ -20,7 +20,7 @@ from archiver.runtime.errors import CatalogAway, KeyExists, OutcomeUnknown, Retr
 from archiver.runtime.ids import SeededIds
 from tests.contract.test_tables import one_file, prepared
 from tests.contract.test_tables_evolve import with_column
-from tests.support.catalog.rest_catalog import RestCatalog, rest_catalog  # noqa: F401 - a fixture
+from tests.support.catalog.rest_catalog import RestCatalog
 from tests.support.catalog.table_catalogs import loaded
 from tests.support.catalog.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, schema_json, target_in
 from tests.support.servers.http_faults import Fault, HttpFaults, Play
@@ -76,7 +76,7 @@ class Rig:
 
 
 @pytest.fixture
-def rig(rest_catalog: RestCatalog, tmp_path: Path) -> Iterator[Rig]:  # noqa: F811
+def rig(rest_catalog: RestCatalog, tmp_path: Path) -> Iterator[Rig]:
     rest_catalog.empty()
     with HttpFaults(lambda: rest_catalog.uri) as faults:
         tables = IcebergTables("local", {"type": "rest", "uri": faults.uri}, SeededIds(7))

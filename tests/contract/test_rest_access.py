@@ -21,7 +21,7 @@ from archiver.runtime.errors import ArchiverError, CatalogAway, Halt, RetryLater
 from archiver.runtime.ids import SeededIds
 from tests.contract.test_tables import one_file, prepared
 from tests.contract.test_tables_evolve import with_column
-from tests.support.catalog.rest_catalog import RestCatalog, rest_catalog  # noqa: F401 - a fixture
+from tests.support.catalog.rest_catalog import RestCatalog
 from tests.support.catalog.rest_guard import (
     BEARER,
     CLIENT_SECRET,
@@ -47,7 +47,7 @@ Opened = Callable[..., tuple[Guarded, IcebergTables]]
 
 
 @pytest.fixture
-def opened(rest_catalog: RestCatalog) -> Iterator[Opened]:  # noqa: F811
+def opened(rest_catalog: RestCatalog) -> Iterator[Opened]:
     """A guarded catalog and the archiver's tables in it; what is named is configured otherwise."""
     rest_catalog.empty()
     ends: list[Callable[[], None]] = []

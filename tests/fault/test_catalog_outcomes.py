@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from archiver.publish.report import ArchiveReport, CommitEnd, TopicReport
-from tests.support.catalog.rest_catalog import RestCatalog, rest_catalog  # noqa: F401 - a fixture
+from tests.support.catalog.rest_catalog import RestCatalog
 from tests.support.catalog.rest_rounds import WIDER, RestRounds
 from tests.support.servers.http_faults import Fault, Operation, Play
 
@@ -79,7 +79,7 @@ def settle(rounds: RestRounds) -> None:
     ],
 )
 def test_a_fault_at_any_request_is_settled_by_the_next_round(
-    rest_catalog: RestCatalog,  # noqa: F811
+    rest_catalog: RestCatalog,
     tmp_path: Path,
     fault: Fault,
 ) -> None:
@@ -117,7 +117,7 @@ def test_a_fault_at_any_request_is_settled_by_the_next_round(
         rounds.check_settled()
 
 
-def test_a_swap_that_lands_between_two_rounds_is_adopted(rest_catalog: RestCatalog, tmp_path: Path) -> None:  # noqa: F811
+def test_a_swap_that_lands_between_two_rounds_is_adopted(rest_catalog: RestCatalog, tmp_path: Path) -> None:
     with RestRounds(tmp_path / "between", rest_catalog) as rounds:
         rounds.send()
         settle(rounds)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.catalog.rest_catalog import RestCatalog, rest_catalog  # noqa: F401 - a fixture
+from tests.support.catalog.rest_catalog import RestCatalog
 from tests.support.catalog.rest_guard import CLIENT_SECRET, Guard, Guarded, properties
 from tests.support.catalog.rest_rounds import RestRounds
 from tests.support.servers.http_faults import Fault, Play
@@ -27,7 +27,7 @@ def rounds_on(folder: Path, catalog: RestCatalog, guard: Guard) -> tuple[RestRou
 
 
 @pytest.mark.parametrize("uses", [1, 2, 3, 5])
-def test_tokens_that_expire_at_any_request(rest_catalog: RestCatalog, tmp_path: Path, uses: int) -> None:  # noqa: F811
+def test_tokens_that_expire_at_any_request(rest_catalog: RestCatalog, tmp_path: Path, uses: int) -> None:
     rounds, guarded = rounds_on(tmp_path / f"expire{uses}", rest_catalog, Guard("oauth2", uses=uses))
     with rounds:
         for _ in range(2):
@@ -42,7 +42,7 @@ def test_tokens_that_expire_at_any_request(rest_catalog: RestCatalog, tmp_path: 
     "fault", [Fault(Play.ANSWER_BEFORE, 503), Fault(Play.SILENT_BEFORE), Fault(Play.RESET_BEFORE)], ids=str
 )
 def test_a_commit_that_may_have_landed_and_then_no_token(
-    rest_catalog: RestCatalog,  # noqa: F811
+    rest_catalog: RestCatalog,
     tmp_path: Path,
     fault: Fault,
 ) -> None:
@@ -73,7 +73,7 @@ def test_a_commit_that_may_have_landed_and_then_no_token(
 
 
 def test_a_secret_that_was_changed_halts_the_topic_until_it_is_put_right(
-    rest_catalog: RestCatalog,  # noqa: F811
+    rest_catalog: RestCatalog,
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "changed"

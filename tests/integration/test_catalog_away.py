@@ -15,7 +15,7 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table.snapshots import Operation
 
 from tests.support.catalog.foreign_hands import _Replace, live
-from tests.support.catalog.rest_catalog import RestCatalog, rest_catalog  # noqa: F401 - a fixture
+from tests.support.catalog.rest_catalog import RestCatalog
 from tests.support.catalog.rest_rounds import PARTITIONS, TOPIC, WIDER, RestRounds
 from tests.support.servers.http_faults import Fault, Play
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark  # needs Java
 
 
 @pytest.fixture
-def rounds(rest_catalog: RestCatalog, tmp_path: Path) -> Iterator[RestRounds]:  # noqa: F811
+def rounds(rest_catalog: RestCatalog, tmp_path: Path) -> Iterator[RestRounds]:
     """A topic with a table that has some rows."""
     with RestRounds(tmp_path / f"away{abs(hash(tmp_path)) % 10**8}", rest_catalog) as made:
         made.send()
@@ -90,7 +90,7 @@ def test_no_round_begins_for_nothing(rounds: RestRounds) -> None:
     assert [rounds.archive()[1].rounds for _ in range(3)] == [0, 0, 0]
 
 
-def test_no_more_wait_than_the_bound_says(rest_catalog: RestCatalog, tmp_path: Path) -> None:  # noqa: F811
+def test_no_more_wait_than_the_bound_says(rest_catalog: RestCatalog, tmp_path: Path) -> None:
     with RestRounds(tmp_path / "bounded", rest_catalog, {"pending_files_max": 5}) as rounds:
         rounds.send()
         rounds.archive()
@@ -110,7 +110,7 @@ def test_no_more_wait_than_the_bound_says(rest_catalog: RestCatalog, tmp_path: P
         rounds.check_settled()
 
 
-def test_a_bound_of_none_writes_none(rest_catalog: RestCatalog, tmp_path: Path) -> None:  # noqa: F811
+def test_a_bound_of_none_writes_none(rest_catalog: RestCatalog, tmp_path: Path) -> None:
     with RestRounds(tmp_path / "none", rest_catalog, {"pending_files_max": 0}) as rounds:
         rounds.send()
         rounds.archive()
@@ -120,7 +120,7 @@ def test_a_bound_of_none_writes_none(rest_catalog: RestCatalog, tmp_path: Path) 
         assert not rounds.ledger.pending
 
 
-def test_a_table_that_was_never_seen_waits(rest_catalog: RestCatalog, tmp_path: Path) -> None:  # noqa: F811
+def test_a_table_that_was_never_seen_waits(rest_catalog: RestCatalog, tmp_path: Path) -> None:
     with RestRounds(tmp_path / "never", rest_catalog) as rounds:
         rounds.send()
         rounds.faults.refuse()
@@ -166,7 +166,7 @@ def test_another_granularity_waits_for_the_catalog(rounds: RestRounds) -> None:
 
 
 def test_a_catalog_that_goes_away_in_the_middle_is_left_alone_for_the_rest_of_the_run(
-    rest_catalog: RestCatalog,  # noqa: F811
+    rest_catalog: RestCatalog,
     tmp_path: Path,
 ) -> None:
     others = 4
@@ -193,7 +193,7 @@ def test_a_catalog_that_goes_away_in_the_middle_is_left_alone_for_the_rest_of_th
         rounds.opened.check_complete(TOPIC, *(f"other{number}" for number in range(others)))
 
 
-def test_one_silent_table_does_not_keep_the_others_out(rest_catalog: RestCatalog, tmp_path: Path) -> None:  # noqa: F811
+def test_one_silent_table_does_not_keep_the_others_out(rest_catalog: RestCatalog, tmp_path: Path) -> None:
     with RestRounds(tmp_path / "one", rest_catalog, others=1) as rounds:
         rounds.send()
         rounds.opened.send("other0", [b"x"])

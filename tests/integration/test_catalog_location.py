@@ -13,7 +13,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver
-from tests.support.catalog.rest_catalog import RestCatalog, rest_catalog  # noqa: F401 - a fixture
+from tests.support.catalog.rest_catalog import RestCatalog
 
 TABLE = "placed.clicks"
 _REST = pytest.param("rest", marks=pytest.mark.spark)

@@ -13,7 +13,7 @@ from pyiceberg.types import LongType, NestedField
 
 from archiver.runtime.clock import SystemClock
 from tests.support.builders.deployment import Deployment, Done
-from tests.support.catalog.rest_catalog import RestCatalog, rest_catalog  # noqa: F401 - a fixture
+from tests.support.catalog.rest_catalog import RestCatalog
 from tests.support.catalog.rest_guard import CLIENT_SECRET, Guard, Guarded, properties
 from tests.support.servers.http_faults import Answer, Asked, Fault, HttpFaults, Play
 
@@ -49,7 +49,7 @@ def guard() -> Guard:
 
 
 @pytest.fixture
-def guarded(rest_catalog: RestCatalog, guard: Guard) -> Iterator[Guarded]:  # noqa: F811
+def guarded(rest_catalog: RestCatalog, guard: Guard) -> Iterator[Guarded]:
     rest_catalog.empty()
     with Guarded(lambda: rest_catalog.uri, guard) as found:
         yield found
@@ -132,7 +132,7 @@ def test_a_driver_that_is_not_there_or_a_place_that_is_none(tmp_path: Path) -> N
 
 
 @needs_java
-def test_a_look_writes_nothing(guarded: Guarded, rest_catalog: RestCatalog, tmp_path: Path) -> None:  # noqa: F811
+def test_a_look_writes_nothing(guarded: Guarded, rest_catalog: RestCatalog, tmp_path: Path) -> None:
     done, found = asked(on(guarded, tmp_path))
     assert done.code == 0, done.out
     assert verdicts(found) == {
@@ -150,7 +150,7 @@ def test_a_look_writes_nothing(guarded: Guarded, rest_catalog: RestCatalog, tmp_
 @pytest.mark.parametrize("location", ["data", "catalog"])
 def test_a_probe_of_a_rest_catalog(
     guarded: Guarded,
-    rest_catalog: RestCatalog,  # noqa: F811
+    rest_catalog: RestCatalog,
     tmp_path: Path,
     location: str,
 ) -> None:
@@ -177,7 +177,7 @@ def test_a_probe_of_a_rest_catalog(
 @needs_java
 def test_what_was_there_before_a_probe_is_there_after_it(
     guarded: Guarded,
-    rest_catalog: RestCatalog,  # noqa: F811
+    rest_catalog: RestCatalog,
     tmp_path: Path,
 ) -> None:
     client = rest_catalog.client()
@@ -240,7 +240,7 @@ def test_a_wrong_address(guarded: Guarded, tmp_path: Path) -> None:
 def test_what_we_may_not_do(
     guarded: Guarded,
     guard: Guard,
-    rest_catalog: RestCatalog,  # noqa: F811
+    rest_catalog: RestCatalog,
     tmp_path: Path,
     forbidden: str,
     check: str,
@@ -271,7 +271,7 @@ class Careless(HttpFaults):
 
 
 @needs_java
-def test_a_catalog_that_does_not_hold_requirements(rest_catalog: RestCatalog, tmp_path: Path) -> None:  # noqa: F811
+def test_a_catalog_that_does_not_hold_requirements(rest_catalog: RestCatalog, tmp_path: Path) -> None:
     rest_catalog.empty()
     with Careless(lambda: rest_catalog.uri) as careless:
         deployment = on(careless, tmp_path)

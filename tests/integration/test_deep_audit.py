@@ -11,14 +11,13 @@ from pyspark.sql import SparkSession
 
 from tests.support.builders.deployment import ROOT
 from tests.support.builders.spoiled_history import END, GAP, ROWS, SPOILINGS, History, Spoiling
-from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 DOCUMENTS = dict[str, dict[tuple[str, int], Any]]
 
 
 @pytest.fixture(scope="module")
-def documents(tmp_path_factory: pytest.TempPathFactory, spark_session: SparkSession) -> DOCUMENTS:  # noqa: F811
+def documents(tmp_path_factory: pytest.TempPathFactory, spark_session: SparkSession) -> DOCUMENTS:
     """The verdicts of both audits on every partition, before and after the damage."""
     history = History(tmp_path_factory.mktemp("history") / "d")
     found: DOCUMENTS = {}

@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 from tests.integration.test_foreign_spark_tools import Hands
 from tests.support.builders.reconciling import archived, reconciled
 from tests.support.spark.foreign_spark import ForeignSpark, foreign_spark  # noqa: F401 - a fixture
-from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -25,7 +24,7 @@ WHEN MATCHED THEN UPDATE SET key = {FORGED}, headers = array(named_struct('key',
 def test_forged_rows_are_invalid_and_a_faithful_compaction_is_valid(
     tmp_path: Path,
     foreign_spark: ForeignSpark,  # noqa: F811
-    spark_session: SparkSession,  # noqa: F811
+    spark_session: SparkSession,
 ) -> None:
     """One deployment, one session and one deep audit for all kinds: Spark is dear."""
     hands = Hands(foreign_spark, archived(tmp_path / "d"))

@@ -21,7 +21,6 @@ from tests.support.builders.driver import Driver
 from tests.support.builders.reconciling import archived, fixed, left, metadata_location, reconciled
 from tests.support.schema.floats import sample, sampled
 from tests.support.spark.foreign_spark import ForeignSpark, aftermath, foreign_spark, goes_on  # noqa: F401 - a fixture
-from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 from tests.support.spark.spark_process import Refused
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -286,7 +285,7 @@ def test_the_newest_rows_may_go_with_all_snapshots_but_the_one_that_removed_them
 
 def test_rows_behind_delete_files_are_told_by_the_deep_audit(
     hands: Hands,
-    spark_session: SparkSession,  # noqa: F811
+    spark_session: SparkSession,
 ) -> None:
     hands.do(
         "ALTER TABLE shop.clicks SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read', "
@@ -381,7 +380,7 @@ def test_another_partition_spec_halts_until_it_is_undone(hands: Hands, change: s
 
 def test_spark_reads_and_compacts_a_table_whose_spec_the_archiver_changed(
     hands: Hands,
-    spark_session: SparkSession,  # noqa: F811
+    spark_session: SparkSession,
 ) -> None:
     partition_by(hands.deployment, "hour")
     goes_on(hands.deployment)

@@ -19,7 +19,6 @@ from pyspark.sql import SparkSession
 from archiver.catalog.engines import SPARK_PACKAGES
 from tests.support.builders.deployment import ROOT, Deployment, sample_records
 from tests.support.schema.orders import DESCRIPTOR_SET
-from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -30,7 +29,7 @@ IVY_CACHE = ROOT / ".cache" / "ivy"
 @pytest.fixture(scope="module")
 def archived(
     tmp_path_factory: pytest.TempPathFactory,
-    spark_session: SparkSession,  # noqa: F811
+    spark_session: SparkSession,
 ) -> tuple[Deployment, dict[tuple[str, int], list[Any]]]:
     """Three rounds of records; per topic partition what was sent, in the order of offsets."""
     deployment = Deployment(

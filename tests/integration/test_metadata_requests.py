@@ -12,7 +12,6 @@ from archiver.runtime.clock import ManualClock
 from tests.support.builders.driver import Driver
 from tests.support.builders.eager_hour import MetadataRequests, commit, in_bucket, upkeep
 from tests.support.objects.s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server
-from tests.support.objects.s3_store import s3_server  # noqa: F401 - a fixture
 
 COMMITS = 5
 A_COMMIT_MAX = 20
@@ -21,7 +20,7 @@ FEW = 3
 retained snapshot names."""
 
 
-def test_commits_and_upkeep_read_only_what_is_new(s3_server: S3Server, tmp_path: Path) -> None:  # noqa: F811
+def test_commits_and_upkeep_read_only_what_is_new(s3_server: S3Server, tmp_path: Path) -> None:
     with (
         MetadataRequests(s3_server) as proxy,
         Driver(in_bucket(tmp_path / "d", s3_server, proxy.uri)) as driver,
@@ -41,7 +40,7 @@ def test_commits_and_upkeep_read_only_what_is_new(s3_server: S3Server, tmp_path:
 
 
 def test_what_is_written_deleted_or_old_is_read_again(
-    s3_server: S3Server,  # noqa: F811
+    s3_server: S3Server,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = ManualClock()

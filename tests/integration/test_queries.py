@@ -24,7 +24,6 @@ from archiver.objects.location import StorePlace
 from tests.support.catalog.query_lake import ARCHIVES, BROKEN, CATALOG, DAYS, Lake, Sent, filled
 from tests.support.catalog.rest_catalog import RestCatalog
 from tests.support.objects.s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server
-from tests.support.objects.s3_store import s3_server  # noqa: F401 - a fixture
 from tests.support.pages import ROOT, Block, blocks
 from tests.support.schema.mapping_page import hexadecimal
 from tests.support.schema.shaped_rows import shaped
@@ -56,7 +55,7 @@ Rows = list[list[Any]]
 
 
 @pytest.fixture(scope="module")
-def lake(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:  # noqa: F811
+def lake(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     bucket = s3_server.new_bucket()
     keys = {"s3.access-key-id": ACCESS_KEY_ID, "s3.secret-access-key": SECRET_ACCESS_KEY}
     reached = {"s3.endpoint": s3_server.uri, "s3.path-style-access": "true", "client.region": REGION, **keys}

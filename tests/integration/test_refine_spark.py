@@ -24,7 +24,6 @@ from archiver.spark.session import SparkSessions, properties
 from tests.support.builders.refining import job_of
 from tests.support.intake.intake_files import Intake, Row
 from tests.support.schema.orders import order, order_schema, rows_of
-from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.spark
 NOW = 1_728_003_600_000_000
@@ -51,7 +50,7 @@ def orders_of(intake: Intake, bundles: Sequence[tuple[Plan, ...]], **options: An
 
 @pytest.mark.timeout(120)
 def test_results_in_the_order_of_the_plans(
-    spark_sessions: SparkSessions,  # noqa: F811
+    spark_sessions: SparkSessions,
     intake: Intake,
     plans: list[Plan],
 ) -> None:
@@ -72,7 +71,7 @@ def test_results_in_the_order_of_the_plans(
 
 
 @pytest.mark.timeout(120)
-def test_each_bundle_is_a_task_of_its_own(spark_session: SparkSession) -> None:  # noqa: F811
+def test_each_bundle_is_a_task_of_its_own(spark_session: SparkSession) -> None:
     frame = spark_session.createDataFrame(
         [(number, bytearray(b"x")) for number in range(6)], "number int, task binary"
     )
@@ -89,7 +88,7 @@ def _count(batches: Any) -> Any:
 
 @pytest.mark.timeout(120)
 def test_trouble_comes_back_as_a_result(
-    spark_sessions: SparkSessions,  # noqa: F811
+    spark_sessions: SparkSessions,
     intake: Intake,
     plans: list[Plan],
 ) -> None:
@@ -100,7 +99,7 @@ def test_trouble_comes_back_as_a_result(
 
 @pytest.mark.timeout(120)
 def test_a_killed_worker_is_to_be_tried_again(
-    spark_sessions: SparkSessions,  # noqa: F811
+    spark_sessions: SparkSessions,
     intake: Intake,
     plans: list[Plan],
 ) -> None:
@@ -120,7 +119,7 @@ def test_a_killed_worker_is_to_be_tried_again(
 
 
 @pytest.mark.timeout(120)
-def test_workers_arm_and_disarm(spark_sessions: SparkSessions, intake: Intake, plans: list[Plan]) -> None:  # noqa: F811
+def test_workers_arm_and_disarm(spark_sessions: SparkSessions, intake: Intake, plans: list[Plan]) -> None:
     refiner = SparkRefiner(spark_sessions.session)
     (first, *_) = refiner.refine(orders_of(intake, [(plans[0],)], failpoints="archive.upload.before=error"))
     assert first.error == "retry"
@@ -139,7 +138,7 @@ def test_no_work_starts_no_spark(intake: Intake) -> None:
 
 @pytest.mark.timeout(120)
 def test_a_job_that_takes_too_long_is_cancelled(
-    spark_sessions: SparkSessions,  # noqa: F811
+    spark_sessions: SparkSessions,
     intake: Intake,
     plans: list[Plan],
 ) -> None:
@@ -163,7 +162,7 @@ def test_a_plan_without_an_answer_is_to_be_tried_again(plans: list[Plan], intake
 
 
 @pytest.mark.timeout(120)
-def test_a_dead_jvm_is_replaced(spark_sessions: SparkSessions) -> None:  # noqa: F811
+def test_a_dead_jvm_is_replaced(spark_sessions: SparkSessions) -> None:
     session = spark_sessions.session()
     gateway: Any = session.sparkContext._gateway
     os.kill(gateway.proc.pid, signal.SIGKILL)
@@ -176,7 +175,7 @@ def test_a_dead_jvm_is_replaced(spark_sessions: SparkSessions) -> None:  # noqa:
 
 @pytest.mark.timeout(120)
 def test_a_closed_session_is_built_anew_and_a_foreign_one_is_left_alone(
-    spark_sessions: SparkSessions,  # noqa: F811
+    spark_sessions: SparkSessions,
 ) -> None:
     session = spark_sessions.session()
     guest = SparkSessions(SparkSettings(master="local[1]"), os.environ)

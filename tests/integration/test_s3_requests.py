@@ -23,9 +23,8 @@ from intake.read.reader import IntakeReader
 from tests.support.intake.intake_files import Intake, Row
 from tests.support.objects.s3_faults import S3Faults
 from tests.support.objects.s3_server import SECRET_ACCESS_KEY, S3Server
-from tests.support.objects.s3_store import options, place, s3_server  # noqa: F401 - a fixture
+from tests.support.objects.s3_store import options, place
 from tests.support.schema.orders import raw_schema
-from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 FILES = 6
 DAY_US = 86_400_000_000
@@ -125,7 +124,7 @@ def test_the_footer_of_an_archive_is_one_request(server: S3Server, faults: S3Fau
 
 @pytest.mark.spark
 @pytest.mark.timeout(180)
-def test_keys_travel_to_workers_and_show_nowhere(server: S3Server, spark_session: object) -> None:  # noqa: F811 - the fixture
+def test_keys_travel_to_workers_and_show_nowhere(server: S3Server, spark_session: object) -> None:
     """Neither in a descriptor's text, nor in what Spark tells of a job: its plans, its stages, its event log
     has no more than those."""
     filled = Filled(server, server.uri, 1_000)

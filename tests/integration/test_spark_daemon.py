@@ -16,8 +16,6 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
-
 HOME = Path(pyspark.__file__).parent
 ARCHIVES = [
     str(path)
@@ -60,7 +58,7 @@ def _state(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 @pytest.mark.spark
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at threads in /proc")
-def test_workers_begin_with_what_they_need(spark_session: SparkSession) -> None:  # noqa: F811
+def test_workers_begin_with_what_they_need(spark_session: SparkSession) -> None:
     for _ in range(2):  # a worker that is used again has been through Spark's look at the paths
         (row,) = spark_session.range(1).repartition(1).mapInArrow(_state, "state string").collect()
         state: dict[str, Any] = json.loads(row["state"])

@@ -27,7 +27,6 @@ from intake.read.reader import IntakeReader
 from reconcile.audit.spark.reader import SparkRows, _results
 from tests.support.builders.refining import CLUSTER, NOW, job_of_rows
 from tests.support.intake.intake_files import Intake, Row
-from tests.support.spark.spark import spark_sessions  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 LARGE = 2**20
@@ -42,7 +41,7 @@ LASTING = [ValueError("MemoryError is no reason"), OSError(errno.EACCES, os.stre
 
 
 @pytest.fixture
-def sessions(spark_sessions: SparkSessions) -> SparkSessions:  # noqa: F811
+def sessions(spark_sessions: SparkSessions) -> SparkSessions:
     return spark_sessions
 
 

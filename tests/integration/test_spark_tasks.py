@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from archiver.spark.tasks import handed_out
-from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 ANSWER = "part int, task binary"
 
@@ -39,7 +38,7 @@ def parents_of_workers() -> set[int]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(120)
-def test_each_task_has_a_partition_and_all_share_one_parent_of_workers(spark_session: SparkSession) -> None:  # noqa: F811
+def test_each_task_has_a_partition_and_all_share_one_parent_of_workers(spark_session: SparkSession) -> None:
     tasks = [b"", b"\x00\xff" * 3, *(b"%d" % number for number in range(5)), b"long" * 300_000]
     before = parents_of_workers()
     answers = handed_out(spark_session, tasks).mapInArrow(_answer, ANSWER).collect()

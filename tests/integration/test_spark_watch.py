@@ -25,7 +25,6 @@ from reconcile.audit.spark.reader import SparkRows
 from tests.support.builders.refining import CLUSTER, NOW, job_of_rows
 from tests.support.intake.intake_files import Intake, Row
 from tests.support.process.processes import until
-from tests.support.spark.spark import spark_sessions  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 ASLEEP_S = 100.0
@@ -36,7 +35,7 @@ TIME_S, IN_TIME_S = 1.0, 60.0
 
 
 @pytest.fixture
-def sessions(spark_sessions: SparkSessions) -> SparkSessions:  # noqa: F811
+def sessions(spark_sessions: SparkSessions) -> SparkSessions:
     return spark_sessions
 
 

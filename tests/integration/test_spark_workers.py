@@ -25,7 +25,6 @@ from tests.support.builders.refining import NOW, job_of_rows
 from tests.support.intake.intake_files import Intake, Row
 from tests.support.log.etcd_server import free_port
 from tests.support.schema.orders import order, order_schema
-from tests.support.spark.spark import spark_sessions  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.timeout(300)]
 ENTRY = ROOT / "deploy" / "entrypoint.sh"
@@ -44,7 +43,7 @@ def job(intake: Intake) -> RefineJob:
 
 
 @pytest.fixture
-def sessions(spark_sessions: SparkSessions) -> SparkSessions:  # noqa: F811
+def sessions(spark_sessions: SparkSessions) -> SparkSessions:
     return spark_sessions
 
 

@@ -25,7 +25,7 @@ from reconcile.audit.rows import RowFile
 from reconcile.audit.spark.stored import StoredFiles, Worker, opened
 from reconcile.audit.spark.summary import packed, positions_summary, unpacked
 from tests.support.objects.s3_server import S3Server
-from tests.support.objects.s3_store import place, s3_server  # noqa: F401 - a fixture
+from tests.support.objects.s3_store import place
 
 KAFKA = pa.struct(
     [("partition", pa.int32()), ("offset", pa.int64()), ("ingest_timestamp", pa.timestamp("us", "UTC"))]

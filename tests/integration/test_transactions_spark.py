@@ -15,7 +15,6 @@ from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver, catalog_table
 from tests.support.intake.transactions import Transactional
 from tests.support.schema.orders import order
-from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.spark
 PLACES = [("orders", 0), ("orders", 1), ("orders", 2), ("clicks", 0), ("clicks", 1), ("files", 0)]
@@ -37,7 +36,7 @@ def rows(deployment: Deployment, name: str) -> dict[tuple[int, int], Any]:
 
 
 @pytest.mark.timeout(180)
-def test_interleaved_transactions(tmp_path: Path, spark_session: SparkSession) -> None:  # noqa: F811
+def test_interleaved_transactions(tmp_path: Path, spark_session: SparkSession) -> None:
     deployment = Deployment(tmp_path / "d")
     chance = random.Random(4)
     kept: dict[tuple[str, int, int], int] = {}

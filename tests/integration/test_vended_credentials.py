@@ -13,7 +13,6 @@ from tests.support.builders.driver import Driver
 from tests.support.catalog.rest_catalog import RestCatalog
 from tests.support.catalog.rest_guard import BEARER, Guard, Guarded, properties
 from tests.support.objects.s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server, data_group
-from tests.support.objects.s3_store import s3_server  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]  # needs Java twice
 
@@ -24,7 +23,7 @@ WRONG = {"s3.access-key-id": "a-key-of-nobody", "s3.secret-access-key": "a-vende
 @pytest.fixture(scope="module")
 def on_s3(
     tmp_path_factory: pytest.TempPathFactory,
-    s3_server: S3Server,  # noqa: F811
+    s3_server: S3Server,
 ) -> Iterator[tuple[RestCatalog, S3Server, str]]:
     """A REST catalog whose warehouse is a bucket, the server of it, and the bucket."""
     bucket = s3_server.new_bucket()

@@ -18,7 +18,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.builders.deployment import Deployment, check_present, jsonl, sample_records, text
-from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 SENT = sample_records(60)
 
@@ -100,7 +99,7 @@ def test_failpoints_need_both(tmp_path: Path) -> None:
 @pytest.mark.spark
 def test_unreadable_descriptor_set(
     filled: tuple[Deployment, list[Any]],
-    spark_session: SparkSession,  # noqa: F811
+    spark_session: SparkSession,
 ) -> None:
     deployment, acknowledged = filled
     good = (deployment.root / "shop.binpb").read_bytes()
@@ -118,7 +117,7 @@ def test_unreadable_descriptor_set(
 @pytest.mark.spark
 def test_message_not_in_the_descriptor_set(
     filled: tuple[Deployment, list[Any]],
-    spark_session: SparkSession,  # noqa: F811
+    spark_session: SparkSession,
 ) -> None:
     deployment, acknowledged = filled
     document = deployment.document()
@@ -225,7 +224,7 @@ def test_input_that_is_not_there(deployment: Deployment) -> None:
 
 
 @pytest.mark.spark
-def test_a_table_of_another_topic(filled: tuple[Deployment, list[Any]], spark_session: SparkSession) -> None:  # noqa: F811
+def test_a_table_of_another_topic(filled: tuple[Deployment, list[Any]], spark_session: SparkSession) -> None:
     deployment, acknowledged = filled
     assert deployment.cli("archive", "--all").code == 0
     document = deployment.document()
@@ -261,7 +260,7 @@ def test_a_data_folder_of_another_cluster(filled: tuple[Deployment, list[Any]]) 
 def test_an_intake_file_that_was_harmed(
     harm: str,
     filled: tuple[Deployment, list[Any]],
-    spark_session: SparkSession,  # noqa: F811
+    spark_session: SparkSession,
 ) -> None:
     deployment, acknowledged = filled
     more = sample_records(60, first=60)

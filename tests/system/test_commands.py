@@ -17,7 +17,6 @@ from archiver.events import codec, json_form
 from archiver.log.lease import FileLease
 from tests.support.builders.archived import MORE, SENT, archived  # noqa: F401 - fixture
 from tests.support.builders.deployment import Deployment
-from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 AUDIT = ["verdict", "partitions", "checked_at", "snapshot_ids", "undecoded"]
 AUDIT_PARTITION = [
@@ -49,7 +48,7 @@ def deployment(tmp_path: Path) -> Deployment:
 
 
 @pytest.mark.spark
-def test_archive_report(deployment: Deployment, spark_session: SparkSession) -> None:  # noqa: F811
+def test_archive_report(deployment: Deployment, spark_session: SparkSession) -> None:
     deployment.produce(SENT)
     done = deployment.cli("archive", "--output", "json")
     assert (done.code, done.json()["rounds"]) == (0, 0), "nothing is due yet"
@@ -85,7 +84,7 @@ def test_archive_report(deployment: Deployment, spark_session: SparkSession) -> 
 
 
 @pytest.mark.spark
-def test_archive_while_another_process_does(deployment: Deployment, spark_session: SparkSession) -> None:  # noqa: F811
+def test_archive_while_another_process_does(deployment: Deployment, spark_session: SparkSession) -> None:
     deployment.produce(SENT)
     lease = FileLease(deployment.root / "metadata.db.lease", "elsewhere:4711")
     lease.acquire()
@@ -179,7 +178,7 @@ def test_audit_without_its_catalog_cannot_tell(trouble: str, archived: Deploymen
 def test_audit_finds_what_was_done_to_a_table(
     harm: str,
     deployment: Deployment,
-    spark_session: SparkSession,  # noqa: F811
+    spark_session: SparkSession,
 ) -> None:
     deployment.produce(SENT)
     assert deployment.cli("archive", "--all").code == 0

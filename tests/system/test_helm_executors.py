@@ -16,7 +16,6 @@ import yaml
 from archiver.config.settings import SparkSettings, load_settings
 from archiver.runtime.errors import ConfigInvalid
 from archiver.spark.session import SparkSessions
-from tests.support.spark.spark import spark_sessions  # noqa: F401 - a fixture
 from tests.system.test_helm_chart import (
     CHART,
     CLUSTER,
@@ -188,7 +187,7 @@ def asked_for(sessions: SparkSessions, settings: SparkSettings, template: Path) 
 def test_the_pods_that_spark_asks_for_are_as_restricted_as_ours(
     values: Path,
     tmp_path: Path,
-    spark_sessions: SparkSessions,  # noqa: F811
+    spark_sessions: SparkSessions,
 ) -> None:
     objects = rendered(CLUSTER, values)
     template = tmp_path / "executor-pod.yaml"

@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.builders.deployment import Deployment, check_present, jsonl, sample_records
-from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
@@ -20,7 +19,7 @@ MORE = sample_records(36, first=60)
 
 
 @pytest.fixture
-def deployment(tmp_path: Path, spark_session: SparkSession) -> Deployment:  # noqa: F811
+def deployment(tmp_path: Path, spark_session: SparkSession) -> Deployment:
     return Deployment(tmp_path / "d")
 
 
@@ -107,7 +106,7 @@ def test_a_data_folder_that_is_gone(deployment: Deployment) -> None:
     check_present(deployment, SENT, acknowledged)
 
 
-def test_a_kind_that_was_changed(tmp_path: Path, spark_session: SparkSession) -> None:  # noqa: F811
+def test_a_kind_that_was_changed(tmp_path: Path, spark_session: SparkSession) -> None:
     deployment = Deployment(tmp_path / "d", failpoints_asked=True)
     acknowledged = deployment.produce(SENT)
     deployment.run("archive", "--all", armed="written.append.after=kill")

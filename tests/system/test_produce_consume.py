@@ -19,7 +19,6 @@ from intake.write.producer import Producer
 from tests.support.builders.archived import RECORD, SENT, archived, rows_of  # noqa: F401 - fixture
 from tests.support.builders.deployment import Deployment, check_present, jsonl, text
 from tests.support.schema.orders import order
-from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 SENT_FIELDS = RECORD[:2] + RECORD[3:7]
 

@@ -11,10 +11,8 @@ import pytest
 from tests.support.builders.deployment import Deployment, check_present, jsonl, sample_records
 from tests.support.objects.s3_faults import S3Faults
 from tests.support.objects.s3_server import SECRET_ACCESS_KEY, S3Server, data_group
-from tests.support.objects.s3_store import s3_server  # noqa: F401 - a fixture
 from tests.support.process.processes import until
 from tests.support.process.serving import Served, quick
-from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 LINE = b'{"value": "AAAA"}\n'
 REQUESTS_OF_A_ROUND_MAX = 60
@@ -36,7 +34,7 @@ def deployed(folder: Path, server: S3Server, endpoint: str | None = None) -> Dep
     return Deployment(folder, failpoints_asked=True, overrides={"data": data})
 
 
-def test_the_whole_path(tmp_path: Path, server: S3Server, spark_session: object) -> None:  # noqa: F811 - the fixture
+def test_the_whole_path(tmp_path: Path, server: S3Server, spark_session: object) -> None:
     with S3Faults(server) as faults:
         walk(deployed(tmp_path / "d", server, faults.uri), faults)
 

@@ -22,7 +22,6 @@ from pyspark.sql import SparkSession
 from archiver.cli.produce import Stop, stoppable
 from tests.support.builders.deployment import Deployment, check_present, jsonl, sample_records
 from tests.support.process.processes import Command, alive, until
-from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 pytestmark = [
     pytest.mark.timeout(180),
@@ -237,7 +236,7 @@ def test_an_archiver_that_is_stopped(
     moment: str,
     deployment: Deployment,
     tmp_path: Path,
-    spark_session: SparkSession,  # noqa: F811
+    spark_session: SparkSession,
 ) -> None:
     sent = sample_records(600)
     told = deployment.produce(sent)
@@ -272,7 +271,7 @@ def test_an_archiver_that_is_stopped(
 
 
 @pytest.mark.spark
-def test_two_archivers_at_once(deployment: Deployment, tmp_path: Path, spark_session: SparkSession) -> None:  # noqa: F811
+def test_two_archivers_at_once(deployment: Deployment, tmp_path: Path, spark_session: SparkSession) -> None:
     """The first is held in the middle of its work, so that the second certainly meets it."""
     sent = sample_records(120)
     told = deployment.produce(sent)

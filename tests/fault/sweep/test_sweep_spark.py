@@ -13,7 +13,6 @@ from tests.fault.sweep.actors import Host
 from tests.fault.sweep.cases import Case, share, spark_cases
 from tests.fault.sweep.playground import Ground
 from tests.fault.sweep.playing import play
-from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 PREFIXES = ("round.", "archive.", "written.", "complete.", "table.", "committed.", "settled.")
 
@@ -43,5 +42,5 @@ def test_every_point_of_refinement_and_publishing_is_played_with_spark() -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", share(spark_cases()), ids=str)
-def test_with_spark(case: Case, ground: Ground, host: Host, spark_session: SparkSession) -> None:  # noqa: F811
+def test_with_spark(case: Case, ground: Ground, host: Host, spark_session: SparkSession) -> None:
     play(ground, host, case)

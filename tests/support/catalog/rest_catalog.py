@@ -12,12 +12,11 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
-import pytest
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from pyiceberg.catalog import Catalog, load_catalog
 
@@ -211,11 +210,3 @@ class RestCatalog:
         server.setHandler(handler)
         server.start()
         return int(server.getURI().getPort())
-
-
-@pytest.fixture(scope="module")
-def rest_catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalog]:
-    """One running catalog for a module's tests; they keep apart by the names of their namespaces."""
-    with RestCatalog(tmp_path_factory.mktemp("rest-catalog")) as catalog:
-        catalog.warm_up()
-        yield catalog

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-
-import pytest
 
 from archiver.objects.location import S3Options, StorePlace
 from archiver.objects.s3.store import S3ObjectStore
 from tests.support.objects.s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server
 
 PART_BYTES = 5 * 1024 * 1024
-
-
-@pytest.fixture(scope="module")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """One running server for a module's tests; they keep apart by their buckets."""
-    with S3Server(tmp_path_factory.mktemp("s3")) as server:
-        yield server
 
 
 def options(endpoint: str, **changed: object) -> S3Options:
