@@ -19,7 +19,7 @@ from archiver.log.open import PUBLISH
 from archiver.log.store import Log
 from archiver.objects.location import StorePlace
 from archiver.publish.events import RoundEvents
-from archiver.publish.round import ArchiveRun, RoundParts
+from archiver.publish.round import ArchiveRun
 from archiver.publish.scope import Scope
 from archiver.refine.prepare_topic import TopicSetup
 from archiver.rewrite.commit import TableRewriter
@@ -67,23 +67,21 @@ class Archiving:
             self._sessions.session, at.settings.spark.job_timeout, self._sessions.answering
         )
         return ArchiveRun(
-            RoundParts(
-                settings=at.settings,
-                cluster_id=at.cluster.cluster_id,
-                sequencer=at.sequencer,
-                leadership=at.leadership,
-                setup=self._topic_setup(),
-                publisher=self._round_events(),
-                committer=at.committer,
-                # The deep audit uses the same session, so both take turns.
-                refine=self._spark_turns.taking(refiner.refine, "refinement"),
-                options=at.refine_options(),
-                cores=self._sessions.cores,
-                memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-                clock=at.clock,
-                progress=progress,
-                times=self._intake.accept_clock if at.lasting else None,
-            )
+            settings=at.settings,
+            cluster_id=at.cluster.cluster_id,
+            sequencer=at.sequencer,
+            leadership=at.leadership,
+            setup=self._topic_setup(),
+            publisher=self._round_events(),
+            committer=at.committer,
+            # The deep audit uses the same session, so both take turns.
+            refine=self._spark_turns.taking(refiner.refine, "refinement"),
+            options=at.refine_options(),
+            cores=self._sessions.cores,
+            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            clock=at.clock,
+            progress=progress,
+            times=self._intake.accept_clock if at.lasting else None,
         )
 
     # undecoded records

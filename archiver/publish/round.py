@@ -78,9 +78,9 @@ Refine = Callable[[RefineJob], Sequence[PlanResult]]
 """Carries out a job; results in any order, one per plan."""
 
 
-@dataclass(frozen=True)
-class RoundParts:
-    """What a run needs; put together by the composition root."""
+@dataclass(eq=False)
+class ArchiveRun:
+    """Archiving, on request."""
 
     settings: Settings
     cluster_id: str
@@ -99,25 +99,19 @@ class RoundParts:
     times: AcceptClock | None = None
     """The process's accept clock; None: a new one that begins with the run."""
 
-    @property
-    def leader(self) -> Leader:
-        """The leader of the control log."""
-        return self.leadership.leader
-
-
-class ArchiveRun:
-    """Archiving, on request."""
-
-    def __init__(self, parts: RoundParts) -> None:
-        intake = parts.settings.intake
-        self._parts = parts
-        # A process that starts with a wrong clock cannot notice it: its first reading is the reference.
-        self._times = parts.times or AcceptClock(parts.clock, intake.clock_skew_max, intake.clock_settle)
+    def __post_init__(self) -> None:
+        intake = self.settings.intake
+        self._times = self.times or AcceptClock(self.clock, intake.clock_skew_max, intake.clock_settle)
         self._report = ArchiveReport()
         self._halted: set[str] = set()
         self._broken: set[TopicPartition] = set()
         self._known_ids = KnownIds()
         self._outages: dict[str, CatalogAway] = {}
+
+    @property
+    def leader(self) -> Leader:
+        """The leader of the control log."""
+        return self.leadership.leader
 
     @property
     def report(self) -> ArchiveReport:
@@ -136,22 +130,21 @@ class ArchiveRun:
         Raises `RetryLater` or `OutcomeUnknown` if a log cannot be reached, and `RetryLater` if the clock runs
         ahead.
         """
-        parts = self._parts
         self._report = ArchiveReport()
         # The report, these sets and the outages are of one run: the next one tries every topic again.
         self._halted.clear()
         self._broken.clear()
         self._outages.clear()
-        check_scope(scope, parts.settings.topics)
-        with parts.leadership.turn("archiving"):
+        check_scope(scope, self.settings.topics)
+        with self.leadership.turn("archiving"):
             with self._timed("look"):
                 chosen = self._choose(scope, polls)
             # Ends before `lead`, so that an idle daemon does not add an epoch with every tick.
             if not chosen and polls is not None:
-                self._report.epoch = parts.leader.fold.epoch
+                self._report.epoch = self.leader.fold.epoch
                 return self._report
             # Preparing appends schemas and alters tables, so it needs the epoch.
-            self._report.epoch = parts.leadership.lead()
+            self._report.epoch = self.leadership.lead()
             with self._timed("prepare"):
                 works = self._prepare(chosen)
                 for work in works:
@@ -166,11 +159,11 @@ class ArchiveRun:
     @contextmanager
     def _timed(self, step: RoundStep) -> Iterator[None]:
         """Measures the time of a step."""
-        began_s = self._parts.clock.monotonic_s()
+        began_s = self.clock.monotonic_s()
         try:
             yield
         finally:
-            self._report.took(step, self._parts.clock.monotonic_s() - began_s)
+            self._report.took(step, self.clock.monotonic_s() - began_s)
 
     def _rounds(self, works: Sequence[TopicWork], limits: RoundLimits) -> None:
         """One round, or as many as there is work for."""
@@ -182,18 +175,17 @@ class ArchiveRun:
                 return
             fruitless = 0 if self._reached(works) > before else fruitless + 1
         for work in works:
-            if self._parts.leader.fold.topic(work.state.topic_id).killed:
+            if self.leader.fold.topic(work.state.topic_id).killed:
                 self._report.of(work.name).defer(
                     "archives were made that could not enter the table, several times over; run it again"
                 )
 
     def _report_waiting(self, works: Sequence[TopicWork], chosen: Sequence[TopicSettings]) -> None:
         """Report how much of each chosen topic is left, what holds it back, and for an idle topic why."""
-        parts = self._parts
-        intake, now_us = parts.sequencer.backlog(), parts.clock.now_us()
+        intake, now_us = self.sequencer.backlog(), self.clock.now_us()
         for work in works:
             report = self._report.of(work.name)
-            found = positions(intake, parts.leader.fold, work.state.topic_id)
+            found = positions(intake, self.leader.fold, work.state.topic_id)
             for trouble in troubles(work.name, found):
                 report.halt(trouble)
             report.waiting, _ = whole_backlog(found)
@@ -213,14 +205,14 @@ class ArchiveRun:
             state = intake.topics_by_name.get(name)
             if state is not None:
                 self._report.of(name).waiting, _ = whole_backlog(
-                    positions(intake, parts.leader.fold, state.topic_id)
+                    positions(intake, self.leader.fold, state.topic_id)
                 )
 
     def _report_outage(self, work: TopicWork, report: TopicReport) -> None:
         """Report what is pending for a table whose catalog is unavailable; nothing for a topic that was
         committed before.
         """
-        away, ledger = self._outage(work), self._parts.leader.fold.topic(work.state.topic_id)
+        away, ledger = self._outage(work), self.leader.fold.topic(work.state.topic_id)
         if (
             work.table is not None
             and away is not None
@@ -230,16 +222,15 @@ class ArchiveRun:
 
     def _limits(self, scope: Scope | None, everything: bool) -> RoundLimits:
         return RoundLimits(
-            memory_bytes=self._parts.memory_bytes,
-            round_bytes_max=self._parts.settings.archive.round_bytes_max,
+            memory_bytes=self.memory_bytes,
+            round_bytes_max=self.settings.archive.round_bytes_max,
             everything=everything,
             partitions=None if scope is None else scope[1],
         )
 
     def _worth_preparing(self, topic: TopicSettings, polls: PollState, intake: Backlog) -> bool:
         """Whether a daemon has something to do for the topic; False until its poll is due."""
-        parts = self._parts
-        now_us, archive = parts.clock.now_us(), parts.settings.archive_for(topic)
+        now_us, archive = self.clock.now_us(), self.settings.archive_for(topic)
         if not polls.due(topic.name, now_us, archive.start_delay_max):
             return False
         # Counted as polled even without work: the delay bounds how often idle topics cost anything.
@@ -249,37 +240,34 @@ class ArchiveRun:
             # A topic that the intake log does not have yet must be declared.
             state is None
             or not polls.was_ready(topic.name)
-            or has_work(state, archive, intake, parts.leader.fold, now_us)
+            or has_work(state, archive, intake, self.leader.fold, now_us)
         )
 
     def _choose(self, scope: Scope | None, polls: PollState | None) -> list[TopicSettings]:
         """The archived topics in scope, ordered by name; in a daemon's round those with work."""
-        topics = [topic for topic in self._parts.settings.topics if scope is None or topic.name == scope[0]]
+        topics = [topic for topic in self.settings.topics if scope is None or topic.name == scope[0]]
         topics = sorted(
             (topic for topic in topics if topic.archive.kind != "none"), key=lambda topic: topic.name
         )
         if polls is None:
             return topics
         # Read without an epoch: whether there is work decides whether this process leads.
-        self._parts.leader.refresh()
-        intake = self._parts.sequencer.backlog()  # once for all topics: each call costs a request to the log
+        self.leader.refresh()
+        intake = self.sequencer.backlog()  # once for all topics: each call costs a request to the log
         return [topic for topic in topics if self._worth_preparing(topic, polls, intake)]
 
     def _prepare(self, chosen: Sequence[TopicSettings]) -> list[TopicWork]:
         """The topics that can be archived, prepared."""
-        parts = self._parts
-        parts.sequencer.refresh()
+        self.sequencer.refresh()
         works: list[TopicWork] = []
         for settings in chosen:
             self._report.of(settings.name)
             try:
-                state = parts.sequencer.declare_topic(settings.name, settings.partitions)
+                state = self.sequencer.declare_topic(settings.name, settings.partitions)
                 # Before the schemas are fetched: only earlier records can be judged by their ids
                 # (`KnownIds`).
-                reached = ends(parts.sequencer.backlog(), state.topic_id, state.partitions)
-                work = parts.setup.prepare(
-                    settings, parts.settings.archive_for(settings), state, self._outages
-                )
+                reached = ends(self.sequencer.backlog(), state.topic_id, state.partitions)
+                work = self.setup.prepare(settings, self.settings.archive_for(settings), state, self._outages)
                 self._known_ids.prepared(work, reached)
                 self._report.of(settings.name).notes = [
                     one.note for one in work.fetched if one is not None and one.note is not None
@@ -296,7 +284,7 @@ class ArchiveRun:
 
     def _note_change(self, topic: str) -> None:
         """Report a change of the topic's schema, also if the topic could not be prepared after it."""
-        change = self._parts.setup.take_change(topic)
+        change = self.setup.take_change(topic)
         if change is not None:
             self._report.of(topic).schema_change = change.to_json()
 
@@ -320,7 +308,7 @@ class ArchiveRun:
             report.halt(str(error))
         else:
             report.defer(str(error))
-        self._parts.progress(f"{topic}: {report.state}: {report.why}")
+        self.progress(f"{topic}: {report.state}: {report.why}")
 
     def _resolve_inherited(self, work: TopicWork) -> None:
         """Rule T1: before the first plan of an epoch, record which inherited files are in the table and which
@@ -328,47 +316,44 @@ class ArchiveRun:
         """
         if work.table is None or self._outage(work) is not None:
             return  # without it more may be planned than is needed, which is harmless
-        outcome = self._parts.committer(work.table.tables).settle(work.table.target, self._gaps(work))
+        outcome = self.committer(work.table.tables).settle(work.table.target, self._gaps(work))
         if outcome is not None:
             self._report_outcome(work, outcome)
-            self._parts.publisher.table_committed(None, work, outcome)
+            self.publisher.table_committed(None, work, outcome)
 
     def _gaps(self, work: TopicWork) -> Gaps:
-        return known_gaps(self._parts.sequencer.backlog(), work.state.topic_id)
+        return known_gaps(self.sequencer.backlog(), work.state.topic_id)
 
     def _report_outcome(self, work: TopicWork, outcome: CommitOutcome) -> None:
         for key, why in outcome.killed:
-            self._parts.progress(
-                f"{work.name}: {key} cannot enter the table any more and is archived again: {why}"
-            )
+            self.progress(f"{work.name}: {key} cannot enter the table any more and is archived again: {why}")
         for finding in outcome.findings:
-            self._parts.progress(f"{work.name}: {finding}")
+            self.progress(f"{work.name}: {finding}")
 
     # --- One round
 
     def _round(self, works: Sequence[TopicWork], limits: RoundLimits) -> bool:
         """One round; False if there was nothing to do."""
-        parts = self._parts
         able = [work for work in works if work.name not in self._halted]
         tick_us = self._tick()
         # Rule L4: also a turn in which nothing is due notices a newer leader.
-        parts.leader.check()
+        self.leader.check()
         # After the tick: `valid_through_us` needs a view that has read at least that far.
-        intake = parts.sequencer.backlog()
+        intake = self.sequencer.backlog()
         with self._timed("plan"):
             planned = self._plan(able, intake, limits)
         inherited = [
             work
             for work in able
-            if self._outage(work) is None and parts.leader.fold.topic(work.state.topic_id).pending_by_id
+            if self._outage(work) is None and self.leader.fold.topic(work.state.topic_id).pending_by_id
         ]
         if not planned.plans and not inherited:
             return False
         # Ask before the round is in the ledger: if Spark cannot start, a daemon would append a new round with
         # every tick.
-        cores = parts.cores() if any(not plan.gap_only for plan in planned.plans) else 0
+        cores = self.cores() if any(not plan.gap_only for plan in planned.plans) else 0
         self._report.rounds += 1
-        commit_id = parts.publisher.round_started()
+        commit_id = self.publisher.round_started()
         with self._timed("refine"):
             written = self._refine(able, planned.plans, cores)
         # Pending files of an earlier round or leader are committed together with the new ones.
@@ -378,9 +363,9 @@ class ArchiveRun:
             for work in due:
                 files = written.get(work.state.topic_id, [])
                 if files:
-                    self._guard(work, partial(parts.publisher.files_written, commit_id, work, files))
+                    self._guard(work, partial(self.publisher.files_written, commit_id, work, files))
             # After the last DATA_WRITTEN, because it states what the round has reached.
-            parts.publisher.round_written(commit_id, due)
+            self.publisher.round_written(commit_id, due)
         with self._timed("commit"):
             for work in due:
                 # Without a catalog the archives stay pending; the first round after its return commits them.
@@ -389,12 +374,12 @@ class ArchiveRun:
                 else:
                     self._guard(work, partial(self._commit, commit_id, work, intake, tick_us))
         # Also if a table did not commit: its archives stay pending, and a later round offers them.
-        parts.publisher.round_settled(commit_id, due)
+        self.publisher.round_settled(commit_id, due)
         return True
 
     def _reached(self, works: Sequence[TopicWork]) -> int:
         """A number that grows with everything written or committed."""
-        topics = [(work, self._parts.leader.fold.topic(work.state.topic_id)) for work in works]
+        topics = [(work, self.leader.fold.topic(work.state.topic_id)) for work in works]
         return sum(
             topic.planned_to(p) + topic.watermark(p)
             for work, topic in topics
@@ -408,23 +393,22 @@ class ArchiveRun:
         Before it, overdue transactions are aborted and idle producers forgotten. Raises `RetryLater`, and
         does none of this, while the clock is ahead by more than `intake.clock_skew_max`.
         """
-        parts = self._parts
-        fold = parts.sequencer.refresh()
+        fold = self.sequencer.refresh()
         known_us, now_us = fold.tick_us, self._now_us(fold.newest_us)
         # Transactions, producers and ticks are permanent in the log, hence the check of the clock before.
-        for ended in parts.sequencer.end_overdue(now_us):
+        for ended in self.sequencer.end_overdue(now_us):
             text = (
                 f"transaction {ended.transactional_id} of producer {ended.producer_id} (epoch "
                 f"{ended.epoch}) was open for "
                 f"{(now_us - ended.started_us) / 1e6:,.0f} s, longer than it may be: aborted"
             )
             _log.warning("%s", text)
-            parts.progress(text)
-        parts.sequencer.forget_producers(now_us - round(parts.settings.intake.producer_idle_max * 1e6))
+            self.progress(text)
+        self.sequencer.forget_producers(now_us - round(self.settings.intake.producer_idle_max * 1e6))
         # A tick in the future does not count as recent: the clock was set back.
-        if 0 <= now_us - known_us < parts.settings.archive.tick * 1e6:
+        if 0 <= now_us - known_us < self.settings.archive.tick * 1e6:
             return known_us
-        return parts.sequencer.tick(now_us)
+        return self.sequencer.tick(now_us)
 
     def _now_us(self, log_newest_us: int) -> int:
         """The present time, if it may be written to the log."""
@@ -439,16 +423,15 @@ class ArchiveRun:
 
     def _plan(self, works: Sequence[TopicWork], intake: Backlog, limits: RoundLimits) -> Planned:
         """Plans of the round; takes a new epoch first where a key would be used twice (rule P2)."""
-        parts = self._parts
-        now_us = parts.clock.now_us()
+        now_us = self.clock.now_us()
         planned = choose_plans(
-            works, intake, parts.leader.fold, parts.leader.fold.epoch, now_us, limits, self._broken
+            works, intake, self.leader.fold, self.leader.fold.epoch, now_us, limits, self._broken
         )
         # The epoch is part of every plan, so they are chosen again under the new one.
-        if paths_used(parts.leader.fold, planned.plans):
-            self._report.epoch = parts.leader.take_over()
+        if paths_used(self.leader.fold, planned.plans):
+            self._report.epoch = self.leader.take_over()
             planned = choose_plans(
-                works, intake, parts.leader.fold, parts.leader.fold.epoch, now_us, limits, self._broken
+                works, intake, self.leader.fold, self.leader.fold.epoch, now_us, limits, self._broken
             )
         for halted in planned.halted:
             self._report_error(halted.topic, halted)
@@ -456,7 +439,7 @@ class ArchiveRun:
         away = [work for work in works if self._outage(work) is not None]
         rooms = {
             work.name: pending_capacity(
-                parts.leader.fold.topic(work.state.topic_id), work.archive.pending_files_max
+                self.leader.fold.topic(work.state.topic_id), work.archive.pending_files_max
             )
             for work in away
         }
@@ -487,24 +470,23 @@ class ArchiveRun:
     ) -> dict[PlanKey, PlanResult]:
         if not plans:
             return {}
-        parts = self._parts
-        bundles = bundle(plans, cores, parts.settings.spark.task_bytes, parts.options.open_writers_max)
+        bundles = bundle(plans, cores, self.settings.spark.task_bytes, self.options.open_writers_max)
         topics = {work.state.topic_id: self._refine_topic(work) for work in works}
         rows = sum(plan.rows for plan in plans)
-        parts.progress(
+        self.progress(
             f"refining {counted(rows, 'record')} of "
             f"{counted(len({plan.topic_id for plan in plans}), 'topic')}: "
             f"{counted(len(plans), 'plan')} in {counted(len(bundles), 'task')}"
         )
         job = RefineJob(
-            parts.cluster_id,
-            StorePlace.of(parts.settings.data),
-            parts.leader.fold.epoch,
+            self.cluster_id,
+            StorePlace.of(self.settings.data),
+            self.leader.fold.epoch,
             topics,
             bundles,
-            parts.options,
+            self.options,
         )
-        return {result.plan_key: result for result in parts.refine(job)}
+        return {result.plan_key: result for result in self.refine(job)}
 
     def _refine_topic(self, work: TopicWork) -> RefineTopic:
         topic_id = work.state.topic_id
@@ -545,7 +527,7 @@ class ArchiveRun:
                     report.defer(why)
                 else:
                     report.halt(why)
-                self._parts.progress(f"{plan.topic}: {report.state}: {why}")
+                self.progress(f"{plan.topic}: {report.state}: {why}")
             else:
                 _take(
                     report, written[plan.topic_id], [(item.archive, item.data_file) for item in result.files]
@@ -556,13 +538,13 @@ class ArchiveRun:
 
     def _commit(self, commit_id: bytes, work: TopicWork, intake: Backlog, tick_us: int) -> None:
         """Commit the pending files of one topic to its table, and record the table's answer."""
-        parts, table = self._parts, work.table
+        table = work.table
         assert table is not None, "only topics with a table are committed"
-        ledger = parts.leader.fold.topic(work.state.topic_id)
+        ledger = self.leader.fold.topic(work.state.topic_id)
         # Where the watermarks will be if every pending archive is committed.
         reached = {partition: ledger.planned_to(partition) for partition in range(work.state.partitions)}
         through_us = valid_through_us(work, intake, reached, tick_us)
-        committer, began_s = parts.committer(table.tables), parts.clock.monotonic_s()
+        committer, began_s = self.committer(table.tables), self.clock.monotonic_s()
         # The value for errors outside of the error tree, such as a broken invariant.
         end: CommitEnd = "halted"
         try:
@@ -590,12 +572,12 @@ class ArchiveRun:
         finally:
             # Recorded for every outcome, because metrics count attempts and durations.
             self._report.committing(
-                CommitTry(work.name, parts.clock.monotonic_s() - began_s, committer.attempts, end)
+                CommitTry(work.name, self.clock.monotonic_s() - began_s, committer.attempts, end)
             )
         if outcome is not None:
             self._report_outcome(work, outcome)
             # After the catalog: in the other order a crash could plan beyond rows that are in no table.
-            parts.publisher.table_committed(commit_id, work, outcome)
+            self.publisher.table_committed(commit_id, work, outcome)
             self._count(work, outcome.snapshot_id)
 
     def _count(self, work: TopicWork, snapshot_id: int | None) -> None:
@@ -604,7 +586,7 @@ class ArchiveRun:
         if report.state == "idle":
             report.state = "archived"
         report.snapshot_id = snapshot_id
-        self._parts.progress(
+        self.progress(
             f"{work.name}: {counted(report.rows, 'record')} in {counted(report.archives, 'archive')}"
             + (
                 f", {counted(report.gaps, 'offset')} of aborted transactions passed over"

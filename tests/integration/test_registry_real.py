@@ -292,7 +292,7 @@ def test_an_id_younger_than_the_list_is_no_error(real_registry: RealRegistry, tm
             return fetched
 
         run = driver.run()
-        run._parts.setup._fetch = late
+        run.setup._fetch = late
         first_round = run.run(None, everything=True).of("orders")
         assert (first_round.state, first_round.decode_errors) == ("deferred", {})
         second_round = driver.archive().of("orders")

@@ -13,7 +13,6 @@ from archiver.app.application import Application
 from archiver.config.settings import load_settings
 from archiver.daemon.operations import Tick
 from archiver.publish.report import ArchiveReport
-from archiver.publish.round import ArchiveRun
 from archiver.refine.triggers import PollState
 from archiver.runtime import failpoints
 from archiver.runtime.errors import ArchiverError, LeaseHeld
@@ -39,15 +38,14 @@ class Lasting(Driver):
 
     def _round(self, looks: PollState) -> ArchiveReport:
         made = self.application.archiving.round(self.told.append)
-        parts = made._parts
-        prepare = parts.setup.prepare
+        prepare = made.setup.prepare
 
         def noted(settings: Any, *rest: Any) -> Any:
             self.prepared.append(settings.name)
             return prepare(settings, *rest)
 
-        setattr(parts.setup, "prepare", noted)  # noqa: B010 - stands before the method
-        return ArchiveRun(replace(parts, refine=refine_here, cores=lambda: 2)).run(polls=looks)
+        setattr(made.setup, "prepare", noted)  # noqa: B010 - stands before the method
+        return replace(made, refine=refine_here, cores=lambda: 2).run(polls=looks)
 
     def close(self) -> None:
         self.application.leadership.resign()
@@ -189,7 +187,7 @@ def test_where_spark_cannot_start_no_round_begins(daemon: Lasting) -> None:
     for _ in range(3):
         made = daemon.application.archiving.round(daemon.told.append)
         with pytest.raises(ArchiverError, match="no java"):
-            ArchiveRun(replace(made._parts, cores=cores)).run()
+            replace(made, cores=cores).run()
     assert daemon.tails()[1] == before
 
 

@@ -146,8 +146,8 @@ COMMITTING = (
     _tested(
         "a path is used twice (P2)",
         "archiver/publish/round.py",
-        "        if paths_used(parts.leader.fold, planned.plans):",
-        "        if paths_used(parts.leader.fold, planned.plans[:0]):",
+        "        if paths_used(self.leader.fold, planned.plans):",
+        "        if paths_used(self.leader.fold, planned.plans[:0]):",
         ("tests/integration/test_driver.py",),
     ),
     _simulated(

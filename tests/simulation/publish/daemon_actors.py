@@ -28,7 +28,7 @@ from archiver.ledger.leadership import Leadership
 from archiver.objects.cluster import ClusterIdentity
 from archiver.publish.events import RoundEvents
 from archiver.publish.report import TopicReport
-from archiver.publish.round import ArchiveRun, RoundParts
+from archiver.publish.round import ArchiveRun
 from archiver.refine.demultiplexer import run_bundle
 from archiver.refine.prepare_topic import TopicSetup
 from archiver.refine.task import PlanResult, RefineJob, RefineOptions, pack, unpack_result, unpack_task
@@ -127,29 +127,27 @@ class Station:
             raise AssertionError("no topic has a schema")
 
         return ArchiveRun(
-            RoundParts(
-                settings=orders.settings,
-                cluster_id=CLUSTER.cluster_id,
-                sequencer=self.sequencer,
-                leadership=self.leadership,
-                setup=TopicSetup(
-                    CLUSTER,
-                    self.objects,
-                    self.leader,
-                    lambda _: self.tables,
-                    no_schema,  # type: ignore[arg-type]
-                    orders.limits,
-                    self.clock,
-                ),
-                publisher=RoundEvents(CLUSTER.name, self.leader, self.clock, self.ids),
-                committer=lambda tables: Committer(tables, self.leader, orders.limits, self.clock),
-                refine=self.refine,
-                options=RefineOptions(reads_max=0, uploads_max=0),  # a schedule knows no threads but its own
-                cores=lambda: 1,
-                memory_bytes=1 << 30,
-                clock=self.clock,
-                progress=lambda line: self.process.schedule.note(self.process.name, line),
-            )
+            settings=orders.settings,
+            cluster_id=CLUSTER.cluster_id,
+            sequencer=self.sequencer,
+            leadership=self.leadership,
+            setup=TopicSetup(
+                CLUSTER,
+                self.objects,
+                self.leader,
+                lambda _: self.tables,
+                no_schema,  # type: ignore[arg-type]
+                orders.limits,
+                self.clock,
+            ),
+            publisher=RoundEvents(CLUSTER.name, self.leader, self.clock, self.ids),
+            committer=lambda tables: Committer(tables, self.leader, orders.limits, self.clock),
+            refine=self.refine,
+            options=RefineOptions(reads_max=0, uploads_max=0),  # a schedule knows no threads but its own
+            cores=lambda: 1,
+            memory_bytes=1 << 30,
+            clock=self.clock,
+            progress=lambda line: self.process.schedule.note(self.process.name, line),
         )
 
     def refine(self, job: RefineJob) -> Sequence[PlanResult]:

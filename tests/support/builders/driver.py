@@ -85,7 +85,7 @@ class Driver:
             return refine(job)
 
         made = self.application.archiving.round(self.told.append)
-        return ArchiveRun(replace(made._parts, refine=noted, cores=lambda: 2))
+        return replace(made, refine=noted, cores=lambda: 2)
 
     def archive(
         self, scope: Scope | None = None, *, everything: bool = True, refine: Refine = refine_here

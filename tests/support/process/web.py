@@ -18,7 +18,6 @@ from typing import Any, Self
 from archiver.app.application import Application
 from archiver.config.daemon import HttpSettings
 from archiver.config.settings import Settings, load_settings
-from archiver.publish.round import ArchiveRun
 from archiver.publish.scope import parse_scope
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.exit_codes import Done
@@ -76,7 +75,7 @@ class HereOperations:
     def archive(self, topic: str | None, everything: bool, progress: Progress) -> Done:
         self.gate(progress)
         made = self.application.archiving.round(progress)
-        run = ArchiveRun(replace(made._parts, refine=refine_here, cores=lambda: 2))
+        run = replace(made, refine=refine_here, cores=lambda: 2)
         report = run.run(None if topic is None else parse_scope(topic), everything=everything)
         return Done(report.to_json(), report.exit_code)
 
