@@ -1,5 +1,6 @@
-"""Files that are taken in by themselves: each record once and in order, whatever the folder holds and
-whatever breaks on the way."""
+"""Files that a source ingests by itself: each record once and in order, for any content of the folder and any
+failure on the way.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ from tests.support.objects.faulty_objects import ObjectFault
 from tests.support.process.privileges import file_modes_hold
 
 SMALL = 300
-"""Bytes of a piece: three or four of the small records, counted with what a row costs."""
+"""Bytes of a piece: three or four of the small records, counted with the overhead of a row."""
 
 
 def options(form: str) -> dict[str, Any]:
@@ -64,7 +65,7 @@ def test_files_are_taken_in_once_in_order(form: str, tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_process_goes_on_where_another_stopped(form: str, fault: AppendFault, tmp_path: Path) -> None:
-    """The first one meets the fault at every attempt of its fourth entry, and is never heard of again."""
+    """The first process meets the fault at every attempt of its fourth entry, and never runs again."""
     inbox = Inbox(tmp_path)
     inbox.put("a", file_of(numbered("a", 20), form))
     inbox.log.script(*[AppendFault.NONE] * 3, *[fault] * (1 if fault is AppendFault.REFUSED else 2))
@@ -91,7 +92,7 @@ def test_the_same_process_goes_on_after_an_unknown_outcome(form: str, tmp_path: 
 
 
 def test_two_processes_on_one_folder(tmp_path: Path) -> None:
-    """A real log and a real store, two threads that race for every piece."""
+    """Two threads race for every piece, on a real log and a real store."""
     logs = SqliteLogStore(tmp_path / "metadata.db", 30, 512 * 1024)
     inbox = Inbox(tmp_path, logs.log("intake"), LocalObjectStore(tmp_path / "data"))
     for number in range(12):
@@ -130,9 +131,9 @@ def test_a_bad_record_stops_its_file_and_no_other(tmp_path: Path) -> None:
         "line 1: 'topic' is 'another', but the input as a whole is for 't'; leave one of them out. "
         "Nothing of the file is ingested: fix it, and it is retried"
     )
-    # Somebody who knows no line numbers of the first process comes to the same one.
+    # Another process, which has no line numbers of the first one, comes to the same result.
     assert inbox.process(**options("jsonl")).look().problems == state.problems
-    # Nothing of c was taken in, so it may be mended; a was begun, so its rest goes under another name.
+    # Nothing of c was ingested, so it may be fixed; a was begun, so its rest needs another name.
     inbox.put("c", b'{"value": "c"}\n')
     inbox.put("a", ("\n".join([*lines[:7], *lines[7:]])).encode())
     state = taker.look()
@@ -229,7 +230,7 @@ def test_a_file_that_changes_is_not_read_on(tmp_path: Path) -> None:
 
 
 def test_a_file_that_changes_while_it_is_read(tmp_path: Path) -> None:
-    """What was read before is in, what was read after is not."""
+    """What was read before is ingested, what was read after is not."""
     inbox = Inbox(tmp_path)
     path = inbox.put("a", file_of(numbered("a", 20), "jsonl"))
     taker = inbox.process(**options("jsonl"))
@@ -330,7 +331,7 @@ def test_a_file_rests_before_it_is_taken_in(tmp_path: Path) -> None:
     path = inbox.put("a", file_of([b"x"], "jsonl"))
     taker = inbox.process(text=True, settle=0.4)
     assert (taker.look().finished, taker.state.waiting) == (0, 1)
-    os.utime(path, ns=(0, time.time_ns() + 10**15))  # a clock that is far ahead wrote it
+    os.utime(path, ns=(0, time.time_ns() + 10**15))  # written with a clock that is far ahead
     began_s = time.monotonic()
     while not taker.look().finished:
         time.sleep(0.05)
@@ -408,7 +409,7 @@ def test_with_too_many_failed_files_nothing_more_is_taken_in(
 
 
 def test_what_was_read_before_a_file_was_forgotten_does_not_count(tmp_path: Path) -> None:
-    """One process sleeps with a piece in its hands while another finishes the file, which is then removed and
+    """One process sleeps with a piece in memory while another finishes the file. The file is then removed and
     forgotten."""
     inbox = Inbox(tmp_path)
     path = inbox.put("a", file_of([b"x"], "jsonl"))

@@ -1,5 +1,6 @@
-"""Files through a whole deployment: taken in, archived, audited, vacuumed, and not taken in again by whoever
-starts next."""
+"""Files through a whole deployment: ingested, archived, audited, vacuumed, and not ingested again by the next
+process.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def deployed(root: Path) -> Deployment:
 
 
 def sources_of(driver: Driver) -> FileSources:
-    """As the daemon makes them."""
+    """Made as the daemon makes them."""
     application, settings = driver.application, load_settings(driver.deployment.config, {})
     return FileSources(
         [source.files for source in settings.sources if source.files is not None],
@@ -89,7 +90,7 @@ def test_from_the_folder_to_the_table_and_no_second_time(tmp_path: Path) -> None
 
 
 def test_an_older_copy_of_the_log_takes_nothing_in(tmp_path: Path) -> None:
-    """It knows of fewer files, and would take the others in again."""
+    """The copy lists fewer files, and with it the others would be ingested again."""
     deployment = deployed(tmp_path)
     folder = deployment.root / "in"
     (folder / "a.bin").write_bytes(file_of(numbered("a", 40), "delimited"))

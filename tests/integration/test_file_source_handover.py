@@ -1,5 +1,6 @@
-"""Files that come, are taken in and are removed, with names that come again; and what is told of files that
-stay where they are."""
+"""Files that appear, are ingested and are removed, under names that are used again; and the warnings about
+files that stay.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ from tests.support.log.faulty_log import AppendFault
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was told since the last time, of the folder's files by their names."""
+    """Names of the folder's files in the warnings since the last call."""
     found = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     caplog.clear()
     return sorted(text.partition("/in/")[2] for text in found)
 
 
 def test_a_job_that_tidies_up_after_itself(tmp_path: Path) -> None:
-    """One file of always the same name in a folder of its own, and each time it is removed when it is in."""
+    """One file, always of the same name in a folder of its own, is removed each time it is ingested."""
     inbox = Inbox(tmp_path)
     taker = inbox.process(text=True)
     for number in range(4):
@@ -59,8 +60,7 @@ def test_a_file_that_another_process_took_in_and_this_one_saw(tmp_path: Path) ->
 
 
 def test_a_file_system_that_is_not_mounted_forgets_nothing(tmp_path: Path) -> None:
-    """Another folder, empty, stands where the files were; and when they are back, nothing is taken in
-    again."""
+    """An empty folder replaces the one with the files. When the files are back, none is ingested again."""
     inbox = Inbox(tmp_path)
     inbox.put("a", file_of([b"x"], "jsonl"))
     taker = inbox.process(text=True)
@@ -126,8 +126,8 @@ def test_what_is_remembered_of_folders_is_bounded(tmp_path: Path, monkeypatch: p
 def test_a_file_that_was_forgotten_between_opening_and_reading(
     comes_again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was opened is not what has the name by then, though the log is known to its tail: it is in, and
-    must not come in twice."""
+    """The opened file no longer has the name, though the log is known to its tail. Its records are ingested
+    already and must not come in twice."""
     inbox = Inbox(tmp_path)
     path = inbox.put("a", file_of([b"x"], "jsonl"))
     inbox.put("b", file_of([b"y"], "jsonl"))
@@ -154,12 +154,13 @@ def test_a_file_that_was_forgotten_between_opening_and_reading(
 def test_a_file_that_changes_before_anything_of_it_is_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was read may be of neither file, so nothing of it is taken, and all of it when it is at rest."""
+    """What was read may be of neither file, so none of it is ingested. All of the file is ingested once it no
+    longer changes."""
     inbox = Inbox(tmp_path)
     path = inbox.put("a", file_of(numbered("a", 3), "jsonl"))
 
     class OpenedBefore(OpenedFile):
-        """Somebody writes when it is open."""
+        """Another program writes to the file when it is open."""
 
         def __init__(self, name: str) -> None:
             super().__init__(name)
@@ -188,7 +189,7 @@ def test_a_file_that_failed_is_opened_again_after_a_while(
     names: list[str] = []
 
     class OpenedCounted(OpenedFile):
-        """Tells that it was opened."""
+        """Records the name of each file that is opened."""
 
         def __init__(self, name: str) -> None:
             super().__init__(name)
@@ -202,7 +203,7 @@ def test_a_file_that_failed_is_opened_again_after_a_while(
 
 
 def test_files_that_another_finished_are_not_counted(tmp_path: Path) -> None:
-    """The other one takes in two of three files while this one has listed them all."""
+    """The other process ingests two of three files while this one has listed all three."""
     inbox = Inbox(tmp_path)
     for name in "abc":
         inbox.put(name, file_of([name.encode()], "jsonl"))

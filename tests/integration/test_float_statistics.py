@@ -41,7 +41,7 @@ FILTERS = {
     "NOT isnan({0})": 2,
     "{0} < -100": 0,
 }
-"""Of 1.0, NaN and 2.0, as DuckDB counts them where no statistics are: NaN is above every number."""
+"""Filters of 1.0, NaN and 2.0 as DuckDB counts them where no statistics are: NaN is above every number."""
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
-"""Rows that others removed or added, told by the table when the snapshot that did it has expired: the audit
-says what it said before."""
+"""Rows that others removed or added, recorded by the table after the snapshot that did it expired.
+
+The audit gives the same verdict as before the expiry.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ LATER_S = 10 * STEP_S
 
 
 class Stage:
-    """A deployment whose own commits keep few snapshots; each round adds five records and comes half an hour
-    later."""
+    """A deployment whose own commits keep few snapshots; each round adds five records, half an hour after the
+    last."""
 
     def __init__(self, root: Path) -> None:
         self.deployment = Deployment(root)
@@ -58,7 +60,7 @@ class Stage:
     def check(
         self, verdict: str, removed: list[list[int]] | None = None, missing: list[list[int]] | None = None
     ) -> str:
-        """What the audit says, and why."""
+        """Check the audit's verdict; returns its reason."""
         found = self.audited()
         assert (found["verdict"], found["removed"], found["missing"]) == (
             verdict,
@@ -72,7 +74,7 @@ class Stage:
             return {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
 
     def take_out(self) -> int:
-        """Somebody deletes the file that somebody had appended."""
+        """Delete the file that was appended externally."""
         with catalog_table(self.deployment, TABLE) as table:
             producer = _OverwriteFiles(Operation.DELETE, Transaction(table, autocommit=True), table.io)
             (added,) = [file for file in live(table) if "/foreign-" in file.file_path]
@@ -126,7 +128,7 @@ def test_a_loss_behind_the_expiry_is_still_invalid(stage: Stage) -> None:
 
 
 def test_what_came_later_is_not_taken_for_what_was_erased(stage: Stage) -> None:
-    """As many are missing as were erased; but one of them came after it."""
+    """As many rows are missing as were erased; but one of them was archived after the erasure."""
     rewrite(stage.deployment, "overwrite", lambda offset: offset not in {1, 2})
     stage.go_on()
     rewrite(stage.deployment, "overwrite", lambda offset: offset != 12)
@@ -169,7 +171,7 @@ def test_rows_that_went_when_the_snapshot_that_added_them_had_expired(stage: Sta
 
 
 def test_an_erasure_beside_rows_of_others_that_stay(stage: Stage) -> None:
-    """The rows that somebody added are still there, so they explain nothing of what is missing."""
+    """The rows that were added externally are still there, so they explain no missing row."""
     rewrite(stage.deployment, "append", lambda offset: offset in {1, 2}, remove=False)
     rewrite(stage.deployment, "overwrite", lambda offset: offset != 4)
     for _ in range(2):
@@ -209,7 +211,7 @@ def test_a_rollback_to_before_it_is_refused_once_it_has_expired(stage: Stage) ->
 
 
 def test_a_tag_on_an_older_snapshot_keeps_the_record(stage: Stage) -> None:
-    """Whoever goes back to the tag has the rows again; then nothing may tell that they are gone."""
+    """A rollback to the tag restores the rows; then nothing may report that they are gone."""
     with catalog_table(stage.deployment, TABLE) as table, table.manage_snapshots() as snapshots:
         snapshots.create_tag(table.metadata.current_snapshot_id, "kept")
     first = rewrite(stage.deployment, "overwrite", lambda offset: offset not in {1, 2})
@@ -265,8 +267,8 @@ def test_what_a_tag_kept_is_no_ancestor_after_a_rollback_to_the_tag(stage: Stage
 
 
 def test_a_takeover_behind_a_cut_leaves_the_audit_right(stage: Stage) -> None:
-    """One row erased long ago, the newest one later; then a compaction, and an expiry of all that told of the
-    second."""
+    """One row is erased long ago, the newest one later. Then a compaction follows, and an expiry of all
+    snapshots that show the second erasure."""
     rewrite(stage.deployment, "overwrite", lambda offset: offset != 1)
     stage.go_on()
     stage.check("valid", [[1, 2]])
@@ -285,7 +287,7 @@ def test_a_takeover_behind_a_cut_leaves_the_audit_right(stage: Stage) -> None:
 
 
 def test_a_row_that_came_back_with_a_takeover_is_told_no_more(stage: Stage) -> None:
-    """Its removal had been told already, so a loss of as many rows would pass for it."""
+    """Its removal was recorded already, so a loss of as many rows would be explained by it."""
     newest = stage.audited()["watermark"] - 1
     first = rewrite(stage.deployment, "overwrite", lambda offset: offset != newest)
     for _ in range(3):

@@ -1,5 +1,6 @@
-"""Somebody else compacts, expires, appends, rolls back, drops: each row is in the table once, or the topic is
-halted."""
+"""An external compaction, expiry, append, rollback or drop: each row is in the table once, or the topic
+halts.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +97,8 @@ def test_foreign_compaction_and_expiry_leave_bounds_that_agree(
 def test_c3_lost_reply_then_compaction_and_expiry_adds_nothing_again(
     tables: Tables, bench: Bench, tmp_path: Path
 ) -> None:
-    """Flaw 9: path and history are gone when the successor looks; the file is killed, the watermark holds."""
+    """Flaw 9: path and history are gone when the successor reads the table; the file is killed, the watermark
+    holds."""
     leader = bench.leader()
     bench.write(leader, bench.table(tables), (0, 0, 10))
     with pytest.raises(OutcomeUnknown):
@@ -146,8 +148,8 @@ def test_c1_a_rollback_hidden_by_a_foreign_commit_and_expiry_halts(tables: Table
 def test_a_catalog_restored_from_an_older_copy_halts_the_topic(
     tables: Tables, bench: Bench, tmp_path: Path
 ) -> None:
-    """Nothing in the table tells: it is whole, only older than the ledger. Its rows are not archived again
-    unasked."""
+    """Nothing in the table shows it: the table is whole, only older than the ledger. Its rows are not
+    archived again unasked."""
     leader = bench.leader()
     bench.write(leader, bench.table(tables), (0, 0, 5))
     bench.commit(tables, leader)
@@ -196,8 +198,8 @@ def restorable(tables: Tables, folder: Path) -> Iterator[Callable[[], Tables]]:
 
 
 def test_a_ledger_older_than_the_table_halts_the_topic(tables: Tables, bench: Bench, tmp_path: Path) -> None:
-    """The metadata store was restored from an older copy: offsets that the table holds are given to other
-    records now."""
+    """The metadata store was restored from an older copy: offsets that the table holds are now given to other
+    records."""
     leader = bench.leader()
     bench.write(leader, bench.table(tables), (0, 0, 5))
     bench.commit(tables, leader)
@@ -232,7 +234,7 @@ def test_a_leader_that_slept_is_deposed_and_blames_no_store(tables: Tables, benc
 
 
 def test_l4_a_leader_that_slept_is_deposed_before_it_doubts_a_table(tables: Tables, bench: Bench) -> None:
-    """Found by the model: retention's starts, without which bounds cannot be judged, may be a newer
+    """Found by the model: the starts of retention, without which bounds cannot be judged, may be a newer
     leader's."""
     zombie = bench.leader("a")
     bench.write(zombie, bench.table(tables), (0, 0, 5))
@@ -272,7 +274,7 @@ def test_a_killed_file_that_lands_late_is_no_sign_of_an_old_ledger(
 
 
 def erased(tables: Tables, bench: Bench, leader: Leader) -> int:
-    """Five rows, all of which somebody deletes; the snapshot that did it."""
+    """Commit five rows, all of which an external program deletes; the id of its snapshot."""
     bench.write(leader, bench.table(tables), (0, 0, 5))
     bench.commit(tables, leader)
     swap_files(tables, view_of(tables), [], "delete")
@@ -282,7 +284,7 @@ def erased(tables: Tables, bench: Bench, leader: Leader) -> int:
 
 
 def expiring(bench: Bench, tables: Tables, leader: Leader, at: int, **limits: int) -> None:
-    """A commit of one row that keeps as few snapshots as it may."""
+    """A commit of one row that retains as few snapshots as it may."""
     bench.write(leader, view_of(tables), (0, at, at + 1))
     bench.commit(tables, leader, snapshots_max=1, snapshots_age_s=-1e10, **limits)
 
@@ -385,8 +387,8 @@ def test_a_dropped_table_halts_and_is_not_made_again(tables: Tables, bench: Benc
 
 @pytest.mark.parametrize("seed", range(6))
 def test_anything_at_any_time_on_the_twin(tmp_path: Path, seed: int) -> None:
-    """Seeded runs of leaders, lost replies, compaction and expiry: each offset once, no hole, everything gets
-    in."""
+    """Seeded runs of leaders, lost responses, compaction and expiry: each offset once, no hole, everything
+    enters the table."""
     rng = random.Random(seed)
     bench = Bench(tmp_path, seed=seed)
     tables = MemoryTables(SeededIds(seed), bench.clock)

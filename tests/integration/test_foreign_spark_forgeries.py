@@ -26,7 +26,7 @@ def test_forged_rows_are_invalid_and_a_faithful_compaction_is_valid(
     foreign_spark: ForeignSpark,  # noqa: F811
     spark_session: SparkSession,
 ) -> None:
-    """One deployment, one session and one deep audit for all kinds: Spark is dear."""
+    """One deployment, one session and one deep audit for all kinds, because Spark is slow to start."""
     hands = Hands(foreign_spark, archived(tmp_path / "d"))
     hands.do("CALL system.rewrite_data_files(table => 'shop.orders', options => map('rewrite-all', 'true'))")
     hands.do(

@@ -1,9 +1,8 @@
-"""Other hands on a table with the tools that people have: Spark SQL and Iceberg's procedures.
+"""External changes of a table with the tools that people have: Spark SQL and Iceberg's procedures.
 
-Each test has a deployment with two tables, and Spark has one of them in hand. After each deed there is a
-round with new records for both: the other topic goes on in that very round (`aftermath` holds it), and this
-one goes on or is halted; the audit and the reconciler say of it what the table of foreign hands in the
-runbook says.
+Each test has a deployment with two tables, and Spark changes one of them. After each change there is a round
+with new records for both. The other topic advances in that very round (`aftermath` holds it), and this one
+continues or halts. Audit and reconcile report of it what the table of external changes in the runbook states.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ def hands(tmp_path: Path, foreign_spark: ForeignSpark) -> Hands:  # noqa: F811
     return Hands(foreign_spark, archived(tmp_path / "d"))
 
 
-# somebody compacts or expires: it goes on
+# external compaction or expiry: the topic continues
 
 
 def test_compaction_of_manifests_and_of_files_is_carried_on_from(hands: Hands) -> None:
@@ -168,7 +167,7 @@ def test_a_foreign_expiry_and_removal_of_orphans_are_refused_unless_somebody_ask
     assert hands.rows() == {0: (11, 11), 1: (3, 3)}
 
 
-# somebody rolls back: it halts
+# external rollback: the topic halts
 
 
 def test_a_rollback_to_a_snapshot_halts_until_it_is_undone(hands: Hands) -> None:
@@ -207,7 +206,7 @@ def test_a_rollback_that_a_compaction_hides_halts_as_well(hands: Hands) -> None:
     assert hands.rows() == {0: (11, 11), 1: (3, 3)}
 
 
-# somebody renames, drops or replaces the table: it halts
+# the table is renamed, dropped or replaced: the topic halts
 
 
 def test_a_renamed_table_halts_until_it_has_its_name_again(hands: Hands) -> None:
@@ -245,7 +244,7 @@ def test_a_table_made_anew_in_its_place_halts(hands: Hands) -> None:
     assert set(found.verdicts) == {"invalid"}
 
 
-# somebody deletes, adds or changes rows: it goes on
+# external deletes, appends or updates of rows: the topic continues
 
 
 def test_deleted_rows_are_removed_ones_and_do_not_come_back(hands: Hands) -> None:
@@ -265,8 +264,8 @@ def test_deleted_rows_are_removed_ones_and_do_not_come_back(hands: Hands) -> Non
 
 
 def test_the_newest_rows_may_go_with_all_snapshots_but_the_one_that_removed_them(hands: Hands) -> None:
-    """The bounds of the files end below our watermark; the snapshot that is left names ours as its parent.
-    Not so behind a compaction."""
+    """The bounds of the files end below our watermark, and the snapshot that is left names ours as its
+    parent. This is not so after a compaction."""
     hands.do("ALTER TABLE shop.clicks SET TBLPROPERTIES ('gc.enabled' = 'true')")
     hands.do("DELETE FROM shop.clicks WHERE kafka.partition = 1", EXPIRE)
     assert len(hands.snapshots()) == 1
@@ -317,7 +316,7 @@ def test_rows_behind_delete_files_are_told_by_the_deep_audit(
 
 
 def test_rows_of_their_own_are_a_finding_until_they_are_taken_out(hands: Hands) -> None:
-    """The table's columns ask for a partition and an offset, so the audit meets every such row where none
+    """The table requires a partition and an offset of every row, so the audit finds each such row where none
     should be."""
     hands.do(INSERTED.format(partition=9, offset=0), INSERTED.format(partition=0, offset=1))
     found = aftermath(hands.deployment)
@@ -444,8 +443,8 @@ def test_a_column_of_ours_that_changes_halts(hands: Hands, change: str, why: str
 
 
 def test_what_is_not_ours_to_say_is_carried_on_from(hands: Hands) -> None:
-    """Columns of their own, names, comments and places of ours, order, distribution, properties, branches and
-    tags."""
+    """Other engines' own columns, names, comments and locations, order, distribution, properties, branches
+    and tags."""
     hands.do(
         "ALTER TABLE shop.clicks ADD COLUMN mine string",
         "ALTER TABLE shop.clicks RENAME COLUMN value TO payload",

@@ -1,5 +1,4 @@
-"""Other engines and a table of many columns: what tells the offsets of a file must survive what they do to
-it."""
+"""Other engines and a table of many columns: the bounds of a file's offsets must survive their changes."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from tests.support.spark.foreign_spark import ForeignSpark, foreign_spark  # noq
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 FIELDS = 130
-"""More than the hundred of which engines keep bounds by themselves."""
+"""More than the hundred columns for which engines keep bounds by default."""
 RECORD = b"\x08\x07"
 """The first field, 7."""
 PREFIX = "write.metadata.metrics.column.kafka."
@@ -89,7 +88,7 @@ def test_a_table_of_an_older_version_is_told_with_the_next_commit(deployment: De
         with table.transaction() as transaction:
             transaction.remove_properties(*(PREFIX + name for name in whole))
     with catalog_table(deployment, "shop.orders") as table, table.transaction() as transaction:
-        transaction.set_properties({f"{PREFIX}offset": "truncate(16)"})  # which cuts no number
+        transaction.set_properties({f"{PREFIX}offset": "truncate(16)"})  # which leaves numbers whole
     with Driver(deployment) as driver:
         driver.send("orders", [RECORD], 0)
         driver.archive()

@@ -1,5 +1,6 @@
-"""The image's health check against a real port: in the clear, over TLS, with certificates of clients; and
-what is not alive."""
+"""The image's health check against a real port: without TLS, with it, with client certificates; and against
+ports that are not alive.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ NAMES = ("cert_file", "key_file", "client_ca_file")
 
 
 def checked(config: Path) -> tuple[int, str]:
-    """The exit code, and what is said; the configuration's folder is not where it is asked from."""
+    """The exit code and the output; the check does not run in the configuration's folder."""
     environ = {**os.environ, "ARCHIVER_CONFIG": str(config)}
     done = subprocess.run(
         [sys.executable, str(CHECK)],

@@ -1,5 +1,6 @@
-"""Administration through the port: who is let in, what is told while it works, and that it goes on when
-nobody listens."""
+"""Administration through the port: who has access, which progress is streamed, and that it continues when its
+client disconnects.
+"""
 
 from __future__ import annotations
 
@@ -273,7 +274,7 @@ def test_roles_and_states(daemon: Daemon, tmp_path: Path) -> None:
 
 
 def open_stream(daemon: Daemon, name: str) -> Any:
-    """A request of administration, begun on a socket of its own."""
+    """A request of administration, started on a socket of its own."""
     connected = daemon.raw()
     client = connected.__enter__()
     client.sendall(
@@ -325,7 +326,7 @@ def test_work_goes_on_without_its_client_and_only_so_much_waits(
     for _ in range(2):
         connected, client = open_stream(daemon, "clean")
         client.recv(20)
-        connected.__exit__(None, None, None)  # and away
+        connected.__exit__(None, None, None)  # and disconnects
         assert begun.acquire(timeout=PATIENCE_S)
     refused = daemon.administer("clean")
     assert (refused.status, refused.headers["retry-after"]) == (429, "2")

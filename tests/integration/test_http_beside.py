@@ -1,5 +1,7 @@
-"""Commands beside a daemon: they go through it, say and exit as they would by themselves, and do it by
-themselves if it cannot."""
+"""Commands next to a daemon: they go through it, with the output and exit code they have alone.
+
+They run by themselves if it cannot serve them.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ from tests.support.process.web import TOKEN, Daemon
 
 @pytest.fixture
 def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
-    """What was sent three hours ago is archived, except what is only kept; what was sent now is not. Proxies
-    lead nowhere."""
+    """Records of three hours ago are archived, except those of a topic without archives; records sent now are
+    not. Proxies lead nowhere."""
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     monkeypatch.delenv("no_proxy", raising=False)
@@ -49,7 +51,7 @@ def daemon(deployment: Deployment) -> Iterator[Daemon]:
     with Daemon(deployment) as daemon:
         point_at(daemon)
         with daemon.application.leadership.turn():
-            pass  # a daemon keeps the lease from turn to turn
+            pass  # a daemon keeps the lease between its turns
         yield daemon
 
 
@@ -189,8 +191,8 @@ def test_a_dry_run_asks_nobody(daemon: Daemon) -> None:
 
 
 class Impostor:
-    """Answers on one connection with bytes of the test's choosing, one request after the other; what it was
-    sent is kept."""
+    """Answers requests on one connection with bytes of the test's choosing, in turn; records what it was
+    sent."""
 
     def __init__(self, *answers: bytes | Callable[[bytes], bytes]) -> None:
         self.asked: list[bytes] = []
@@ -222,7 +224,7 @@ class Impostor:
 
 
 def health(cluster_id: str, token: str = TOKEN) -> Callable[[bytes], bytes]:
-    """A daemon that knows that token."""
+    """A daemon with that token."""
 
     def answer(asked: bytes) -> bytes:
         challenge = asked.partition(b"challenge=")[2].split()[0].decode()
@@ -299,7 +301,7 @@ def test_a_daemon_in_trouble_does_not_withhold_the_verdict(
 
 
 def test_whoever_took_the_port_learns_no_token(deployment: Deployment) -> None:
-    """Anybody can read the cluster's id from a daemon that runs, and take its port when it does not."""
+    """Any client can read the cluster's id from a running daemon, and take its port when it has ended."""
     with Driver(deployment) as driver:
         cluster_id = driver.application.cluster.cluster_id
     (deployment.root / "token").write_text(TOKEN)
@@ -317,7 +319,7 @@ def test_whoever_took_the_port_learns_no_token(deployment: Deployment) -> None:
 
 
 def test_whoever_took_the_port_cannot_have_the_question_answered_elsewhere(daemon: Daemon) -> None:
-    """Another daemon with the same token answers anybody, for its own address."""
+    """Another daemon with the same token answers any client, for its own address."""
 
     def relayed(asked: bytes) -> bytes:
         challenge = asked.partition(b"challenge=")[2].split()[0].decode()

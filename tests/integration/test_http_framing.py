@@ -1,5 +1,6 @@
-"""Requests whose end is in doubt, over real connections: refused with 400 and closed before they are routed,
-on every route."""
+"""Requests whose end is ambiguous, over real connections: refused with 400 and closed before routing, on
+every route.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def statuses(replies: bytes) -> list[bytes]:
 
 
 def exchanged(daemon: Daemon, *pieces: bytes) -> bytes:
-    """What comes until the server closes."""
+    """What arrives until the server closes."""
     with daemon.raw() as client:
         try:
             for piece in pieces:
@@ -106,7 +107,7 @@ def test_trailers_over_the_bound_store_nothing(daemon: Daemon) -> None:
 def test_bytes_behind_a_whole_request_do_not_turn_its_answer_into_a_refusal(
     daemon: Daemon, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its records may be stored by then: 400 and "nothing was done" would have them sent again, and stored
+    """Its records may be stored by then. A 400 with "nothing was done" would have them sent again, and stored
     twice."""
     assert daemon.writer is not None
     writer = daemon.writer
@@ -124,7 +125,7 @@ def test_bytes_behind_a_whole_request_do_not_turn_its_answer_into_a_refusal(
 
 
 def received(client: socket.socket) -> bytes:
-    """What comes until the server closes, or resets because it did not read what came behind."""
+    """What arrives until the server closes, or resets because it did not read what followed."""
     pieces = []
     try:
         while piece := client.recv(65536):

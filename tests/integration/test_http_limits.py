@@ -1,5 +1,6 @@
-"""The limits of the port: what is too large, too slow or too much is refused whole, and the rest is not
-disturbed."""
+"""The limits of the port: a request that is too large, too slow or too many is refused whole; the others are
+not disturbed.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ def test_a_size_that_nobody_announced_is_counted(daemon: Daemon) -> None:
     with daemon.raw() as client:
         client.sendall(head())
         for _ in range(3):
-            client.sendall(chunk(GOOD * 40))  # never ended: whoever waits for the end waits for ever
+            client.sendall(chunk(GOOD * 40))  # without an end: a reader that waits for one waits for ever
         status, body = answer(receive(client))
     assert status == 413
     assert "nothing was sent" in body
@@ -214,7 +215,7 @@ def test_without_a_writer(daemon: Daemon, tmp_path: Path) -> None:
 
 
 def test_a_thousand_at_once_before_a_tiny_queue(tmp_path: Path) -> None:
-    """Each record is acknowledged at one offset, or its request is refused and it is nowhere."""
+    """Each record is acknowledged at one offset, or its request is refused and none of it is stored."""
     overrides = {
         "intake": {
             "delay_max": "20ms",
@@ -323,7 +324,7 @@ def test_too_many_connections_are_closed(daemon: Daemon, monkeypatch: pytest.Mon
 def test_a_lack_of_descriptors_is_logged_once_and_over(
     daemon: Daemon, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """asyncio's own loop reported each of 1,024 attempts with a traceback, and began as many further loops a
+    """asyncio's own loop logged each of 1,024 attempts with a traceback, and began as many further loops a
     second later."""
     assert daemon.call("GET", "/healthz").status == 200, "its own descriptors are open"
     caplog.set_level(logging.INFO)

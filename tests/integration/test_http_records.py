@@ -1,4 +1,4 @@
-"""Records over HTTP: what is acknowledged is what the command says, what is read back, and nothing else."""
+"""Records over HTTP: the acknowledgements equal those of the command, and the same records are read back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 
 
 def some_records(count: int, seed: int) -> list[tuple[Record, int | None]]:
-    """Null and empty are different things, names come up twice, and bytes are any."""
+    """Null differs from empty, header names repeat, and bytes are arbitrary."""
     rng = random.Random(seed)
 
     def content() -> bytes | None:
@@ -71,7 +71,7 @@ def as_json(record: Record, partition: int | None) -> dict[str, Any]:
 
 
 def varint(number: int) -> bytes:
-    """As Protobuf writes a length."""
+    """A length as Protobuf writes it."""
     low = number & 0x7F
     return bytes([low]) if number < 0x80 else bytes([low | 0x80]) + varint(number >> 7)
 

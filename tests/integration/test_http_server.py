@@ -1,4 +1,4 @@
-"""The port itself: health that depends on nothing, a port that is taken, an end that lets requests finish."""
+"""The port itself: health that depends on nothing, a port in use, and a shutdown that lets requests finish."""
 
 from __future__ import annotations
 

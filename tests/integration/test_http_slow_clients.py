@@ -1,5 +1,6 @@
-"""Clients that send or read slowly: they are cut off within a bound, keep no other client out, and what waits
-for them is bounded."""
+"""Clients that send or read slowly: they are disconnected within a bound, keep no other client out, and their
+buffers are bounded.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 
 @pytest.fixture
 def lost(monkeypatch: pytest.MonkeyPatch) -> list[TimeoutProtocol]:
-    """Connections that the server has let go of."""
+    """Connections that the server has released."""
     found: list[TimeoutProtocol] = []
     before = TimeoutProtocol.connection_lost
 
@@ -56,7 +57,7 @@ def lost(monkeypatch: pytest.MonkeyPatch) -> list[TimeoutProtocol]:
 
 @contextlib.contextmanager
 def large_page(daemon: Daemon, tmp_path: Path, secure: bool) -> Iterator[Dial]:
-    """A server whose status page is large; what connects to it."""
+    """A server with a large status page; yields a function that connects to it."""
     context, tls = None, None
     if secure:
         made = make_certificates(tmp_path / "tls")
@@ -101,8 +102,8 @@ def test_an_answer_that_nobody_reads_is_not_kept(
 def test_more_requests_do_not_prolong_an_answer_that_nobody_reads(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lost: list[Any]
 ) -> None:
-    """The second answer is never complete, because it waits for the first: its timer never began, and the
-    connection stayed for ever."""
+    """The second answer is never complete, because it waits for the first. Before the fix its timer never
+    began, and the connection stayed for ever."""
     monkeypatch.setattr(listener, "UNREAD_S", 0.5)
     with large_page(daemon, tmp_path, False) as dial, dial() as client:
         client.sendall(GET_PAGE * 2)
@@ -139,7 +140,7 @@ def is_cut_off(other: socket.socket) -> bool:
 
 
 def test_the_rule_for_slow_readers() -> None:
-    """By a clock of its own: who takes enough in each window stays, until the longest time is over."""
+    """With a manual clock: a client that reads enough in each window stays until the longest time is over."""
     steady, slow, fast = pair(), pair(), pair()
     watch = WriteWatch()
     for one in (steady, slow, fast):

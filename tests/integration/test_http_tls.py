@@ -1,5 +1,7 @@
-"""The port over TLS: open to other machines only so, or if told otherwise; renewed without a restart;
-believed by one certificate alone."""
+"""The port over TLS: it is open to other machines only with TLS or by explicit configuration.
+
+It renews certificates without a restart, and commands trust one certificate alone.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def daemon(tmp_path: Path, certificates: Certificates) -> Iterator[Daemon]:
 
 
 def believing(authority: Path) -> ssl.SSLContext:
-    """As any client: it believes an authority, and looks at the name."""
+    """A context as any client has it: it trusts an authority, and checks the name."""
     return ssl.create_default_context(cafile=authority)
 
 
@@ -65,7 +67,7 @@ def asked(address: tuple[str, int], context: ssl.SSLContext, session: ssl.SSLSes
 def is_let_in(
     address: tuple[str, int], context: ssl.SSLContext, session: ssl.SSLSession | None = None
 ) -> bool:
-    """A refusal is an alert, or an end without one; in TLS 1.3 it comes after the client believes to be
+    """A refusal is an alert, or an end without one; in TLS 1.3 it comes after the client considers itself
     connected."""
     try:
         return asked(address, context, session) == b"HTTP/1.1 200"
@@ -78,7 +80,7 @@ def listens(server: WebServer) -> bool:
 
 
 def point_at(daemon: Daemon, made: Certificates, **more: Path) -> None:
-    """Commands of the deployment find the daemon by this configuration."""
+    """Let commands of the deployment find the daemon by this configuration."""
     (daemon.deployment.root / "token").write_text(TOKEN)
     files = {"cert_file": made.server, "key_file": made.server_key, **more}
     http = {
@@ -185,7 +187,7 @@ def test_commands_ask_over_it(daemon: Daemon, certificates: Certificates) -> Non
 def test_commands_believe_no_other_certificate(
     daemon: Daemon, certificates: Certificates, tmp_path: Path
 ) -> None:
-    """Also not one that the same authority has signed, as it might for somebody else's machine."""
+    """This includes a certificate that the same authority has signed, as it might for another machine."""
     asked_for: list[str] = []
     daemon.operations.gate = lambda _: asked_for.append("clean")
     twin = replace(certificates, server=certificates.client, server_key=certificates.client_key)
@@ -224,7 +226,8 @@ def test_only_clients_with_a_certificate_are_let_in(tmp_path: Path, certificates
 def test_an_authority_that_was_taken_away_lets_nobody_in_again(
     tmp_path: Path, certificates: Certificates
 ) -> None:
-    """Not by a session from when it was believed either: one that is taken up again shows no certificate."""
+    """A session from when the certificate was trusted does not help either: a resumed session shows no
+    certificate."""
     authorities = tmp_path / "clients.pem"
     shutil.copy(certificates.authority, authorities)
     with Daemon(Deployment(tmp_path / "d"), tls=tls(certificates, client_ca_file=authorities)) as daemon:
@@ -260,7 +263,7 @@ def test_a_connection_that_rests_does_not_hold_up_the_end(daemon: Daemon, certif
 
 
 def is_ended(client: socket.socket, within_s: float = 0.0) -> bool:
-    """Whether the server closes it in that time."""
+    """Whether the server closes the connection in that time."""
     client.settimeout(within_s)
     try:
         return client.recv(1) == b""
@@ -312,7 +315,7 @@ def test_whoever_does_not_shake_hands_counts(
 def test_a_handshake_that_does_not_come_to_its_end_is_not_waited_for(
     tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
-    """Twice, so that one who is gone but counts for ever would be missed."""
+    """Twice, because a connection that is gone and still counted shows only then."""
     monkeypatch.setattr(Listener, "connections_max", MOST)
     monkeypatch.setattr(listener, "HEAD_S", 0.5)
     with Daemon(Deployment(tmp_path / "d"), tls=tls(certificates)) as daemon:

@@ -1,5 +1,4 @@
-"""Tokens: no route of administration is without, whichever there are, and records have one where it is
-set."""
+"""Tokens: every route of administration requires one, and records require one where it is set."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from tests.support.builders.deployment import Deployment
 from tests.support.process.web import TOKEN, Daemon
 
 PUBLIC = {"/healthz", "/readyz", "/metrics", "/", "/openapi.json", "/v1/topics/{topic}/records"}
-"""What answers without a token; the last only where none is set for it."""
+"""Paths that answer without a token; the last only where none is set for it."""
 SENDING = "the word of the senders"
 WRONG = [
     (None, 401),
@@ -49,7 +48,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 
 
 def routes(daemon: Daemon) -> list[Route]:
-    """Of the application itself, so that none can be forgotten."""
+    """The routes of the application itself, so that none can be forgotten."""
     guarded: Any = create_app(daemon.face)
     return list(guarded._app.routes)
 

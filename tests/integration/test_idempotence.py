@@ -1,4 +1,6 @@
-"""Idempotent producers over a real log and a real store: sent twice, there once, at the first offset."""
+"""Idempotent producers over a real log and a real store: a record sent twice is stored once, at the first
+offset.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ def batch_of(values: list[bytes], partitions: list[int] | None = None) -> pa.Rec
 
 
 def segments(rig: IntakeRig, partition: int = 0) -> list[int]:
-    """Rows of each segment of a partition."""
+    """Number of rows in each segment of a partition."""
     fold = rig.reread()
     return [one.rows for one in fold.segments((fold.topics_by_name["t"].topic_id, partition))]
 
@@ -54,7 +56,7 @@ def segments(rig: IntakeRig, partition: int = 0) -> list[int]:
 def sent(
     writer: IntakeWriter, producer: Producer, *values: bytes, sequence: int | None = None
 ) -> list[Acknowledgement]:
-    """One by one in one flush."""
+    """Send one by one in one flush."""
     pending = [
         producer.send("t", record(value), 0, None if sequence is None else sequence + number)
         for number, value in enumerate(values)
@@ -131,8 +133,8 @@ def test_what_failed_gives_its_numbers_back(rig: IntakeRig) -> None:
 
 
 def test_nothing_overtakes_a_record_that_failed(rig: IntakeRig) -> None:
-    """What was numbered before the failure is not even written: its number may belong to another record by
-    then."""
+    """A record that was numbered before the failure is not even written: its number may belong to another
+    record by then."""
     held, begun = threading.Event(), threading.Event()
     create = rig.objects.create
 
@@ -167,7 +169,7 @@ def test_a_batch_is_sent_again_cut_in_other_places(rig: IntakeRig) -> None:
         whole = producer.send_batch("t", batch_of(values[:7]), 0)
         writer.flush()
         assert sent(writer, producer, *values[2:5], sequence=2)[0].offset == 2
-        # Known and new in one: what is there keeps its offsets, the rest is appended.
+        # Known and new records in one batch: the known keep their offsets, the others are appended.
         mixed = producer.send_batch("t", batch_of(values[4:12]), 0, sequence=4)
         writer.flush()
         assert mixed.result(0).offsets.tolist() == [4, 5, 6, 7, 8, 9, 10, 11]
@@ -185,7 +187,7 @@ def test_a_gap_is_out_of_order_and_what_is_forgotten_is_unknown(rig: IntakeRig) 
         (gap,) = sent(writer, producer, b"x", sequence=5)
         assert (gap.outcome, gap.refusal, gap.offset) == ("failed", "out_of_order", None)
         assert "the log expects 0" in (gap.error or "")
-        # The next automatic one fails for the same reason, and then all is well again.
+        # The next automatic number fails for the same reason; after that all is well again.
         assert [sent(writer, producer, b"a")[0].outcome for _ in range(2)] == ["failed", "ok"]
         for number in range(6):
             assert sent(writer, producer, b"b%d" % number)[0].outcome == "ok"
@@ -301,7 +303,7 @@ def test_a_barrier_refuses_what_was_written_before_it(rig: IntakeRig, tmp_path: 
         rig.log.append = raise_barrier_first  # type: ignore[method-assign]
         (refused,) = sent(writer, producer, b"a")
         assert (refused.outcome, refused.refusal) == ("failed", "barrier")
-        # From here on the writer knows of the barrier, and its clock, which is behind it, does not stop it.
+        # From here on the writer has the barrier, and its clock, which is behind it, does not stop it.
         assert sent(writer, producer, b"a")[0].offset == 0
     assert rig.values("t", 0) == [b"a"]
 

@@ -1,5 +1,6 @@
-"""The tables and archives as other people's code sees them: DuckDB reads the files, Spark with Iceberg's
-runtime reads the tables."""
+"""Tables and archives as other software reads them: DuckDB reads the files, Spark with Iceberg's runtime
+reads the tables.
+"""
 
 from __future__ import annotations
 
@@ -152,8 +153,7 @@ def test_spark_sql_reads_the_tables(archived: tuple[Deployment, dict[tuple[str, 
 def test_what_tables_prints_runs_as_it_stands(
     archived: tuple[Deployment, dict[tuple[str, int], list[Any]]],
 ) -> None:
-    """Spark's command in a shell, with nothing added but where its packages are kept; DuckDB's query as it
-    is."""
+    """Spark's command in a shell, with only the place of its packages added; DuckDB's query as it is."""
     deployment, sent = archived
     found = {item["topic"]: item for item in deployment.cli("tables", "--output", "json").json()["tables"]}
     expected = sum(len(records) for (topic, _), records in sent.items() if topic == "clicks")

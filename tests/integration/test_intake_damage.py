@@ -169,7 +169,7 @@ def pages(file: File) -> Iterator[tuple[str, int, int]]:
 )
 def test_a_bit_of_the_pages_is_seen_or_changes_no_record(file: File, column: str) -> None:
     # The data of a page is covered by its checksum. Its header is not: most of it is needed to find the data,
-    # a few fields nobody reads.
+    # a few fields are never read.
     start, end = next((start, end) for name, start, end in pages(file) if name == column)
     seen = 0
     places = range(start, end, max(1, (end - start) // 150))
@@ -185,7 +185,7 @@ def test_a_bit_of_the_pages_is_seen_or_changes_no_record(file: File, column: str
 
 def test_a_bit_of_the_page_data_is_seen(file: File) -> None:
     _, _, end = next(chunk for chunk in pages(file) if chunk[0] == "value")
-    for at in range(end - 200, end):  # far behind the page header
+    for at in range(end - 200, end):  # far after the page header
         with pytest.raises(Corrupted, match=f"{file.ref.key}.*row group 0"):
             file.read_as(flipped(file.data, at, at % 8))
 

@@ -1,7 +1,7 @@
-"""The mirror on a real broker: what lands is what the broker has, bit for bit, each record once, through
+"""The mirror on a real broker ingests exactly the broker's records, bit for bit, each once, through
 everything a broker may do.
 
-What the broker has is read independently (`tests.support.kafka.mirroring`), and compared whole.
+The broker's records are read independently (`tests.support.kafka.mirroring`), and compared whole.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def topic(server: KafkaServer) -> str:
 
 
 class Ahead(SystemClock):
-    """The machine's clocks, moved on by the test: what waits for hours is due at once, and nothing is
+    """The machine's clocks, advanced by the test: what waits for hours is due at once, and nothing is due
     before."""
 
     ahead_s = 0.0
@@ -55,7 +55,7 @@ def has_in_hand(mirror: Mirroring, rows: int) -> bool:
 
 
 def same(site: Site, topic: str, partitions: int = 1) -> int:
-    """Both sides are compared whole; how many records there are."""
+    """Compare both sides whole; returns the number of records."""
     total = 0
     for partition in range(partitions):
         here, there = site.records(topic, partition), upstream_records(site.brokers, topic, partition)
@@ -103,7 +103,7 @@ def test_aborted_records_and_markers_are_gaps(site: Site, cluster: Cluster, topi
     mirror.until_level(site, topic)
     assert same(site, topic) == 5
     assert site.gaps(topic) == [(3, 8)]
-    assert site.position(topic) == 11  # behind the marker of the second transaction, before the open one
+    assert site.position(topic) == 11  # after the marker of the second transaction, before the open one
     held.commit_transaction(30)
     mirror.until_level(site, topic)
     assert same(site, topic) == 11
@@ -131,7 +131,7 @@ def test_what_compaction_took_is_a_gap(site: Site, cluster: Cluster, topic: str)
     mirror = site.process(topic)
     mirror.until_level(site, topic)
     mirror.close()
-    # The broker goes on compacting: what was there when it was read is here.
+    # The broker continues to compact: what it still has is here.
     here = {one.offset: one for one in site.records(topic)}
     assert all(here[one.offset] == one for one in upstream_records(site.brokers, topic))
     assert len(site.gaps(topic)) > 3
@@ -180,7 +180,7 @@ def test_a_topic_that_grows_while_it_is_mirrored_puts_nothing_into_another(
     mirror.until_level(site, grown, other)
     cluster.grow(grown, 3)
     mirror.until(lambda: mirror.state.partitions == 6, "the new partitions")
-    mirror.mirror._inspect_at_s = float("inf")  # a look would begin another piece
+    mirror.mirror._inspect_at_s = float("inf")  # an inspection would begin another piece
     cluster.send(grown, numbered(0, 10, partition=2))
     mirror.until(partial(has_in_hand, mirror, 10), "the records of the new partition")
     cluster.send(grown, numbered(5, 10))
@@ -192,7 +192,7 @@ def test_a_topic_that_grows_while_it_is_mirrored_puts_nothing_into_another(
 
 
 class Slow(KafkaClient):
-    """A connection in which something happens elsewhere before the first question about offsets is asked."""
+    """A connection that runs an action elsewhere before the first request for offsets."""
 
     meanwhile: Callable[[], None] | None = None
 
@@ -206,7 +206,7 @@ class Slow(KafkaClient):
 def test_a_partition_that_another_process_has_begun_is_not_begun_again(
     site: Site, cluster: Cluster, topic: str
 ) -> None:
-    """Even at 0, where it stands as if nobody had."""
+    """This holds even at 0, where the position is as if no process had begun."""
     cluster.create(topic)
     first = site.process(topic, from_="latest", delay_max=60)
 
@@ -226,7 +226,7 @@ def test_a_partition_that_another_process_has_begun_is_not_begun_again(
 
 
 class Mute(KafkaClient):
-    """A cluster that does not tell the offsets of one partition."""
+    """A cluster that does not report the offsets of one partition."""
 
     of: Place | None = None
     looks = 0
@@ -313,7 +313,7 @@ def test_it_begins_at_a_time_once(site: Site, cluster: Cluster, topic: str) -> N
     mirror.close()
     assert [one.timestamp_ms for one in site.records(topic)] == stamps[4:]
     cluster.send(topic, numbered(0, 3))
-    again = site.process(topic, from_="latest")  # changes nothing: the log has where it begins
+    again = site.process(topic, from_="latest")  # changes nothing: the log has its begin already
     again.until_level(site, topic)
     again.close()
     assert site.records(topic) == upstream_records(site.brokers, topic)[4:]
@@ -330,7 +330,7 @@ def test_a_topic_made_anew_is_a_finding(site: Site, cluster: Cluster, topic: str
     cluster.delete(topic)
     mirror.until(lambda: mirror.kinds == [(topic, "gone")], "the finding")
     cluster.create(topic)
-    cluster.send(topic, numbered(100, 50))  # more than there were: no offset tells
+    cluster.send(topic, numbered(100, 50))  # more than there were: no offset shows it
     mirror.until(lambda: mirror.kinds == [(topic, "recreated")], "the finding")
     cluster.send(other, numbered(5, 5))
     mirror.until_level(site, other)
@@ -344,8 +344,8 @@ def test_a_topic_made_anew_is_a_finding(site: Site, cluster: Cluster, topic: str
 
 
 def test_a_topic_made_anew_between_two_looks_gives_nothing(site: Site, cluster: Cluster, topic: str) -> None:
-    """Nothing but the question before each piece tells: the position is within the new topic, and the next
-    look is an hour away."""
+    """Only the request before each piece shows it: the position is within the new topic, and the next
+    inspection is an hour away."""
     cluster.create(topic)
     cluster.send(topic, numbered(0, 5))
     mirror = site.process(topic, discover_interval=3600)
@@ -382,7 +382,7 @@ def test_deleted_records_that_were_not_read_are_a_finding(site: Site, cluster: C
 
 
 def test_a_log_that_was_read_and_is_deleted_is_no_finding(site: Site, cluster: Cluster, topic: str) -> None:
-    """Even what ends in a marker: it was read to its end."""
+    """This includes a log that ends in a marker: it was read to its end."""
     cluster.create(topic)
     cluster.transact(topic, numbered(0, 5), commit=True)
     mirror = site.process(topic)
@@ -419,7 +419,7 @@ def test_a_record_that_cannot_be_stored_stops_its_partition_before_it(
 
 
 def test_a_finding_ends_with_the_topic_it_is_about(site: Site, cluster: Cluster, topic: str) -> None:
-    """Whoever deletes the topic here and mirrors it anew need not restart."""
+    """An operator who deletes the topic here and mirrors it again need not restart."""
     cluster.create(topic)
     cluster.send(topic, [*numbered(0, 3), {"value": b"x" * 5000}, *numbered(4, 3)])
     mirror = site.process(topic, record_bytes_max=2000)
@@ -440,12 +440,12 @@ def test_two_that_mirror_the_same_land_everything_once(
     cluster.create(topic, 3)
     site.clock = clock = Ahead()
     pair = [site.process(topic, delay_max=300, discover_interval=3600) for _ in range(2)]
-    for mirror in pair:  # a look while something is in hand would publish it
+    for mirror in pair:  # an inspection while a piece is in memory would publish it
         mirror.until(lambda one=mirror: one.state.partitions == 3, "all partitions")  # type: ignore[misc]
     for number in range(6):
         first, second = pair if number % 2 else reversed(pair)
         cluster.send(topic, [one for partition in range(3) for one in numbered(50 * number, 50, partition)])
-        for mirror in pair:  # both have read it before either takes it in
+        for mirror in pair:  # both have read it before either ingests it
             mirror.until(partial(has_in_hand, mirror, 150), "the records of a round")
         clock.ahead_s += 301
         first.step()
@@ -490,7 +490,7 @@ def test_properties_that_make_no_client_are_said(site: Site, topic: str) -> None
 
 
 def test_over_tls_a_server_is_verified(tmp_path: Path) -> None:
-    """The mirror trusts nobody that its `ssl.ca.location` does not vouch for."""
+    """The mirror trusts only brokers that its `ssl.ca.location` vouches for."""
     store, ca_file = certified(tmp_path)
     secured = {
         "ssl.keystore.location": store,

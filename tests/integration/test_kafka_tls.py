@@ -1,5 +1,7 @@
-"""A Kafka cluster over TLS, for a source and for the control topic: whoever signed its certificate must be
-believed, and the name must be its own; with a password the same connection also says who we are.
+"""A Kafka cluster over TLS, for a source and for the control topic.
+
+The signer of its certificate must be trusted, and the name must be its own. With a password the same
+connection also authenticates the client.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ LOGINS = {
 RECORD = TopicRecord(b"a table", b"an event", (("archiver.id", b"1"),), "an event")
 PATIENCE_S = 30.0
 REFUSED_S = 2.0
-"""The library asks again and again until this is over."""
+"""The library asks again and again until this time is over."""
 Given = dict[str, str | SecretStr]
 
 
@@ -69,7 +71,7 @@ def control_topic(server: KafkaServer, given: Given, within_s: float = PATIENCE_
 
 
 def topics(server: KafkaServer, given: Given, within_s: float = PATIENCE_S) -> list[str]:
-    """As a source sees them; raises what it would meet."""
+    """The topics as a source sees them; raises the error that it would meet."""
     client = source(server, given, within_s)
     try:
         return client.topics()
@@ -78,7 +80,7 @@ def topics(server: KafkaServer, given: Given, within_s: float = PATIENCE_S) -> l
 
 
 def described(server: KafkaServer, given: Given, within_s: float = PATIENCE_S) -> list[str]:
-    """The control topic, if it is seen; raises what the publisher would meet."""
+    """The control topic, if it is visible; raises the error that the publisher would meet."""
     client = control_topic(server, given, within_s)
     try:
         return [TOPIC] if client.topic_id(lambda: False) else []

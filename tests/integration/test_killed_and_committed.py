@@ -1,5 +1,7 @@
-"""An archive that came into its table and was compacted and expired out of it before the ledger heard:
-killed, and nobody else has it."""
+"""An archive entered its table, and was compacted and expired out of it before the ledger had the commit.
+
+It is killed, and no other archive holds its records.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What cannot be read for want of memory, files or a connection is no damage: it is tried again, and nobody
-is told to restore anything."""
+"""What cannot be read for lack of memory, files or a connection is no damage: it is retried, and no operator
+is asked to restore anything.
+"""
 
 from __future__ import annotations
 
@@ -116,8 +117,8 @@ def test_readers(world: World, name: str, error: Exception, monkeypatch: pytest.
 
 @pytest.mark.parametrize("error", [*LACKING, *DAMAGED], ids=str)
 def test_how_far_a_log_was(tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An intake file that cannot be looked into now may be the one which proves that entries were lost:
-    nothing is deleted."""
+    """An intake file that cannot be read now may be the one that proves a loss of entries: nothing is
+    deleted."""
     with Driver(Deployment(tmp_path / "d")) as driver:
         driver.send("files", [b"a"])
         objects = driver.application.objects

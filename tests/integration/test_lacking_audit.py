@@ -1,5 +1,4 @@
-"""An audit, and a look of the reconciler, that lacked memory, files or a connection: unknown, and no
-finding."""
+"""An audit, and a reconcile run, that lacked memory, files or a connection: unknown, and no finding."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from tests.support.spark.here_rows import ROWS, HereRows
 
 
 class Partly(HereRows):
-    """Gives so many batches of the first archive, and then something happens."""
+    """Gives so many batches of the first archive, then calls a function of the test."""
 
     def __init__(self, world: World, batches: int, then: Callable[[], object] = lambda: None) -> None:  # noqa: F811
         super().__init__(world.store)

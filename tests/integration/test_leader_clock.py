@@ -1,5 +1,6 @@
-"""The clock of whoever archives: what it says goes into the log for good, so it is held against the time that
-passed."""
+"""The clock of the leader: its times go into the log for good, so they are compared with the time that
+passed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ DAY_S = 86_400.0
 
 
 class SteppingClock(AheadClock):
-    """A clock whose wall hand a test can step; the monotonic one does not notice."""
+    """A clock whose wall time a test can step; the monotonic one does not change."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +34,7 @@ class SteppingClock(AheadClock):
 
 
 class ManualDriver(Driver):
-    """A driver whose clock moves only when told to."""
+    """A driver with a manual clock."""
 
     def __init__(self, deployment: Deployment, clock: ManualClock) -> None:
         super().__init__(deployment)
@@ -110,7 +111,7 @@ def test_a_small_step_and_a_step_back_are_gone_on_with(deployment: Deployment) -
 
 
 def test_a_process_that_starts_with_the_wrong_time_is_not_noticed(deployment: Deployment) -> None:
-    """A limit, written down: there is no other clock."""
+    """A limit on record: there is no other clock."""
     clock = SteppingClock()
     clock.step_s = DAY_S
     with Driver(deployment, clock) as driver:

@@ -1,4 +1,4 @@
-"""Rule D3 on tables: how far intake is needed no more, whatever other hands do to the table."""
+"""Rule D3 on tables: up to which offset intake is no longer needed, under any external change of the table."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def look(
     *,
     known: bool = True,
 ) -> RetentionFloor:
-    """The line of the bench's topic of two partitions."""
+    """The retention floor of the bench's topic of two partitions."""
     fold = IntakeFold()
     declared = pb.TopicDeclared(topic_id=bytes.fromhex(TOPIC_ID), name="flights", partitions=2, created_us=1)
     fold.apply(0, pb.IntakeEntry(format=1, id=bytes(16), topic=declared).SerializeToString())
@@ -73,7 +73,7 @@ def look(
 
 
 def two_commits(bench: Bench, tables: Tables) -> tuple[Leader, int]:
-    """Partition 0 to 5, then to 9 and partition 1 to 3; the id of the first snapshot."""
+    """Commit partition 0 to 5, then to 9 and partition 1 to 3; the id of the first snapshot."""
     leader = bench.leader()
     bench.write(leader, bench.table(tables), (0, 0, 5))
     first = bench.commit(tables, leader).snapshot_id
@@ -105,8 +105,8 @@ def test_d3_after_a_rollback_to_any_retained_snapshot_the_line_was_low_enough(
 def test_d3_what_somebody_made_on_a_table_that_was_rolled_back_keeps_the_intake_that_it_lacks(
     tables: Tables, bench: Bench
 ) -> None:
-    """Rolled forward again, our own commits forget both of ours around it, and it stands behind the cut like
-    an ancestor."""
+    """After a roll forward, our own commits expire both of ours around the external snapshot. It is left
+    after the cut like an ancestor."""
     leader, first = two_commits(bench, tables)
     second = view_of(tables).snapshot_id
     assert second is not None
@@ -174,7 +174,7 @@ def test_rows_that_others_erased_are_not_needed_back(tables: Tables, bench: Benc
 
 
 def test_what_the_ledger_was_not_told_is_still_needed(tables: Tables, bench: Bench) -> None:
-    """The swap was applied, COMMIT_TO_TABLE is not there yet."""
+    """The swap was applied, COMMIT_TO_TABLE is not in the ledger yet."""
     leader = bench.leader()
     bench.write(leader, bench.table(tables), (0, 0, 5))
     outcome = bench.committer(tables, leader).commit(bench.target, new_uuid(bench.ids))

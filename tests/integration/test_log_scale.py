@@ -1,8 +1,7 @@
-"""However long the intake log has become and however far archiving lags: the metadata store and a restart
-stay small.
+"""With any length of the intake log and any backlog, the metadata store and a restart stay small.
 
 Entries of 20 segments over 400 partitions, each with an idempotent producer, archiving off. `make sweep-log`
-takes a million of them and prints what it measured; `make test` takes a share, and asserts no times.
+takes a million of them and prints what it measured. `make test` takes a share, and asserts no times.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def test_metadata_and_restart_stay_small(tmp_path: Path) -> None:
     most = filled = 0
     making_s = 0.0
     began_s = time.monotonic()
-    # The restart is looked at where it has most to do: just before a checkpoint is due.
+    # The restart is measured where it has most to do: just before a checkpoint is due.
     wanted = ENTRIES - ENTRIES % settings.checkpoint_entries + settings.checkpoint_entries - 1
     while filled < wanted:
         step = min(STEP, wanted - filled)
@@ -93,7 +92,7 @@ def test_metadata_and_restart_stay_small(tmp_path: Path) -> None:
 
 
 def _check_backlog(backlog: Backlog, filled: int) -> None:
-    """Nothing of all that is archived, and all of it is there."""
+    """Nothing of it is archived, and all of it is there."""
     topic_id = topic_id_of(1)
     summaries = [backlog.summary((topic_id, partition), 0) for partition in range(PARTITIONS)]
     assert sum(one.rows for one in summaries) == sum(

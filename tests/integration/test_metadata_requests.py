@@ -16,8 +16,8 @@ from tests.support.objects.s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS
 COMMITS = 5
 A_COMMIT_MAX = 20
 FEW = 3
-"""Requests of upkeep for each commit since the last upkeep, at most; without a cache it reads all that each
-retained snapshot names."""
+"""Upper bound of upkeep requests for each commit since the last upkeep. Without a cache, upkeep reads all
+that each retained snapshot names."""
 
 
 def test_commits_and_upkeep_read_only_what_is_new(s3_server: S3Server, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_what_is_written_deleted_or_old_is_read_again(
         assert not proxy.taken(), "neither HEAD nor GET"
         write(b"two", files)
         assert read() == b"two"
-        write(b"new", other)  # Another process: that happens to no such file, but for one that is restored.
+        write(b"new", other)  # Another process overwrites the file; in practice only a restore does so.
         assert read() == b"two"
         clock.advance(local_io.AGE_MAX_S + 1)
         assert read() == b"new"

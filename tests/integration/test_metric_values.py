@@ -1,5 +1,6 @@
-"""The metrics of a real application: every name of the table is exported, nothing else is, and the numbers
-are what was done."""
+"""The metrics of a real application: exactly the names of the table are exported, and the numbers equal what
+was done.
+"""
 
 from __future__ import annotations
 
@@ -32,17 +33,17 @@ BROKEN: dict[str, bytes] = {
     "not_utf8": b"\x12\x02\xff\xfe",
     "time_range": b"\x1a\x0a\x08" + b"\x80" * 8 + b"\x01",
 }
-"""For each cause an event that cannot be decoded for it: a number cut off, bad text, a time in the far
+"""For each cause an event whose decoding fails for it: a truncated number, bad text, a time in the far
 future."""
 GOOD = b"\x08\x07\x12\x03ada"
 
 ELSEWHERE = ("archiver_mirror_", "archiver_control_topic_")
-"""Of parts that this application has not; test_kafka_served.py and test_control_topic_served.py scrape
-them."""
+"""Prefixes of parts that this application does not have; test_kafka_served.py and
+test_control_topic_served.py scrape them."""
 
 
 def deployment_in(folder: Path) -> Deployment:
-    """A topic with schemas for key and value, one without, and one that has archives alone."""
+    """A topic with schemas for key and value, one without, and one with archives but no table."""
     file = file_of(name="event.proto", package="log")
     event = file.message_type.add(name="Event")
     field(event, "number", 1, F.TYPE_INT64)
@@ -263,7 +264,7 @@ def test_every_name_is_exported_and_every_exported_name_is_in_the_table(process:
 
 
 def test_a_scrape_touches_nothing(process: Process) -> None:
-    """What the watch saw is shown though logs, catalog and data folder are closed; and its age grows."""
+    """The watch's last state is shown though logs, catalog and data folder are closed; and its age grows."""
     process.send("events", [Record(None, GOOD)] * 4, 1)
     process.look()
     before = process.scrape()
@@ -280,8 +281,8 @@ def test_a_scrape_touches_nothing(process: Process) -> None:
 
 
 def test_an_archive_that_is_adopted_is_told_as_it_is(process: Process) -> None:
-    """A first try that stored its files and got no further: the second finds them there, and its counts are
-    those of one archive."""
+    """A first attempt that stored its files and went no further: the second finds them there, and counts one
+    archive."""
     process.send("events", [Record(None, BROKEN["malformed"])] * 6, 0)
 
     def lost(job: RefineJob) -> list[PlanResult]:

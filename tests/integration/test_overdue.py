@@ -1,4 +1,4 @@
-"""A transaction whose time is over ends though nobody archives: any running writer sees to it."""
+"""A transaction past its timeout ends although no archiver runs: any running writer aborts it."""
 
 from __future__ import annotations
 

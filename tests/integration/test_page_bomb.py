@@ -1,5 +1,6 @@
-"""A page of a few kilobytes that says it is hundreds of megabytes: refused from its header, before anything
-is decompressed."""
+"""A page of a few kilobytes that claims hundreds of megabytes: refused by its header, before anything is
+decompressed.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from tests.support.builders.deployment import ROOT
 
 
 def test_an_altered_page_of_an_intake_file_takes_no_memory() -> None:
-    """72 KB took 2.1 GB; this one took its 120 MiB."""
+    """Before the check, 72 KB took 2.1 GB; this page took the 120 MiB that it claims."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.intake.page_bomb"],
         cwd=ROOT,

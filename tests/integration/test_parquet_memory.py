@@ -1,5 +1,6 @@
-"""Small Parquet files that stand for gigabytes: they are read in little memory, or refused before anything of
-them is decoded."""
+"""Small Parquet files that decode to gigabytes: they are read in little memory, or refused before anything of
+them is decoded.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +21,15 @@ from intake.records import HEADERS
 
 ROOT = Path(__file__).parents[2]
 REFUSED_MIB = 32
-"""What looking at the pages may take."""
+"""Upper bound of memory for inspecting the pages."""
 BOUND_MIB = 768
-"""As docs/protocols/sources.md says."""
+"""The bound of docs/protocols/sources.md."""
 MIB = 1 << 20
 
 
 @dataclass(frozen=True)
 class Bomb:
-    """A file, and what becomes of it."""
+    """A file, and its expected result."""
 
     make: Callable[[Path], None]
     records: int

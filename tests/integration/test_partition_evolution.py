@@ -1,5 +1,6 @@
-"""`partition_by` changes for a table that is there: real log, ledger, store and SQL catalog, refinement in
-this process."""
+"""`partition_by` changes for an existing table: real log, ledger, store and SQL catalog, refinement in this
+process.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +60,8 @@ def filed(deployment: Deployment) -> dict[int, tuple[str, int]]:
 
 
 def check(deployment: Deployment, sent: int) -> None:
-    """Complete and valid, for the audit, for readers of the stream and of the table; and the reconciler has
-    nothing to say."""
+    """Complete and valid, for the audit, for readers of the stream and of the table; and reconcile reports
+    nothing."""
     with Driver(deployment) as driver:
         driver.check_complete("clicks", "orders")
         assert {number: len(records) for number, records in driver.records("clicks").items()} == SENT | {
@@ -161,7 +162,7 @@ def test_killed_at_any_step_the_next_process_goes_on(deployment: Deployment, poi
 
 
 def test_somebody_elses_change_still_halts(deployment: Deployment) -> None:
-    """Also one that the archiver itself made once, in a table that it has changed since."""
+    """This includes a change that the archiver itself made once, in a table that it has changed since."""
     partition_by(deployment, "hour")
     with Driver(deployment) as driver:
         send(driver)

@@ -1,8 +1,8 @@
-"""docs/queries.md is true: each of its queries, as it stands there, on Trino, Spark SQL and DuckDB, over a
-REST catalog and a bucket.
+"""docs/queries.md is true: each of its queries runs unchanged on Trino, Spark SQL and DuckDB, over a REST
+catalog and a bucket.
 
-One Trino for all of it, which takes the better part of a minute to start: whatever asks it belongs into this
-file.
+One Trino serves all tests, because it takes most of a minute to start: every test that asks it belongs in
+this file.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ QUERIES = [block for block in blocks(PAGE) if block.language == "sql"]
 ENGINES = ("trino", "spark", "duckdb")
 FILES = 2 * ARCHIVES * DAYS
 UNCACHED = "\niceberg.metadata-cache.enabled=false\n"
-"""Or Trino would keep small files in memory, and what a query reads would depend on what was asked before."""
+"""Otherwise Trino would keep small files in memory, and what a query reads would depend on earlier queries.
+"""
 FILTERS = {
     "one-record": "kafka.partition = 1 and kafka.offset = 45",
     "since": "kafka.ingest_timestamp >= '2026-03-03T00:00:00+00:00'",
@@ -70,8 +71,8 @@ def lake(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def engines(
     lake: Lake, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mapping[str, Callable[[str], Answer]]]:
-    """By name, what asks the engine; Trino and Spark are connected with what `archiver tables` prints, and
-    keys."""
+    """By name, the function that queries the engine. Trino and Spark connect with what `archiver tables`
+    prints, and keys."""
     told = lake.tables()
     keys = dict(zip(KEY_VARIABLES, (ACCESS_KEY_ID, SECRET_ACCESS_KEY), strict=True))
     with (
@@ -88,7 +89,7 @@ def engines(
 
 
 def ask_duckdb(lake: Lake, sql: str) -> Answer:
-    """`archiver query`, as its JSON has the rows."""
+    """The rows of `archiver query`, from its JSON."""
     lake.reads.files()
     done = lake.deployment.cli("query", sql, "--output", "json", "--max-rows", "0", "--threads", "1")
     if done.code != 0:
@@ -99,7 +100,7 @@ def ask_duckdb(lake: Lake, sql: str) -> Answer:
 
 
 def told(answer: Answer) -> Rows:
-    """The rows as JSON has them, in an order of their own."""
+    """The rows as JSON has them, sorted."""
     return in_order([[faithful(value) for value in row] for row in answer.rows])
 
 
@@ -166,13 +167,13 @@ def snapshots(lake: Lake) -> Rows:
 
 
 def as_of(lake: Lake) -> Rows:
-    """The first day's first commit."""
+    """The first commit of the first day."""
     early = [sent.order for sent in lake.orders if (sent.day, sent.archive) == (0, 0)]
     return [[len(early), max(order["customer"] for order in early if order is not None)]]
 
 
 def complete_through(lake: Lake) -> Rows:
-    """The first commit of the second day is the first that knows that nothing of the day before is left."""
+    """The first commit of the second day is the first that shows that nothing of the day before is left."""
     found = lake.snapshots[ARCHIVES]
     assert found.valid_through > f"{lake.days[1]}T00:00" > lake.snapshots[ARCHIVES - 1].valid_through
     return [[faithful(found.snapshot_id)]]
@@ -217,7 +218,7 @@ EXPECTED: dict[str, Callable[[Lake], Rows]] = {
 
 
 def replaced(lake: Lake, text: str) -> str:
-    """The page's days, moment and snapshot are of no real table: those of this lake instead."""
+    """The page's days, moment and snapshot are of no real table: those of this lake replace them."""
     first, second = lake.snapshots[:2]
     between = dt.datetime.fromtimestamp((first.timestamp_ms + second.timestamp_ms) // 2 / 1000, dt.UTC)
     text = text.replace(
@@ -278,7 +279,7 @@ def value_type(lake: Lake) -> dict[str, Any]:
 def test_every_type_of_the_mapping(
     lake: Lake, engines: Mapping[str, Callable[[str], Answer]], engine: str
 ) -> None:
-    """The examples of the mapping's page hold what the page says; a record without any has nothing."""
+    """The examples of the mapping's page hold what the page states; a record without any has nothing."""
     kind, table = value_type(lake), "shop.types" if engine == "duckdb" else f"{CATALOG}.shop.types"
     answer = engines[engine](f"SELECT value FROM {table} ORDER BY kafka.offset")
     (full,), (empty,) = answer.rows
@@ -325,7 +326,7 @@ def test_what_the_page_calls_the_types(
 def test_whatever_encodings_were_chosen(
     lake: Lake, engines: Mapping[str, Callable[[str], Answer]], engine: str
 ) -> None:
-    """All that an archive may have."""
+    """All columns that an archive may have."""
     plain, delta, prefix, lengths = (
         "PLAIN",
         "DELTA_BINARY_PACKED",
@@ -380,7 +381,7 @@ def test_files_that_duckdb_need_not_read(lake: Lake, monkeypatch: pytest.MonkeyP
 
 
 def test_what_duckdb_cannot_convert(lake: Lake) -> None:
-    """The page says so; should a newer DuckDB do it, the page has one query less of its own."""
+    """The page states this. If a newer DuckDB supports it, the page needs one query less of its own."""
     (query,) = (block.text for block in QUERIES if (block.options[0], block.title) == ("trino", "changed"))
     with pytest.raises(Refused, match="internal error of duckdb"):
         ask_duckdb(lake, query.replace(f"{CATALOG}.", ""))

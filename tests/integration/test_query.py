@@ -1,4 +1,4 @@
-"""`query`: SQL over exactly the live rows of the tables, and not a step beyond them."""
+"""`query`: SQL over exactly the live rows of the tables, and nothing beyond them."""
 
 from __future__ import annotations
 
@@ -97,8 +97,7 @@ def test_a_table_with_delete_files_is_refused_and_no_other(deployment: Deploymen
 
 
 def test_columns_that_came_and_went(deployment: Deployment, archived: Driver) -> None:
-    """A file from before a column reads null there, also inside of a message; a column that was dropped is
-    not shown."""
+    """A file from before a column reads null there, also inside of a message; a dropped column is not shown."""
     with (
         catalog_table(deployment, "shop.orders") as table,
         table.update_schema(allow_incompatible_changes=True) as change,
@@ -118,8 +117,7 @@ def test_columns_that_came_and_went(deployment: Deployment, archived: Driver) ->
 
 
 def test_columns_that_were_renamed_or_took_a_former_name(deployment: Deployment, archived: Driver) -> None:
-    """Older files keep their meaning, whatever their columns are called; and what `tables` prints for DuckDB
-    says the same."""
+    """Older files keep their meaning, with any column names. What `tables` prints for DuckDB gives the same."""
     (before,) = deployment.cli("tables", "--topic", "orders", "--output", "json").json()["tables"]
     assert before["duckdb"].startswith("SELECT * FROM read_parquet([")
     with catalog_table(deployment, "shop.orders") as table:
@@ -393,7 +391,7 @@ def test_without_duckdb_it_says_what_to_install(
         "SELECT count(*) FROM range(100000000000) a, range(1000) b WHERE a.range * b.range % 7 = 1",
         # a single scan
         "SELECT count(*) FROM range(100000000000) a WHERE a.range % 7 = 3 AND sin(a.range) > 2",
-        # rows come, and then none for hours
+        # rows arrive, and then none for hours
         "SELECT a.range FROM range(100000000000) a WHERE a.range < 3 OR sin(a.range) > 2",
     ],
 )

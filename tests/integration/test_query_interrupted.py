@@ -1,8 +1,8 @@
 """Ctrl-C during `archiver query` ends with exit code 130 and one line, in every phase of it.
 
-The phases that run the query and fetch its rows are in `test_query.py`. Here are those that prepare the
-views, made slow by their number of files, and the rule behind all of them: no call on the connection runs in
-the main thread.
+`test_query.py` covers the phases that run the query and fetch its rows. Here are those that prepare the
+views, made slow by their number of files. Here is also the rule of all phases: no call on the connection runs
+in the main thread.
 """
 
 from __future__ import annotations
