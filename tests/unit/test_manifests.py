@@ -1,4 +1,4 @@
-"""Our reader of manifests: does it see what the library sees, and refuse what it cannot read?"""
+"""Checks the project's manifest reader against pyiceberg, and that it refuses what it cannot read."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def read(path: str) -> bytes:
 
 
 def test_what_unpacks_to_more_than_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bound holds for each block and for compressed metadata; only so much is ever unpacked."""
+    """The bound holds for each block and for compressed metadata. No more than the bound is ever unpacked."""
     whole, unpacked = container("deflate"), json.dumps({"snapshots": []}).encode()
     monkeypatch.setattr(manifests, "UNPACKED_BYTES_MAX", 100)
     with pytest.raises(
@@ -121,8 +121,8 @@ def test_a_bit_flipped_anywhere_raises_nothing_but_corrupted() -> None:
 
 
 def test_the_same_files_as_the_library_sees(tmp_path: Path) -> None:
-    """Appends, a merge of manifests, a foreign compaction and an expiry: at each step both readers agree in
-    every field."""
+    """Appends, a merge of manifests, an external compaction and an expiry. After each step both readers agree
+    in every field."""
     bench, tables = Bench(tmp_path), iceberg_tables(tmp_path, 3)
     leader = bench.leader()
     agree(tables)

@@ -1,4 +1,4 @@
-"""Are the right manifests merged, and how often is an entry written again?"""
+"""Checks which manifests are merged, and how often an entry is rewritten."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ ENTRY_BYTES = 194
 def test_what_a_merge_costs_does_not_grow_with_the_table(
     entries: int, entry_bytes: int, written_max: int
 ) -> None:
-    """From commits 100 to 10,000, each with a manifest of so many entries, and a merge every 25 commits."""
+    """Covers commits 100 to 10,000. Each adds a manifest of the same number of entries, with a merge every 25
+    commits."""
     manifests: list[dict[int, int]] = []
     """Newest first: commit → how often its entries were written."""
     merged_bytes_max = 0
@@ -93,5 +94,5 @@ def test_what_a_merge_costs_does_not_grow_with_the_table(
     assert len(written) == 10_000, "an entry is lost or doubled"
     assert max(written) == written_max, "the pages say how often: decision 0032, performance.md"
     assert merged_bytes_max <= 3 * TARGET_BYTES
-    # Of entries that are large in number, manifests of the target's size are the fewest there can be.
+    # With many entries, manifests of the target's size are the fewest possible.
     assert len(manifests) <= 2 * TOGETHER_MIN + MERGE_EVERY + 10_000 * entries * entry_bytes // LARGE_BYTES

@@ -1,5 +1,5 @@
-"""Cached table metadata: bounded in bytes and in age, kept only if it was read to its end, and never of a
-local file."""
+"""Cached table metadata: bounded in bytes and age, stored only after a complete read, and never of a local
+file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def cache(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> MetadataCache:
-    """In the place of the process's own."""
+    """Replaces the cache that the process shares."""
     made = MetadataCache(clock, bytes_max=100, file_bytes_max=40, age_max_s=60)
     monkeypatch.setattr(local_io, "SHARED", made)
     return made

@@ -1,4 +1,4 @@
-"""The table of metrics, and from values to samples: names, bounds, what is unknown, what only grows."""
+"""The table of metrics and the samples made of it: names, bounds, unknown values, counters."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def topic(name: str, lags: Sequence[StageLag], **changes: Any) -> TopicLag:
 
 @dataclass
 class Rig:
-    """A process's numbers."""
+    """The metrics of one process."""
 
     numbers: Numbers
     journal: Journal
@@ -283,8 +283,8 @@ def test_ten_thousand_partitions_and_hostile_names(bounds: tuple[int, int]) -> N
 
 
 def test_the_bound_of_series_is_met() -> None:
-    """Every label value that there can be: as many series as the formula says, but for what is derived of
-    fewer things."""
+    """Every possible label value gives as many series as the formula says. Derived metrics have fewer label
+    values."""
     at = rig(2, 1)
     at.see(
         topic("a", [lag(1, 1.0)] * 3),
@@ -302,7 +302,7 @@ def test_the_bound_of_series_is_met() -> None:
 
 
 class Writer:
-    """An intake writer's numbers."""
+    """The counters of an intake writer."""
 
     def __init__(self, numbers: WriterMetrics) -> None:
         self.numbers = numbers

@@ -1,4 +1,4 @@
-"""The page of metrics and the alert rules say what the table says."""
+"""The page of metrics and the alert rules agree with the table of metrics."""
 
 from __future__ import annotations
 

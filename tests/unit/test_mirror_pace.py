@@ -1,5 +1,5 @@
-"""How long a piece of a mirror waits for company: longer while polls leave more behind, so that there are
-fewer files."""
+"""How long a piece of a mirror waits for more records: longer while polls leave more behind, so that fewer
+files are written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DELAY_S = 0.25
 
 
 class Upstream:
-    """One record a poll."""
+    """Returns one record for each poll."""
 
     def __init__(self, *, more: bool) -> None:
         self._more = more

@@ -1,5 +1,5 @@
-"""From polls to pieces: order, gaps, what cannot be stored, what fits an entry; and what a cluster that is
-not as it was means."""
+"""From polls to pieces: order, gaps, records that cannot be stored, the size of an entry, and a cluster that
+changed."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_leader_epoch_is_kept_with_its_record_only() -> None:
     assert {move.count for move in piece.moves(0)} == {8}
     second = polled(("a", 0, 1), ("a", 0, 2), ("a", 1, 1))
     second.values[1] = b"x" * 41
-    second.epochs = {("a", 0): 9}  # of the record that is not taken; nothing is known of the other's
+    second.epochs = {("a", 0): 9}  # of the record that is not accepted; the other epochs are unknown
     second.ends = {("a", 2): 5}
     piece.add(second, known, 1)
     assert {move.item: (move.end, move.count) for move in piece.moves(0)} == {
@@ -110,7 +110,7 @@ def test_a_leader_epoch_is_kept_with_its_record_only() -> None:
 
 
 def test_a_piece_from_before_a_topic_grew_is_refused() -> None:
-    """Else its partition 2 would be numbered as partition 1 of the topic behind it."""
+    """Otherwise its partition 2 would be numbered as partition 1 of the next topic."""
     small = replace(TOPICS["a"], partitions=1)
     piece, known = MirrorPiece(512 * 1024, 10**6), cursors(("a", 0), ("a", 2), ("b", 0))
     known["a", 0].topic = small
@@ -145,7 +145,7 @@ def test_an_end_behind_markers_moves_the_position_alone() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_full_piece_fits_one_entry(seed: int) -> None:
-    """However its records are spread: the piece is filled as the mirror fills it."""
+    """The piece is filled as the mirror fills it, with records spread at random."""
     chance = random.Random(seed)
     piece = MirrorPiece(16 * 1024, 10**6)
     places = [(topic, partition) for topic in "ab" for partition in range(chance.choice([1, 20, 50]))]

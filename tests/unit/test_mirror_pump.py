@@ -1,4 +1,4 @@
-"""Mirrors are stopped together: one that hangs takes no time from the others, and is told."""
+"""Mirrors are stopped together. One that hangs costs the others no time, and its name is returned."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from intake.sources.kafka.pump import MirrorPump, stop_all
 
 
 class Hanging:
-    """A mirror whose cluster does not answer until it is let go."""
+    """A mirror whose cluster does not answer until `let_go` is set."""
 
     def __init__(self) -> None:
         self.entered, self.let_go, self.closed = threading.Event(), threading.Event(), threading.Event()
@@ -33,7 +33,7 @@ def test_those_that_do_not_end_share_one_time_and_are_named() -> None:
     assert all(one.entered.wait(10) for one in mirrors)
     threading.Timer(
         0.1, mirrors[3].let_go.set
-    ).start()  # the last one needs the time that the first ones may not take
+    ).start()  # The last one needs the time that the first ones must not use up.
     began_s = time.monotonic()
     assert stop_all(pumps, 1.0, SystemClock()) == ["0", "1", "2"]
     assert time.monotonic() - began_s < 2.5

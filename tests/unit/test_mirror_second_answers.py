@@ -1,5 +1,5 @@
-"""A finding that records are lost rests on two agreeing answers of the cluster, and no partition begins at a
-number that is not known."""
+"""A finding of lost records needs two agreeing responses of the cluster. No partition begins at an unknown
+offset."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def site_of() -> Site:
 
 
 def begun(upstream: MemoryUpstream, site: Site, **chosen: Any) -> Mirroring:
-    """A mirror that has taken in the offsets 0 to 9."""
+    """A mirror that has ingested the offsets 0 to 9."""
     upstream.polls = [records(PLACE, range(10), 10)]
     mirror = site.process("t", connect=lambda: upstream, delay_max=0.001, **chosen)
     mirror.until(lambda: mirror.state.records == 10, "the records")
@@ -31,13 +31,13 @@ def begun(upstream: MemoryUpstream, site: Site, **chosen: Any) -> Mirroring:
 
 
 def look(mirror: Mirroring) -> list[tuple[str, str]]:
-    """One look now; the findings."""
+    """Inspect the cluster now; returns the findings."""
     mirror.mirror._inspect_at_s = None
     mirror.mirror._state_at_s = 0.0
     mirror.step()
     if (
         mirror.mirror._upstream is None
-    ):  # a partition that was read before is read again over a new connection
+    ):  # A partition that was read before is read again over a new connection.
         mirror.step()
     return mirror.kinds
 
@@ -89,7 +89,7 @@ def test_what_was_given_up_is_passed_over_after_a_second_answer() -> None:
 
 @pytest.mark.parametrize("bounds", [Bounds(0, 0), Bounds(30, 30)])
 def test_a_partition_without_records_begins_where_it_is(bounds: Bounds) -> None:
-    """One that just begins, and one whose records were all deleted before the mirror saw it."""
+    """A partition that was just created, and one whose records were all deleted before the mirror saw it."""
     upstream = MemoryUpstream({PLACE: bounds}, {"t": ID})
     site = site_of()
     mirror = site.process("t", connect=lambda: upstream)
@@ -148,7 +148,7 @@ def is_at(site: Site, offset: int) -> bool:
 
 
 def test_two_processes_on_one_source_log_little(caplog: pytest.LogCaptureFixture) -> None:
-    """Lost races are normal between two daemons: one line, and the partitions are news once."""
+    """Lost races are normal between two daemons. They log one line, and new partitions are logged once."""
     caplog.set_level(logging.INFO, "intake")
     upstreams = [MemoryUpstream({PLACE: Bounds(0, 0)}, {"t": ID}) for _ in range(2)]
     site = site_of()

@@ -1,5 +1,5 @@
-"""Mirrored topics in the log: offsets of an upstream, gaps, growth; what does not count, and what a
-checkpoint keeps of it."""
+"""Mirrored topics in the log: offsets of an upstream, gaps, growth, entries that do not count, and what a
+checkpoint keeps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ID = b"u" * 16
 
 
 class Bench:
-    """A log and a process on it."""
+    """A log and a process that appends to it."""
 
     def __init__(self) -> None:
         self.log = MemoryLog("intake", 512 * 1024)
@@ -46,7 +46,8 @@ class Bench:
         partition: int = 0,
         identity: bytes = ID,
     ) -> str | None:
-        """An entry that takes in these runs of offsets and moves on; why it does not count."""
+        """Append an entry with these runs of offsets and a move to `end`. Returns why it does not count, or
+        None."""
         segments = [
             PlacedSegment(topic.topic_id, partition, 0, 0, high - low, 10, 1000 + low, None, low)
             for low, high in runs

@@ -1,4 +1,4 @@
-"""The reconciler compares one snapshot of a table: one load for everything that a topic's picture shows."""
+"""The reconciler compares one snapshot of a table: one load serves the whole snapshot of a topic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ICEBERG = {"kind": "iceberg", "catalog": "local", "table": "demo.flights"}
 
 
 class OtherWriter(FaultyTables):
-    """Another process writes to the table directly after its first load."""
+    """Simulates another process that writes to the table directly after the first load."""
 
     def __init__(self, tables: Tables, write: Callable[[], object]) -> None:
         super().__init__(tables)

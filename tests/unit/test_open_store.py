@@ -1,4 +1,4 @@
-"""Does `data.uri` lead to the right folder, and is everything else refused with a reason?"""
+"""Checks that `data.uri` leads to the right folder, and that everything else is refused with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics for a collector of OpenTelemetry: the settings, and what is not done unless they ask for it."""
+"""Metrics for an OpenTelemetry collector: the settings, and what is off by default."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_families_become_points() -> None:
-    """Judged by the exporter's own encoder: what it sends is what is read back here."""
+    """The exporter's own encoder is the judge: the test decodes what it sends."""
     families = [
         Family("archiver_commit_seconds", spread=Spread((0.5, 1.0), (3, 2, 1), 4.5)),
         Family("archiver_commits_total", {("orders", "committed"): 7.0, ("orders", "unknown"): 0.0}),

@@ -1,4 +1,4 @@
-"""An outage costs one line when it begins and one when it ends, however often it is tried."""
+"""An outage costs one line when it begins and one when it ends, however many attempts are made."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_one_line_for_each_change_of_state(caplog: pytest.LogCaptureFixture) -> 
     for number in range(200):
         outage.failed(f"no answer within {number} ms")
         clock.sleep(0.2)
-        outage.worked()  # every second try works, for a moment
+        outage.worked()  # For a moment, every second attempt works.
         clock.sleep(0.2)
     assert len(lines(caplog)) == 1
     clock.sleep(BACK_AFTER_S)

@@ -1,4 +1,4 @@
-"""The check for foreign packages of our names, and the lazy public face."""
+"""The check for external packages with the project's names, and the lazy public interface."""
 
 from __future__ import annotations
 

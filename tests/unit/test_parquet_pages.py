@@ -1,5 +1,4 @@
-"""What the page headers of Parquet files say, against what was written; and rows in bounded batches, against
-the rows."""
+"""The page headers of Parquet files against what was written, and rows in bounded batches against all rows."""
 
 from __future__ import annotations
 
@@ -88,8 +87,8 @@ def test_statistics_in_a_page_header_are_passed_over() -> None:
 
 
 def page(kind: int, size: int, stored: int, detail: int, values_of_it: int) -> bytes:
-    """A page header in Thrift's compact protocol, with `detail` as the number of its inner struct, and
-    `stored` zero bytes."""
+    """A page header in Thrift's compact protocol. `detail` is the number of its inner struct; `stored` zero
+    bytes follow."""
 
     def number(field_step: int, value: int) -> bytes:
         return bytes([field_step << 4 | 5]) + _varint(value << 1)

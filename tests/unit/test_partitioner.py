@@ -1,4 +1,4 @@
-"""Keys go where Kafka's default partitioner sends them, one by one and by the column."""
+"""Keys go to the partitions of Kafka's default partitioner, one by one and as a column."""
 
 from __future__ import annotations
 

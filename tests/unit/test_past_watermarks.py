@@ -1,4 +1,4 @@
-"""Rule D3: the line below which no rollback needs intake, against a table whose every snapshot is known."""
+"""Rule D3: the offset below which no rollback needs intake, against a table whose every snapshot is known."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARTITIONS = 3
 
 @dataclass
 class Table:
-    """A table and the ledger's word on it, as commits, expiry and rollbacks leave them."""
+    """A table and its ledger, after any order of commits, expiry and rollbacks."""
 
     offsets_max: int = 1 << 20
     sequence: int = 0
@@ -37,7 +37,7 @@ class Table:
         return (0,) * PARTITIONS if self.current is None else self.retained[self.current]
 
     def commit(self, moved: dict[int, int], told: bool = True) -> None:
-        """A commit of ours that archives so many more offsets; `told`: COMMIT_TO_TABLE followed."""
+        """A commit of this cluster that archives so many more offsets. With `told`, COMMIT_TO_TABLE follows."""
         marks = tuple(mark + moved.get(partition, 0) for partition, mark in enumerate(self.watermarks))
         self.snapshot(marks)
         if told:
@@ -49,7 +49,7 @@ class Table:
         self.retained[self.sequence] = marks
 
     def foreign(self) -> None:
-        """Somebody compacts: the watermarks stay."""
+        """Another writer compacts: the watermarks stay."""
         self.snapshot(self.watermarks)
 
     def expire(self, which: set[int]) -> None:
@@ -57,12 +57,12 @@ class Table:
             self.retained.pop(sequence, None)
 
     def roll_back(self, to: int) -> None:
-        """Somebody rolls back, and an operator has the lower watermark recorded (rule T4)."""
+        """Another writer rolls back, and an operator records the lower watermark (rule T4)."""
         self.current = to
         self.tell()
 
     def tell(self, complete: bool = True) -> None:
-        """COMMIT_TO_TABLE as the fold takes it in; not `complete`: its last entry is missing."""
+        """Apply COMMIT_TO_TABLE as the fold does. Without `complete`, its last entry is missing."""
         for partition, mark in enumerate(self.watermarks):
             self.ledger.past.moves(partition, self.ledger.watermark(partition), mark)
             self.ledger.watermarks[partition] = mark
@@ -93,7 +93,7 @@ class Table:
         return retained_line(self.view(), Known(self.watermarks, None), self.ledger)
 
     def needed(self) -> tuple[int, ...]:
-        """Naively: the lowest watermark of all retained snapshots."""
+        """The naive model: the lowest watermark of all retained snapshots."""
         return tuple(
             min((marks[partition] for marks in self.retained.values()), default=0)
             for partition in range(PARTITIONS)

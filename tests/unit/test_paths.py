@@ -1,4 +1,4 @@
-"""Are object keys exactly those of the design, and do they come back from their parsers?"""
+"""Checks that object keys are exactly those of the design, and that their parsers return the same parts."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_prefixes_of_hours_have_all_their_files_once(hours: list[int]) -> None:
 
 
 def test_a_day_of_hours_is_few_prefixes() -> None:
-    """From 13 h to 14 h of the next day, and a day whole."""
+    """From 13 h to 14 h of the next day, and a whole day."""
     prefixes = paths.intake_hours_prefixes(range(13, 39))
     assert prefixes == [
         "intake/1970-01-01/1",

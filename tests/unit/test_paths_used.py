@@ -1,4 +1,4 @@
-"""When a path needs a new epoch before it may be planned (protocol rule P2)."""
+"""When a path needs a new epoch before it can be planned (protocol rule P2)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def key_of(base: int, end: int, partition: int = 0, epoch: int = EPOCH) -> str:
             key_of(5, 9),
             plan_of(0, 5),
             True,
-        ),  # planned again from the start after a rollback: a later cut may be met
+        ),  # It is planned again from the start after a rollback. A later cut can meet an existing key.
         (key_of(0, 5), plan_of(5, 9), False),
         (key_of(0, 5, partition=1), plan_of(0, 5), False),
         (key_of(0, 5, epoch=EPOCH - 1), plan_of(0, 5), False),

@@ -1,5 +1,4 @@
-"""Does docs/performance.md follow the results: are figures, sentences and verdicts others when the results
-are?"""
+"""Checks that docs/performance.md follows the results: figures, sentences and verdicts change with them."""
 
 from __future__ import annotations
 
@@ -29,18 +28,18 @@ def _stored(name: str) -> dict[str, Any]:
 
 
 def document_of(name: str) -> dict[str, Any]:
-    """As it was measured, to be changed."""
+    """A copy of the stored measurement, for the test to change."""
     return copy.deepcopy(_stored(name))
 
 
 def section(make: Callable[[Results], Section], **documents: dict[str, Any]) -> Section:
-    """Made of these results, and of what was measured for the others."""
+    """The section for these results. Results not given are the stored ones."""
     return make(lambda name: Measured(name, documents.get(name) or document_of(name)))
 
 
 @cache
 def committed() -> str:
-    """The page of what was measured."""
+    """The page of the stored measurements."""
     return page()
 
 
@@ -58,7 +57,7 @@ def spread(middle: float) -> dict[str, float]:
 
 def test_every_result_but_those_of_other_pages_is_on_the_page() -> None:
     told = set(re.findall(r"`bench/results/(\w+)\.json`", committed()))
-    elsewhere = {"growth_commits"}  # in the decisions 0032 and 0045
+    elsewhere = {"growth_commits"}  # They are in decisions 0032 and 0045.
     assert {path.stem for path in RESULTS.glob("*.json")} - elsewhere == told
 
 
@@ -113,7 +112,7 @@ def test_a_verdict_is_that_of_the_bench(
 
 
 def _put(found: dict[str, Any], path: str, value: Any) -> None:
-    """There, which is something already."""
+    """Replace the value at a path that exists."""
     *names, last = path.split(".")
     part: Any = found
     for name in names:
@@ -123,7 +122,7 @@ def _put(found: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _reached_elsewhere(found: dict[str, Any]) -> None:
-    """Whatever was measured: so that a verdict goes by one figure alone."""
+    """Set the other figures to values that reach their aims, so that the verdict depends on one figure alone."""
     for one in found.get("tables", ()):
         one["growth"] |= {"bytes": 1.0, "requests": 1.0, "p50": 1.0}
     for one in found.get("cases", {}).values():
@@ -331,7 +330,7 @@ def test_refused_appends_are_told() -> None:
 
 
 def _scaled(value: Any, factor: float) -> Any:
-    """Every figure that is not a whole number another one, every name and count as before."""
+    """Scale every figure that is not a whole number. Names and counts stay."""
     if isinstance(value, dict):
         return {name: _scaled(part, factor) for name, part in value.items()}
     if isinstance(value, list):
@@ -357,7 +356,7 @@ def test_a_result_of_the_same_shape_makes_another_section(
 
 
 def _keys(value: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Each name of a document with where it stands."""
+    """Each name of a document, with its path and its parent."""
     if isinstance(value, dict):
         for name, part in value.items():
             yield f"{path}.{name}".lstrip("."), value, name
@@ -386,7 +385,7 @@ def test_a_figure_that_is_not_there_is_told_with_file_and_key(name: str) -> None
 
 
 def _missing(make: Callable[[Results], Section], name: str, found: dict[str, Any]) -> str | None:
-    """What is said of a result, unless its section needs no more than it has."""
+    """The error for a missing figure; None if the section does not need the figure."""
     try:
         section(make, **{name: found}).text()
     except FigureMissingError as error:

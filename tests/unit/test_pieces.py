@@ -1,4 +1,4 @@
-"""Pieces put together are the rows they stand for, with and without headers."""
+"""Concatenated pieces equal the rows they stand for, with and without headers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SOME: list[tuple[str, bytes]] = [("a", b"1"), ("b", b"")]
 
 
 def batch(headers: Sequence[list[tuple[str, bytes]]], first: int = 0) -> pa.RecordBatch:
-    """A record for each list of headers, numbered from `first` on."""
+    """One record for each list of headers, numbered from `first`."""
     rows: list[dict[str, Any]] = [
         {
             "key": b"%d" % number if number % 3 else None,

@@ -1,4 +1,4 @@
-"""What holds the oldest intake file: every reason, and which partition is named."""
+"""Which intake file is the oldest required one: every reason, and the partition that is named."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.support.intake.unread_history import UnreadHistory
 
 
 def pin_of(vacuumed: Vacuumed, **changes: Mapping[str, object]) -> OldestRequired | None:
-    """The pin, with the lines as the vacuum of the tests has them and these fields of a topic's line
-    changed."""
+    """The oldest required file, with the retention floors of the test's vacuum and these fields of a topic's
+    floor changed."""
     intake = vacuumed.backlog()
     lines: dict[TopicId, RetentionFloor] = {}
     for topic_id, line in vacuumed.topic_lines(intake, vacuumed.ledger()).items():

@@ -1,4 +1,4 @@
-"""The cut of a backlog into plans."""
+"""How a backlog is cut into plans."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_plan_says_everything_a_task_needs() -> None:
         ([40, 40, 40, 40], 99, [(0, 2), (2, 4)]),  # 80 is nearer than 120
         ([40, 40, 40, 40], 100, [(0, 3), (3, 4)]),  # as near as 80: fewer files
         ([100, 100], 100, [(0, 1), (1, 2)]),
-        ([500, 1, 1], 100, [(0, 1), (1, 3)]),  # a segment is never divided
+        ([500, 1, 1], 100, [(0, 1), (1, 3)]),  # A segment is never divided.
         ([1, 1, 1], 100, [(0, 3)]),
         ([0, 0], 100, [(0, 2)]),
         ([1, 1], 1, [(0, 1), (1, 2)]),
@@ -137,7 +137,7 @@ def test_what_is_archived_may_be_missing() -> None:
 
 @st.composite
 def backlogs(draw: st.DrawFn) -> tuple[list[SegmentRef], int, int, int, Gaps]:
-    """Segments and gaps that follow each other, and a part of them that is planned."""
+    """Consecutive segments and gaps, and a part of them that is planned."""
     sizes = draw(
         st.lists(st.tuples(st.integers(1, 20), st.integers(0, 300), st.booleans()), min_size=1, max_size=30)
     )
@@ -160,7 +160,7 @@ def backlogs(draw: st.DrawFn) -> tuple[list[SegmentRef], int, int, int, Gaps]:
 def test_every_stable_offset_is_in_exactly_one_plan(
     case: tuple[list[SegmentRef], int, int, int, Gaps],
 ) -> None:
-    """Against a model that knows of every offset what it is."""
+    """Against a model that knows the state of every offset."""
     segments, start, stable, max_bytes, gaps = case
     records = {offset for one in segments for offset in range(one.base, one.end)}
     found = plans(segments, start, stable, max_bytes, gaps=gaps)
@@ -181,7 +181,7 @@ def test_every_stable_offset_is_in_exactly_one_plan(
         assert not plan.gap_only or len(found) == 1, (
             "gaps have a plan of their own only if there is nothing else"
         )
-        # No more than half a segment beyond the target, unless there is one segment only.
+        # At most half a segment more than the target, unless there is only one segment.
         assert len(plan.segments) <= 1 or plan.raw_bytes <= max_bytes + max(
             one.raw_bytes for one in plan.segments
         )
@@ -193,7 +193,7 @@ def test_every_stable_offset_is_in_exactly_one_plan(
 
 
 def _before(gaps: Gaps, offset: int) -> int:
-    """Where that offset would be if there were no gaps."""
+    """The place of that offset if there were no gaps."""
     return offset - sum(max(0, min(high, offset) - low) for low, high in gaps)
 
 

@@ -1,4 +1,4 @@
-"""How far each partition is, against a look at every single offset."""
+"""The position of each partition, against a model that inspects every single offset."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Folders for files in the making, where other users may write too: nothing that somebody put there before us
-is used or followed."""
+"""Temporary files in a folder where other users can write: nothing that another user put there is used or
+followed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from archiver.spark.scratch_dir import LOCK_NAME, scratch_folder
 
 @pytest.fixture
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The machine's folder for temporary files, where everybody may write."""
+    """The machine's folder for temporary files, which all users can write to."""
     folder = tmp_path / "tmp"
     folder.mkdir()
     folder.chmod(0o1777)
@@ -27,7 +27,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def store() -> s3.S3ObjectStore:
-    """One that is asked for its spool only."""
+    """A store that is used for its spool only."""
     return s3.S3ObjectStore(
         StorePlace(
             "s3://bucket/p",

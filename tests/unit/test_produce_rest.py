@@ -1,5 +1,4 @@
-"""What `produce` says of the input behind a record that it could not read, and what a command says that
-Ctrl-C ended."""
+"""What `produce` reports of the unread input after a bad record, and what a command reports after Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Idempotent producers in the fold: what a dictionary of every sequence number says, the fold says."""
+"""Idempotent producers in the fold agree with a dictionary of every sequence number."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REMEMBERED = 5
 
 
 class Log:
-    """A fold, fed entry by entry."""
+    """A fold with methods that append one entry each."""
 
     def __init__(self) -> None:
         self.fold = IntakeFold()
@@ -32,14 +32,14 @@ class Log:
         )
 
     def open(self, transactional_id: str = "") -> tuple[int, int]:
-        """A producer: its id and epoch."""
+        """Open a producer; returns its id and epoch."""
         entry = pb.ProducerOpened(transactional_id=transactional_id, transaction_timeout_us=1, time_us=1)
         opened = self.fold.apply(self.fold.next_index, self._entry(producer=entry)).producer
         assert opened is not None
         return opened
 
     def file(self, *batches: tuple[int, Stamp | None, int]) -> tuple[Landed, ...]:
-        """An intake file with segments (partition, stamp, rows)."""
+        """Append an intake file with segments (partition, stamp, rows)."""
         segments = []
         for partition, stamp, rows in batches:
             of = (
@@ -69,14 +69,14 @@ class Log:
 
 @dataclass
 class Naive:
-    """One epoch of one producer in one partition: every number it has in the log, and where."""
+    """One epoch of one producer in one partition: every sequence number in the log, with its offset."""
 
     expected: int = 0
     offsets: dict[int, int] = field(default_factory=dict)
     batches: list[list[int]] = field(default_factory=list)
 
     def judge(self, numbers: list[int]) -> str | list[int] | None:
-        """None: append; a list: the offsets of the originals; else the refusal."""
+        """None: append; a list: the offsets of the original records; otherwise the refusal."""
         if numbers[0] == self.expected:
             return None
         behind = (self.expected - numbers[0]) % SEQUENCE_COUNT
@@ -91,7 +91,7 @@ class Naive:
         self.expected = (numbers[-1] + 1) % SEQUENCE_COUNT
 
 
-# Mostly what follows, then repetitions cut anywhere, then gaps.
+# Mostly the next batch, then repetitions cut anywhere, then gaps.
 _SHIFTS = st.sampled_from([*[0] * 20, *range(-24, 3), -SEQUENCE_COUNT // 2, SEQUENCE_COUNT // 2 - 1])
 _BATCH = st.tuples(
     st.just("batch"),
@@ -99,7 +99,7 @@ _BATCH = st.tuples(
     st.integers(0, PARTITIONS - 1),
     _SHIFTS,
     st.integers(1, 6),
-    st.sampled_from([*[0] * 12, -1, 1]),  # epoch beside the true one
+    st.sampled_from([*[0] * 12, -1, 1]),  # the difference from the true epoch
 )
 _OPEN = st.tuples(st.just("open"), st.integers(0, PRODUCERS - 1))
 _PLAIN = st.tuples(st.just("plain"), st.integers(0, PARTITIONS - 1))
@@ -122,7 +122,7 @@ def test_the_fold_agrees_with_a_dictionary_of_every_number(
     ids = [log.open(name) for name in names]
     naive: dict[tuple[int, int, int], Naive] = {}
     lengths = [0] * PARTITIONS
-    if starts:  # as if two thousand million records were there, and only the newest batch remembered
+    if starts:  # as if the log had two thousand million records, and only the newest batch were remembered
         for producer_id, _ in ids:
             known = log.fold.producers.get(producer_id)
             assert known is not None

@@ -1,5 +1,5 @@
-"""What rows prove: each check alone, at its edge. Nothing wrong, no fault; one thing wrong, that fault and no
-other."""
+"""What rows prove: each check alone, at its edge. A good scene has no fault; one fault gives that finding
+only."""
 
 from __future__ import annotations
 

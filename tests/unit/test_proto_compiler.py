@@ -1,4 +1,4 @@
-"""Folders of .proto files: what is read, what the compiler may use, and the words when it refuses."""
+"""Folders of .proto files: which files are read, what the compiler can use, and the text of a refusal."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
 
 
 def test_the_processor_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the kernel, should the one who waits for the compiler be gone."""
+    """The kernel enforces it, in case the process that waits for the compiler has died."""
     spinning = tmp_path / "spinning.py"
     source = Path(compiling.__file__).with_name("compile_process.py").read_text()
     spinning.write_text(

@@ -1,4 +1,4 @@
-"""The publisher: no thread, entries that certainly fit, and a file that says how long the log was."""
+"""The publisher: it starts no thread, its entries fit the bound, and each file states the length of the log."""
 
 from __future__ import annotations
 

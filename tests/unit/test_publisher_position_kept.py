@@ -1,6 +1,7 @@
-"""What the publisher's position holds in the control log, and where publication begins when log, topic or
-broker did not wait for it. On a topic in memory that fails at chosen places.
-"""
+"""What the publisher's position retains in the control log, and where publication begins after a trim or a
+new topic.
+
+The topic is in memory and fails at chosen places."""
 
 from __future__ import annotations
 
@@ -30,8 +31,7 @@ class Spans:
 
 
 class Scene:
-    """A ledger with a round of seven entries again and again, kept short as the daemon does it, and
-    everything that was ever in it."""
+    """A ledger with many rounds of seven entries, trimmed as the daemon does it, and all events ever in it."""
 
     def __init__(self, spans: Spans | None = None) -> None:
         logs = MemoryLogStore(512 * 1024)
@@ -55,8 +55,7 @@ class Scene:
         return 0 if position is None else needed_for(position.mark.next_index, self.checkpoints)
 
     def keep_short(self, *, held: bool = True) -> None:
-        """Checkpoints, the trim, and cleaning behind its grace; not `held`: by somebody who knows of no
-        control topic."""
+        """Run checkpoints, trim and cleanup. Without `held`, the process has no control topic configured."""
         held_by = (self.needed,) if held else ()
         LedgerCheckpointer(self.at.control, self.checkpoints, self.ledger.leader, self.spans, *held_by).run()
         for key in self.checkpoints.superseded(self.at.control):
@@ -70,7 +69,7 @@ class Scene:
 
 
 def made_anew(scene: Scene, change: str) -> str:
-    """Another topic; the name it has now."""
+    """Replace the topic by another one; returns its name."""
     scene.topic.records.clear()
     scene.topic.sends.clear()
     scene.topic.id = b"2" * 16
@@ -154,7 +153,7 @@ def test_a_position_in_place_of_one_that_the_log_lost_is_written_before_the_brok
 
 
 def test_where_the_log_begins_at_the_position_a_new_topic_begins_there() -> None:
-    """Somebody trimmed it up to there, and not up to a checkpoint."""
+    """The log was trimmed up to the position, which is not at a checkpoint."""
     scene = Scene()
     scene.rounds(30)
     first = scene.at.publisher(scene.topic.connect)
@@ -317,7 +316,7 @@ class Busy(MemoryLease):
 
 
 class Unread:
-    """A log that nobody can read at the moment."""
+    """A log that cannot be read while `away` is set."""
 
     def __init__(self, log: Log) -> None:
         self._log = log

@@ -1,5 +1,5 @@
-"""`query` finds columns by their field ids: files of different schema versions through one view, and files
-without ids by name."""
+"""`query` finds columns by field id: files of different schema versions in one view. Files without ids are
+read by name."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ NEW = struct(
         2,
         "value",
         struct(
-            column(4, "a", "string"),  # the names of 3 and 4 changed places
+            column(4, "a", "string"),  # the names of 3 and 4 are swapped
             column(3, "b", "long"),
-            column(30, "f", "boolean"),  # another field has the name of 5 now
+            column(30, "f", "boolean"),  # another field has the former name of 5
             column(5, "f_old", "double"),
             column(6, "d", "decimal(18, 2)"),
             column(
@@ -219,7 +219,7 @@ def test_the_order_of_the_files_does_not_matter(tmp_path: Path) -> None:
 
 
 def test_a_table_that_went_back_to_its_old_names(tmp_path: Path) -> None:
-    """The newest files need not be those that look like the table."""
+    """The newest files do not have to resemble the table's schema."""
     narrow = struct(
         column(1, "k", "long"),
         column(2, "value", struct(column(3, "a", "long"), column(16, "gone", "string"))),
@@ -231,7 +231,7 @@ def test_a_table_that_went_back_to_its_old_names(tmp_path: Path) -> None:
 
 
 def test_files_without_ids_are_read_by_name(tmp_path: Path) -> None:
-    """Beside files with ids, and in a folder whose name is a pattern."""
+    """They are mixed with files that have ids, in a folder whose name is a glob pattern."""
     folder = tmp_path / "a [1] folder*"
     folder.mkdir()
     files = evolved(folder)

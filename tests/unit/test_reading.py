@@ -1,4 +1,4 @@
-"""Intake files that are read ahead: the same row groups and the same errors as without it, within bounds."""
+"""Intake files that are read ahead give the same row groups and errors as without it, within bounds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Told = list[tuple[int, int | str]]
 
 @dataclass
 class Files:
-    """A reader of files whose row groups say where they stand."""
+    """A reader whose row groups contain their own number."""
 
     broken: frozenset[tuple[int, int]] = frozenset()
     rows: int = 4
@@ -65,7 +65,7 @@ def ahead_of(files: Files, files_max: int, needed: Callable[[int, int], bool] = 
 
 
 def told(ahead: ReadAhead, files: Sequence[Sequence[int]], needed: Callable[[int, int], bool]) -> Told:
-    """Go through all files as a task does: only what is still needed, and on behind an error."""
+    """Read all files as a task does: only what is still needed, continuing after an error."""
     found: Told = []
     for parts in ahead.through(
         [parts_of(index, row_groups) for index, row_groups in enumerate(files) if row_groups]
@@ -122,7 +122,7 @@ def test_the_next_files_are_read_while_one_is_worked_on() -> None:
     ahead = ahead_of(files, 2)
     for parts in ahead.through([parts_of(index, [0]) for index in range(6)]):
         index = parts[0].file.log_index
-        if index:  # until something was read nobody knows how large it is
+        if index:  # The size is known only after a first read.
             for behind in begun[index + 1 : index + 3]:
                 assert behind.wait(PATIENCE_S), "it is not read although its turn comes next"
             assert not any(one.is_set() for one in begun[index + 3 :]), "more were begun than are allowed"
@@ -142,19 +142,17 @@ def test_without_it_every_file_is_read_in_its_turn_by_the_caller() -> None:
 def test_no_more_is_read_ahead_than_there_is_room_for(
     fit: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the largest row group so far, two of each file: so many files are begun behind the one that is
-    worked on."""
+    """The room is counted in the largest row group so far, two in each file. It limits how many files are
+    read ahead."""
     files = Files(rows=1000)
     size = 2 * 8 * 1000
     monkeypatch.setattr(prefetch, "AHEAD_BYTES", fit * size + size // 2)
     ahead = ahead_of(files, 4)
     for parts in ahead.through([parts_of(index, [0, 1]) for index in range(8)]):
         index = parts[0].file.log_index
-        wanted = (
-            min(expected, 7 - index) if index else 0
-        )  # until something was read nobody knows how large it is
+        wanted = min(expected, 7 - index) if index else 0  # The size is known only after a first read.
         until("they are begun", partial(files.begun_behind, index, wanted), PATIENCE_S)
-        time.sleep(0.005)  # one more would be seen
+        time.sleep(0.005)  # A further file would be opened in this time.
         assert files.begun_behind(index, wanted)
         list(ahead.row_groups(parts[0].file, [0, 1]))
     ahead.close()
@@ -172,7 +170,7 @@ def test_what_nobody_needs_is_not_read() -> None:
 
 
 def test_what_nobody_needs_any_more_is_not_waited_for() -> None:
-    """A plan may come to nothing behind what was begun for it."""
+    """A plan can be given up after reading for it has begun."""
     files, gate = Files(), threading.Event()
     files.when_opened = lambda index: index in (0, 299) or gate.wait(PATIENCE_S)
     ahead = ahead_of(files, 1)
@@ -200,7 +198,7 @@ def test_what_is_wanted_counts_before_anything_so_large_was_read() -> None:
 
 @pytest.mark.parametrize("asked", [[0, 1], [0]])
 def test_an_error_holds_nothing_of_what_was_read(asked: list[int]) -> None:
-    """Whether it is raised, or nobody needs the row group any more that has it."""
+    """The error is raised, or its row group is no longer needed."""
     files, held = Files(frozenset({(2, 1)}), rows=100_000), list[weakref.ref[Any]]()
     ahead = ahead_of(files, 2)
     gc.disable()

@@ -1,4 +1,4 @@
-"""Does a table that is made anew get each offset once?"""
+"""Checks that a rebuilt table gets each offset once."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def test_archives_that_fit_in_no_order_are_a_reason_to_stop() -> None:
 
 
 def test_random_histories_against_a_search_of_everything() -> None:
-    """Attempts of several epochs over the same log; a chain is found whenever there is one, and it never
-    doubles or skips an offset."""
+    """Attempts of several epochs over the same log. A chain is found if one exists, and has each offset
+    exactly once."""
     for seed in range(300):
         rng = random.Random(seed)
         found = [

@@ -1,4 +1,4 @@
-"""Every kind of finding: one scene in which it is there, and a good scene in which none is."""
+"""Every kind of finding: one scene that has it, and a good scene without any."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UUID = uuid.UUID(int=7)
 
 
 def file(base: int, end: int, *, epoch: int = 1, partition: int = 0) -> FileView:
-    """A file of ours as the table has it, with its object."""
+    """A file of this cluster as the table lists it, with its object."""
     key = ArchiveKey(TOPIC, partition, "day", 20_000, base, end, epoch)
     path = f"file:///data/archive/{TOPIC}/data/partition={partition:05}/{base}-{end}-{epoch}.parquet"
     return FileView(path, end - base, 100, 100, key, base, end - 1, partition, partition)
@@ -63,8 +63,7 @@ def with_files(*files: FileView, archives: tuple[tuple[int, int], ...] = ((0, 10
 
 
 def other(mismatch: str, **changes: object) -> TopicSnapshot:
-    """A table of the name that is not as it should be; the audit does not look into it if it is not the
-    topic's."""
+    """A table of the expected name that does not match. The audit reads it only if it is the topic's table."""
     view = (
         replace(GOOD_VIEW, table=None, absent=mismatch)
         if changes.keys() & {"uuid", "topic_id", "cluster_id"}
@@ -224,7 +223,7 @@ def test_metrics_and_anchors_know_the_same_ids() -> None:
     assert anchor("gap") == "finding-gap"
 
 
-# views of different moments
+# The views are of different moments.
 
 ONE_VIEW = {
     *("table-replaced", "topic-recreated-on-old-table", "format-changed", "spec-changed"),

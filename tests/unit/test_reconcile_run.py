@@ -1,5 +1,4 @@
-"""What a run of the reconciler says of what it repaired, where the second look does not see what the first
-one saw."""
+"""What the reconciler reports of its repairs when the second collection differs from the first."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ NOTHING_WAITS = replace(
 
 
 class _Looks:
-    """What each look sees, one after the other."""
+    """Returns the given views, one for each collection."""
 
     def __init__(self, *seen: CollectedViews | RetryLater) -> None:
         self._seen = list(seen)
@@ -64,7 +63,7 @@ class _Looks:
 
 class _Repairs:
     def settle(self, topic: str) -> None:
-        """Nothing is written that the looks would show."""
+        """Writes nothing that a later collection would show."""
 
 
 def run_with(*seen: CollectedViews | RetryLater) -> ReconcileReport:
@@ -79,7 +78,7 @@ def run_with(*seen: CollectedViews | RetryLater) -> ReconcileReport:
 
 
 class _Ledgers:
-    """A ledger that moves on by one entry each time it is read; `topic` as of each reading."""
+    """A ledger that grows by one entry at each read, with the next of `topics` each time."""
 
     def __init__(self, *topics: TopicLedger) -> None:
         self._topics = list(topics)
@@ -94,8 +93,7 @@ class _Ledgers:
 
 
 def of_moving(looks: int, *ledgers: TopicLedger, sights: Sequence[TopicSnapshot]) -> ReconcileReport:
-    """A run whose ledger moves on during every attempt; of the topic it is each time the next of
-    `ledgers`."""
+    """A run whose ledger grows during every attempt. Each read returns the next of `ledgers`."""
     seen = [CollectedViews(topics=[sight]) for sight in sights]
     assert len(seen) == looks
     run = ReconcileRun(
@@ -181,7 +179,7 @@ def test_what_is_gone_after_the_repair_is_fixed() -> None:
 
 
 def test_what_could_not_be_looked_at_again_is_not_fixed() -> None:
-    """The catalog went away between repair and look: that the finding is not there says nothing."""
+    """The catalog became unavailable after the repair. The absent finding therefore proves nothing."""
     report = run_with(
         CollectedViews(topics=[WAITING]), CollectedViews(topics=[], unread={"orders": "the catalog is away"})
     )

@@ -1,4 +1,4 @@
-"""A record as JSON: exactly the fields of the contract, and a clear no to everything else."""
+"""A record as JSON: exactly the fields of the contract, and an error for everything else."""
 
 from __future__ import annotations
 

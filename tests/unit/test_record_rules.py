@@ -1,4 +1,4 @@
-"""What a record and a batch may be."""
+"""Which records and batches are valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The records digest is the same however the records are cut, and another for any other record."""
+"""The records digest does not depend on how records are cut, and changes with any record."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_bytes_behind_a_null_do_not_matter() -> None:
 
 
 def test_the_format_is_frozen() -> None:
-    # A change of this value is a change of the stored format: archives carry it in their footers.
+    # A change of this value changes the stored format: archives have the digest in their footers.
     assert digest_of([PLAIN, {**PLAIN, "key": None, "headers": []}], []).hex() == FROZEN
 
 
@@ -118,7 +118,7 @@ FROZEN = "56c27cef549959cea4572a1229c340f24e1b5f0cf97ba2f437a44532d567a0b7"
 
 
 def naive(rows: list[Any], base: int) -> bytes:
-    """The format as the docstring describes it, a row at a time."""
+    """The format as the docstring describes it, one row at a time."""
 
     def binaries(values: list[bytes | None]) -> list[bytes]:
         return [

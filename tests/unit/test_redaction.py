@@ -1,5 +1,4 @@
-"""Secrets stand in no text that leaves the process, however they are written; everything else stays as it
-is."""
+"""No text that leaves the process contains a secret, in any spelling. Everything else is unchanged."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ SECRET = 'kæ/+ "p:w\\%&<canary>'
 
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch) -> Redactor:
-    """What this process knows to be secret, for one test."""
+    """The secrets of this process, for one test."""
     known = Redactor([SECRET])
     monkeypatch.setattr(redaction, "_process", known)
     return known
@@ -256,7 +255,7 @@ def test_a_token_that_the_daemon_makes_is_known(tmp_path: Path, monkeypatch: pyt
     "write", [str, lambda text: base64.b64encode(text.encode()).decode()], ids=["plain", "base64"]
 )
 def test_no_cut_leaves_a_part_of_a_secret_behind_others_that_were_hidden(write: Callable[[str], str]) -> None:
-    """Each that is hidden makes the text shorter, so that what was cut off moves to a place that is shown."""
+    """Redacting one secret shortens the text, so that a later secret moves into the part that is shown."""
     secret = "correct-horse-battery-staple-7"
     redactor = Redactor([secret])
     text = f"{write(secret)} " * 12

@@ -1,5 +1,5 @@
-"""Subjects as schema sources: references, message indexes, ids of all versions, and what is done while the
-registry is down or wrong."""
+"""Subjects as schema sources: references, message indexes, ids of all versions, and a registry that is down
+or wrong."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def test_a_known_subject_costs_two_questions() -> None:
 
 
 def test_versions_that_were_registered_anew_are_asked_for_again() -> None:
-    """The subject is deleted for good, and its versions are given again to other schemas with other ids, in
-    each order, in one process."""
+    """The subject is deleted for good. Its versions are reused for other schemas with other ids, in each
+    order, in one process."""
     with RegistryServer() as server:
         fetch = fetcher(server)
 
@@ -403,7 +403,7 @@ def test_what_the_ledger_has_from_a_descriptor_set_is_no_last_known_subject() ->
 
 
 def test_indexes_count_messages_of_each_level_and_no_entries_of_maps() -> None:
-    """As the serializers of Confluent count, which read the text of the schema."""
+    """As Confluent's serializers count, which parse the text of the schema."""
     file = descriptor_pb2.FileDescriptorProto(package="a.b")
     file.message_type.add(name="First")
     outer = file.message_type.add(name="Outer")
@@ -425,7 +425,7 @@ def test_indexes_count_messages_of_each_level_and_no_entries_of_maps() -> None:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority, a server's certificate for 127.0.0.1 and a client's, and a stranger's authority."""
+    """A CA, certificates that it issued for the server 127.0.0.1 and a client, and an unrelated CA."""
     folder = tmp_path_factory.mktemp("tls")
 
     def openssl(*arguments: str) -> None:

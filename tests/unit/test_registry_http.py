@@ -1,5 +1,4 @@
-"""Asking a registry that misbehaves: every question ends in time and within bounds, and secrets go nowhere
-else."""
+"""Requests to a faulty registry end in time and within bounds, and send secrets nowhere else."""
 
 from __future__ import annotations
 
@@ -93,7 +92,7 @@ def test_what_is_no_json(body: bytes) -> None:
 
 
 def test_a_slow_registry_cannot_hold_us_however_it_drips() -> None:
-    """One byte every 20 ms never lets a socket's own time-out pass."""
+    """One byte every 20 ms never reaches a socket's own time-out."""
     released = threading.Event()
 
     def drip(handler: BaseHTTPRequestHandler) -> None:

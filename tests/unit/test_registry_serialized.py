@@ -1,4 +1,4 @@
-"""Registered schemas that are base64 of a FileDescriptorProto: read without a compiler, with references,
+"""Registered schemas that are base64 of a FileDescriptorProto: parsed without a compiler, with references,
 within bounds."""
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def test_references_and_message_indexes_without_a_compiler(monkeypatch: pytest.M
 
 
 def test_a_registered_file_takes_precedence_over_a_builtin_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Serializers with `skip.known.types: false` register the well-known files too."""
+    """Serializers with `skip.known.types: false` also register the well-known files."""
     without_compiler(monkeypatch)
     decimal = file_of("confluent/type/decimal.proto", package="confluent.type")
     field(decimal.message_type.add(name="Decimal"), "digits", 1, F.TYPE_STRING)
@@ -136,7 +136,7 @@ def test_a_registered_file_takes_precedence_over_a_builtin_one(monkeypatch: pyte
 
 @pytest.mark.parametrize("root_is_text", [True, False])
 def test_texts_and_serialized_schemas_refer_to_each_other(root_is_text: bool) -> None:
-    """Also where one of them takes the place of a built-in file."""
+    """Also where one of them replaces a built-in file."""
     date = file_of("google/type/date.proto", package="google.type")
     field(date.message_type.add(name="Date"), "julian", 1, F.TYPE_INT64)
     money_text = (

@@ -1,4 +1,4 @@
-"""What a process remembers of errors is bounded in number and in bytes, and so is what it shows of them."""
+"""The errors that a process remembers and shows are bounded in number and in bytes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LONG = "x" * 2**20
 
 
 def document(journal: Journal, *parts: object) -> int:
-    """Bytes of what a daemon says of itself, as `archiver status` gets it."""
+    """Size in bytes of the daemon's status document, as `archiver status` gets it."""
     sources = [one for one in parts if not isinstance(one, MirrorState)]
     mirrors = [one for one in parts if isinstance(one, MirrorState)]
     return len(json.dumps(daemon_document("here", journal, sources, mirrors)))  # type: ignore[arg-type]
 
 
 def test_files_with_megabytes_of_nonsense_are_remembered_in_a_few_characters(tmp_path: Path) -> None:
-    """Each of them fails with a reason that repeats what stands in it."""
+    """Each of them fails with a reason that quotes its content."""
     inbox = Inbox(tmp_path)
     for number in range(30):
         inbox.put(f"{number:02}", json.dumps({LONG: 1}).encode() + b"\n")
@@ -44,8 +44,7 @@ def test_files_with_megabytes_of_nonsense_are_remembered_in_a_few_characters(tmp
 def test_a_reason_is_cut_where_it_is_kept_whatever_gave_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Readers cut what they repeat of a file. A reason that none of them cut, as of a judge or a library, is
-    cut here."""
+    """Readers cut what they quote of a file. A reason that no reader cut, such as a library's, is cut here."""
 
     def fail(*_: object) -> bool:
         raise Failed(LONG)

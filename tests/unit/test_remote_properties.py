@@ -1,4 +1,4 @@
-"""Which settings of a catalog reach pyiceberg? Only listed names, with values of their form."""
+"""Checks which settings of a catalog reach pyiceberg: only listed names, with valid values."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Which archives that a replay made anew may be deleted: not those that a snapshot names, however it spells
-them."""
+"""Which archives that a replay replaced can be deleted: none that a snapshot names, in any spelling."""
 
 from __future__ import annotations
 
@@ -79,8 +78,8 @@ def test_d1_what_a_retained_snapshot_names_stays_however_it_is_spelled(root: str
 
 
 def test_what_was_condemned_before_the_ledger_heard_of_the_exchange_goes_all_the_same() -> None:
-    """It was told so late that a snapshot from before is retained, and no further commit may come (seed 41566
-    of the rig)."""
+    """The ledger recorded the exchange so late that an earlier snapshot is still retained. No later commit is
+    certain to come (seed 41566 of the rig)."""
     assert due(f"s3://bucket/{NEW}", exchanged_at=10) == []
     assert due(f"s3://bucket/{NEW}", exchanged_at=10, condemned=True) == [OLD]
     assert due(f"s3://bucket/{OLD}", exchanged_at=10, condemned=True) == []

@@ -1,5 +1,5 @@
-"""Exchanging archives against a table in memory and a real one: whose request lands, whose does not, and what
-the ledger is told."""
+"""Exchanging archives, against a table in memory and a real one: which requests succeed, and what the ledger
+records."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def tables(request: pytest.FixtureRequest, bench: Bench, tmp_path: Path) -> Iter
 
 
 def begun(bench: Bench, tables: Tables) -> tuple[Leader, str]:
-    """A table with offsets 0 to 9 in two files, and a leader that is to exchange the second; its key."""
+    """A table with offsets 0 to 9 in two files. Returns a leader that will exchange the second file, and its
+    key."""
     leader = bench.leader()
     view = bench.table(tables)
     keys = bench.write(leader, view, (0, 0, 5), (0, 5, 10))
@@ -90,7 +91,7 @@ def rewritten(bench: Bench, tables: Tables, leader: Leader, old_key: str) -> Exc
 def exchange(
     bench: Bench, tables: Tables, leader: Leader, *items: Exchange, attempts: int = 4
 ) -> Exchanged | None:
-    """One call, told to the ledger."""
+    """One call, recorded in the ledger."""
     limits = CommitLimits(attempts_max=attempts, backoff_s=0.01)
     committer = Committer(tables, leader, limits, bench.clock)
     made = FileReplacer(
@@ -103,7 +104,7 @@ def exchange(
 
 
 def check(bench: Bench, tables: Tables, leader: Leader, new_key: str, *, there: bool = True) -> None:
-    """Every offset once; the new archive is in the table, or is not; what is written next is committed."""
+    """Every offset is there once. The new archive is in the table iff `there`. The next write is committed."""
     assert offsets_in(tables) == rows((0, 0, 10))
     assert any(file.path.endswith(new_key) for file in tables.live_files(view_of(tables))) == there
     bench.settle(tables, leader)
@@ -149,8 +150,8 @@ def test_an_answer_that_lies_or_does_not_come(tables: Tables, bench: Bench, faul
 
 
 def test_a_request_that_lands_late_is_one_of_two(tables: Tables, bench: Bench) -> None:
-    """The first request is under way when the next leader abandons it and makes the archive anew: only one
-    can land."""
+    """The first request is in flight when the next leader abandons it and rewrites the archive. Only one of
+    them can succeed."""
     leader, old = begun(bench, tables)
     first = rewritten(bench, tables, leader, old)
     slow = FaultyTables(tables, SwapFault.LATE)
@@ -233,7 +234,7 @@ def test_delete_files_of_any_file_stand_in_the_way(tables: Tables, bench: Bench,
 
 
 class _WithDeletes(FaultyTables):
-    """Has delete files for the rows of one of its files."""
+    """Reports delete files for the rows of one of its files."""
 
     def __init__(self, tables: Tables, place: int) -> None:
         super().__init__(tables)
@@ -247,7 +248,7 @@ class _WithDeletes(FaultyTables):
 
 
 def test_p2_a_path_that_may_have_been_in_the_table_is_not_offered(tables: Tables, bench: Bench) -> None:
-    """Landed, rolled back, and the snapshot expired: nothing but the broken history tells."""
+    """It was committed and rolled back, and the snapshot has expired. Only the incomplete history shows it."""
     leader, old = begun(bench, tables)
     base = view_of(tables).snapshot_id
     assert base is not None
@@ -263,7 +264,7 @@ def test_p2_a_path_that_may_have_been_in_the_table_is_not_offered(tables: Tables
 
 
 class _BlindAfter(FaultyTables):
-    """Cannot be looked at once a swap was asked for."""
+    """Cannot be loaded after a swap was requested."""
 
     def load(self, identifier):  # type: ignore[no-untyped-def]
         if self.swaps:

@@ -1,4 +1,4 @@
-"""Which files a replay leaves as they are."""
+"""Which files a replay leaves unchanged."""
 
 from __future__ import annotations
 

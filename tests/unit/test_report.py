@@ -1,4 +1,4 @@
-"""What an archiving run says of partitions that open transactions hold back."""
+"""What an archiving run reports of partitions that open transactions hold back."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The framing of requests: an exact bound on heads and trailers, and a refusal of everything that two parsers
-could read differently."""
+"""The framing of requests: an exact bound on heads and trailers, and a refusal of all that two parsers could
+read differently."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CLOCK = SystemClock()
 
 
 def head_of(length: int, headers: int = 1) -> bytes:
-    """A request's head of exactly so many bytes, spread over so many headers."""
+    """A request head of exactly `length` bytes, spread over this number of headers."""
     begin, end = b"GET / HTTP/1.1\r\n" + HOST, b"\r\n"
     size, more = divmod(length - len(begin) - len(end), headers)
     made = (
@@ -38,7 +38,7 @@ def parsed(*pieces: bytes) -> list[h11.Event]:
 
 
 def refusal(*pieces: bytes) -> str:
-    """Why it is refused."""
+    """The reason of the refusal."""
     with pytest.raises(h11.RemoteProtocolError) as raised:
         parsed(*pieces)
     return str(raised.value)

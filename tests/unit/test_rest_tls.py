@@ -1,5 +1,4 @@
-"""Whom a REST catalog's client believes, and what it shows of itself, for the catalog and for its token
-server."""
+"""Which certificates a REST catalog's client trusts, and what it sends, for the catalog and its token server."""
 
 from __future__ import annotations
 
@@ -58,13 +57,13 @@ def secured(tmp_path: Path) -> Iterator[Secured]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's own name
-            """Nothing on standard error."""
+            """Writes nothing to standard error."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
 
         def handle_error(self, request: object, client_address: object) -> None:
-            """A client that gave up is none."""
+            """A client that disconnects is no error."""
 
     server = Server(("127.0.0.1", 0), Handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -104,7 +103,7 @@ def test_a_certificate_is_verified_by_those_who_are_named(
     assert tables(secured, **{"ssl.cabundle": authority}).load(IDENTIFIER) is None
     assert tables(secured, **{"ssl.cabundle": authority, "credential": "a:b"}).load(IDENTIFIER) is None
     assert "/v1/oauth/tokens" in {path for path, _ in secured.asked}
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", other)  # requests puts it before a session's own word
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", other)  # requests prefers it to the session's own setting.
     assert tables(secured, **{"ssl.cabundle": authority, "credential": "a:b"}).load(IDENTIFIER) is None
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", authority)
     with pytest.raises(CatalogAway):

@@ -1,4 +1,4 @@
-"""What a catalog hands out for a table takes the place of what is ours, and of nothing else."""
+"""The properties that a catalog returns for a table replace ours of the same purpose, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which objects prove that the log once was longer, and which do not."""
+"""Which objects prove that the log was longer before, and which do not."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def test_a_stray_whose_writer_had_read_no_further_is_no_proof(scene: Scene, log_
 
 @pytest.mark.parametrize("hours", [0, 1, 23, 2000, 4000, 4001])
 def test_one_file_that_knows_of_more_is_proof(scene: Scene, hours: int) -> None:
-    """In the hours after the newest file that the log names, or in the last ones."""
+    """It is in the hours after the newest file that the log names, or in the last hours."""
     for number in range(20):
         stray(scene, NOW_US + 1_000_000 + number, 10, number)
     key = stray(scene, NOW_US + 2_000_000 + hours * HOUR_US, 11)
     now_us = NOW_US + max(hours, 4000) * HOUR_US
     if hours == 2000:
-        check(scene, now_us)  # too far from either end to be looked at
+        check(scene, now_us)  # It is too far from either end to be listed.
     else:
         refused(scene, f"{key} was written when the intake log had 11 entries, but it ends at 10", now_us)
 
@@ -108,7 +108,7 @@ def test_a_file_that_cannot_be_read_is_no_proof(scene: Scene) -> None:
 
 
 def test_what_happens_meanwhile_is_no_proof(scene: Scene) -> None:
-    """Others append, archive and make a checkpoint while the folder is listed."""
+    """Other processes append, archive and write a checkpoint while the folder is listed."""
     other = scene.process(entries=2)
     topic_id = other.sequencer.refresh().topics_by_name["a"].topic_id
     wrapped = scene.objects.list
@@ -139,7 +139,7 @@ def test_archives_beyond_the_log(scene: Scene) -> None:
 
 
 def test_archives_of_what_was_not_stable(scene: Scene) -> None:
-    """The copy is from before a transaction was committed, and its records are archived."""
+    """The copy was made before a transaction was committed; its records were archived later."""
     process = scene.process()
     topic_id = process.sequencer.refresh().topics_by_name["a"].topic_id
     producer_id, epoch = process.sequencer.open_producer("x", 60_000_000)
@@ -160,7 +160,7 @@ def test_archives_of_what_the_log_does_not_know(scene: Scene) -> None:
 
 @pytest.mark.parametrize("epoch", [0, 1, 2])
 def test_archives_of_an_epoch_that_the_control_log_does_not_know(scene: Scene, epoch: int) -> None:
-    """The copy is from before a replay: no offset moved since."""
+    """The copy was made before a replay, which moved no offset."""
     topic_id = scene.process().sequencer.refresh().topics_by_name["a"].topic_id
     scene.objects.create(archive_key(topic_id, 1, "day", 20_000, 0, 1, 3), b"")
     refused(scene, f"was made in epoch 3, but the control log has only come to epoch {epoch}", epoch=epoch)

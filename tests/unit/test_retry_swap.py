@@ -1,4 +1,4 @@
-"""Rule C6 in the loop that all commits share: when is a request of unknown outcome dead?"""
+"""Rule C6 in the loop that all commits share: when a request of unknown outcome can no longer be applied."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(
     load_after_last: bool = False,
     limits: CommitLimits = LIMITS,
 ) -> str | NotApplied:
-    """The table is loaded with these sequence numbers, and the catalog gives these answers."""
+    """Run the loop with these sequence numbers of the loaded table and these responses of the catalog."""
     loads, answers = iter(numbers), iter(outcomes)
 
     def prepare(attempt: Attempt) -> Done[str] | Request[str] | None:
@@ -97,7 +97,8 @@ def test_an_outage_is_one_only_if_the_last_load_met_it() -> None:
 
 
 def test_an_outage_after_an_unproven_reply_is_open_and_named() -> None:
-    """The reply says applied, and no load can show it: the commit is open, and the catalog is away."""
+    """The response reports success, but no load can confirm it. The commit stays open, and the catalog is
+    unavailable."""
     prepared = Prepared(("demo", "flights"), 7, None, 5)
     steps: Iterator[Request[str] | RetryLater] = iter(
         [
@@ -119,8 +120,8 @@ def test_the_wait_doubles() -> None:
 
 @pytest.mark.parametrize("load_after_last", [False, True])
 def test_no_request_is_sent_after_the_time(*, load_after_last: bool) -> None:
-    """Waits of 1, 2 and 4 s: the fourth attempt would begin after 5 s."""
+    """With waits of 1, 2 and 4 s the fourth attempt would begin after 5 s."""
     limits = CommitLimits(attempts_max=1000, timeout_s=5.0, backoff_s=1.0)
-    sent = [CONFLICT] * 3  # a fourth request would find no answer and fail
+    sent = [CONFLICT] * 3  # A fourth request would find no response and fail.
     found = run([5, 6, 7, 8], sent, limits=limits, load_after_last=load_after_last)
     assert isinstance(found, NotApplied)
