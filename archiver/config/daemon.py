@@ -31,6 +31,7 @@ TOKEN_MIN = 16
 
 def _hard_to_guess(token: SecretStr) -> SecretStr:
     """Refuse a token that is easy to guess; raises `ValueError`."""
+    # Without surrounding white space, which a header would lose.
     if len(token.get_secret_value().strip()) < TOKEN_MIN:
         raise ValueError(
             f"has fewer than {TOKEN_MIN} characters, so others could guess it; make one with: openssl "
@@ -62,6 +63,7 @@ class HttpTlsSettings(Group):
     @model_validator(mode="after")
     def _there(self) -> Self:
         paths = {name: getattr(self, name) for name in ("cert_file", "key_file", "client_ca_file")}
+        # Checked before the start. The port would otherwise open without its certificate only to fail.
         missing = [(name, path) for name, path in paths.items() if path is not None and not path.is_file()]
         if missing:
             raise Located([((name,), f"there is no file {path}") for name, path in missing])
@@ -110,6 +112,7 @@ class HttpSettings(Group):
 
     @model_validator(mode="after")
     def _not_open_unasked(self) -> Self:
+        # Any process of this machine may connect without encryption, other machines may not.
         if self.tls is None and not self.allow_http and not is_loopback(host_of(self.listen)):
             why = (
                 f"{self.listen} is open to other machines without encryption; give tls a certificate, "
@@ -188,6 +191,7 @@ class FileSourceSettings(Group):
 
     @model_validator(mode="after")
     def _text_of_lines(self) -> Self:
+        # The other formats store bytes, so there is nothing to interpret.
         if self.text and self.format != "jsonl":
             raise Located(
                 [
@@ -213,6 +217,7 @@ class SourceSettings(Group):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
+        # One position per entry: messages name a source by its place in the list.
         if self.kafka is not None and self.files is not None:
             raise Located([(("kafka",), "conflicts with files; each source needs its own entry")])
         if self.files is None and self.kafka is None:

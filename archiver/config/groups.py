@@ -40,6 +40,7 @@ _SECRET_NAME = re.compile(
     r"password|passwd|secret|token|credential|access[._-]?key|private[._-]?key|^header\..*(?:authorization|cookie|api[._-]?key)",
     re.IGNORECASE,
 )
+# A user name or a password before the host: the whole value counts as a secret then.
 _USER_IN_URL = re.compile(r"://[^/@]+@")
 _SQL_SERVER = re.compile(
     r"(?P<dialect>\w+)(?:\+\w+)?://(?:[^:/]*(?::[^@]*)?@)?(?P<host>\[[^/?]+\]|[^/:?]*)[^/?]*(?:/[^?]*)?(?:\?(?P<query>.*))?"
@@ -65,12 +66,14 @@ _ENDPOINT = re.compile(r".\.(?:endpoint|service\.host|signer\.uri)$")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
+# --- Catalogs.
 Property = Annotated[
-    Any,  # a SecretStr if it is a secret or looks like one; else a str
+    Any,  # a SecretStr if it is a secret or resembles one; else a str
     WithJsonSchema({"anyOf": [{"type": ["string", "number", "boolean"]}, SECRET_SCHEMA]}),
 ]
 
 
+# Keys of this group. All others go to pyiceberg as text.
 _OWN_KEYS = (
     "name",
     "type",
@@ -81,6 +84,7 @@ _OWN_KEYS = (
     "allow_http",
     "allow_insecure",
 )
+# Paths that may be relative to the configuration file; pyiceberg would resolve them by the working folder.
 _TLS_FILES = frozenset({"ssl.cabundle", "ssl.client.cert", "ssl.client.key"})
 
 
@@ -88,7 +92,7 @@ class CatalogSettings(Group):
     """One Iceberg catalog. Every further key is a property of pyiceberg's catalog of that type, for example
     `uri` or `warehouse`.
 
-    A property may be `{env: NAME}` or `{file: PATH}`. Those properties, and properties that look like a
+    A property may be `{env: NAME}` or `{file: PATH}`. Those properties, and properties that resemble a
     secret, are never shown.
     """
 
@@ -137,13 +141,13 @@ class CatalogSettings(Group):
     @model_validator(mode="before")
     @classmethod
     def _prepare(cls, data: Any, info: ValidationInfo) -> Any:
+        # Before pydantic's own validation: extra keys are stored unchanged, so secrets must be wrapped
+        # first.
         if not isinstance(data, Mapping):
             return data
+        # pyiceberg ignores the case of the type, so the checks below must too.
         if isinstance(data.get("type"), str):
-            data = {
-                **data,
-                "type": data["type"].lower(),
-            }  # pyiceberg ignores the case of the type, so the checks below must too
+            data = {**data, "type": data["type"].lower()}
         around = surroundings(info)
         prepared: dict[str, Any] = {}
         problems: list[tuple[tuple[str | int, ...], str]] = []
@@ -154,6 +158,7 @@ class CatalogSettings(Group):
             try:
                 prepared[key] = _property(key, value, info)
             except ValueError as error:
+                # Collected, because a file reports all of its problems at once.
                 problems.append(((key,), str(error)))
         if problems:
             raise Located(problems)
@@ -161,6 +166,7 @@ class CatalogSettings(Group):
             prepared[key] = str(resolve_path(prepared[key], info))
         uri = prepared.get("uri")
         if data.get("type") == "sql" and around is not None and isinstance(uri, str):
+            # `sqlite:///` with a relative path; `sqlite:////` is absolute and `sqlite://` is in memory.
             prepared["uri"] = re.sub(
                 r"^sqlite:///(?=[^/:])", lambda found: f"{found[0]}{around.folder}/", uri
             )
@@ -169,6 +175,7 @@ class CatalogSettings(Group):
     @model_validator(mode="after")
     def _protected(self) -> Self:
         extra = self.__pydantic_extra__ or {}
+        # Headers are sent with every request, so a secret header needs the same protection as a token.
         secret = any(
             name.startswith("header.") and isinstance(value, SecretStr) for name, value in extra.items()
         )
@@ -177,6 +184,8 @@ class CatalogSettings(Group):
         if not self.allow_http:
             problems += _unencrypted_endpoints(properties)
         uri = properties.get("uri", "")
+        # Before the next check: parsers disagree on such characters, and the check could see another host
+        # than the driver.
         if _CONTROL.search(uri):
             problems.append(
                 (
@@ -186,6 +195,7 @@ class CatalogSettings(Group):
             )
         elif not self.allow_insecure and (why := _unauthenticated(self.type, uri)) is not None:
             problems.append((("uri",), why))
+        # A catalog of type sql has no server that could choose a place.
         if self.type == "sql" and self.location == "catalog" and "warehouse" not in extra:
             problems.append(
                 (
@@ -212,6 +222,7 @@ def _rest_problems(
     secret.
     """
     problems: list[tuple[tuple[str | int, ...], str]] = []
+    # pyiceberg ignores the case of the value, so this check must too.
     signed = properties.get("rest.sigv4-enabled", "").lower() == "true"
     ways = [name for name in ("token", "credential") if properties.get(name)] + [
         "rest.sigv4-enabled"
@@ -220,6 +231,7 @@ def _rest_problems(
         problems.append(
             ((ways[-1],), f"conflicts with {ways[0]}; only one way of authentication is allowed: keep one")
         )
+    # The secret is sent to the catalog and to the token server.
     for name in ("uri", "oauth2-server-uri") if (ways or secret) and not allow_http else ():
         parts = urlsplit(properties.get(name, ""))
         if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
@@ -260,13 +272,17 @@ def _unauthenticated(kind: str, uri: str) -> str | None:
     address = _SQL_SERVER.fullmatch(uri) if kind == "sql" else None
     remedy = ""
     if address is not None:
+        # Parameters of the query override the host of the address in most drivers.
         query = parse_qs(address["query"] or "")
         if _is_on_this_machine(address["dialect"], address["host"], query):
             return None
         if address["dialect"] == "postgresql":
+            # Only this mode verifies the certificate and the host name. A repeated parameter is ambiguous,
+            # so the list must have one value.
             if query.get("sslmode") == ["verify-full"]:
                 return None
             remedy = "add sslmode=verify-full, and sslrootcert=FILE for an authority of your own, or "
+    # The Thrift connection to Hive authenticates no server. A `uri` may name several servers.
     elif (
         kind != "hive"
         or not uri
@@ -285,6 +301,7 @@ def _is_on_this_machine(dialect: str, host: str, query: Mapping[str, list[str]])
     Without a host, only SQLite and PostgreSQL addresses do: other drivers read the host from elsewhere, or
     have their own default.
     """
+    # SQLite has no server; a host would be a mistake or another driver's form.
     if dialect == "sqlite":
         return not host
     if not _HOST_ELSEWHERE.isdisjoint(map(str.lower, query)):
@@ -293,17 +310,18 @@ def _is_on_this_machine(dialect: str, host: str, query: Mapping[str, list[str]])
         one for one in ",".join([host, *query.get("host", []), *query.get("hostaddr", [])]).split(",") if one
     ]
     if dialect == "postgresql":
-        # a path is a Unix socket
+        # A path is a Unix socket. Without any host the driver uses the local socket.
         return all(one.startswith("/") or is_loopback(host_of(one)) for one in hosts)
     return bool(hosts) and all(is_loopback(host_of(one)) for one in hosts)
 
 
 def _property(key: str, value: object, info: ValidationInfo) -> object:
-    """The stored form of a property: wrapped if it refers to a secret or looks like one."""
+    """The stored form of a property: wrapped if it refers to a secret or resembles one."""
     if is_reference(value):
         return reveal(value, info)
     if isinstance(value, SecretStr):
         return value
+    # pyiceberg's `auth` is a nested structure, which the checks of secrets do not cover.
     if key == "auth":
         raise ValueError(
             "is not supported; next to uri, set credential, oauth2-server-uri and scope, or token, or "
@@ -314,6 +332,7 @@ def _property(key: str, value: object, info: ValidationInfo) -> object:
             "must be text, a number or true/false, or refer to a secret by {env: NAME} or {file: PATH}"
         )
     text = _plain(value)
+    # A secret by its name or its form is hidden, even if the file states it as plain text.
     return SecretStr(text) if _SECRET_NAME.search(key) or _USER_IN_URL.search(text) else text
 
 
@@ -326,6 +345,7 @@ def _plain(value: object) -> str:
     return str(value)
 
 
+# --- Spark.
 class SparkSettings(Group):
     """The Spark session that refines intake into archives."""
 
@@ -341,7 +361,7 @@ class SparkSettings(Group):
     on an isolated network; on this machine (127.0.0.1, ::1, localhost) neither is required."""
     conf: dict[str, Property] = Field(default_factory=dict)
     """Further Spark properties; they override the archiver's own. A value may be `{env: NAME}` or `{file:
-    PATH}`. Those values, and values that look like a secret, are never shown by the archiver (Spark itself
+    PATH}`. Those values, and values that resemble a secret, are never shown by the archiver (Spark itself
     passes them to its processes). Default: none."""
     pass_environment: list[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]] = Field(
         default_factory=list, max_length=100
@@ -385,6 +405,7 @@ class SparkSettings(Group):
 
     @model_validator(mode="after")
     def _protected(self) -> Self:
+        # With a Connect server the master is not used.
         if self.remote is not None:
             why = _bad_remote(self.remote, self.allow_insecure)
             if why is not None:
@@ -392,6 +413,7 @@ class SparkSettings(Group):
             return self
         if (
             not self.allow_insecure
+            # The driver's ports accept code from workers and send it to them, so they must not be open.
             and not self.is_here
             and self.properties().get("spark.authenticate", "").lower() != "true"
         ):
@@ -407,12 +429,14 @@ class SparkSettings(Group):
     def is_here(self) -> bool:
         """Whether every Spark process that gets work from the master is on this machine."""
         kind, _, hosts = self._master_used.partition("://")
+        # Only workers of this machine can reach a standalone master at a loopback address.
         return self.is_local or (
             kind == "spark" and all(is_loopback(host_of(one)) for one in hosts.split(","))
         )
 
     @property
     def _master_used(self) -> str:
+        # A `spark.master` in `conf` overrides the key, so it is the one to check.
         return self.properties().get("spark.master", self.master)
 
     def properties(self) -> dict[str, str]:
@@ -424,6 +448,7 @@ class SparkSettings(Group):
         return isinstance(self.conf.get(name), SecretStr)
 
 
+# `local-cluster` starts its workers as processes of this machine.
 _LOCAL_MASTER = re.compile(r"local(?:-cluster)?(?:\[|$)")
 _OPEN_MASTER = (
     "Spark's ports would be open to other machines, and anyone who can connect to them can run code; set "
@@ -437,12 +462,15 @@ def _bad_remote(remote: str, allow_insecure: bool) -> str | None:
     hold a token.
     """
     try:
+        # The port is read as well, because only then `urlsplit` validates it.
         parts = urlsplit(remote)
         host, _ = parts.hostname, parts.port
     except ValueError:
         host = None
+    # PySpark accepts only this scheme.
     if not host or parts.scheme != "sc":
         return "is not an address such as sc://host:443/;use_ssl=true"
+    # Parameters of Spark Connect are in the path: `/;name=value;name=value`.
     given = dict(part.partition("=")[::2] for part in parts.path.split(";"))
     if not allow_insecure and not is_loopback(host) and given.get("use_ssl", "").lower() != "true":
         return (
@@ -453,6 +481,7 @@ def _bad_remote(remote: str, allow_insecure: bool) -> str | None:
     return None
 
 
+# --- Logs, intake, cleanup and tests.
 class LogSettings(Group):
     """The intake log and the control log."""
 
@@ -520,6 +549,7 @@ class IntakeSettings(Group):
 
     @model_validator(mode="after")
     def _fits_the_queue(self) -> Self:
+        # A larger batch or record would wait for room that never comes.
         problems = [
             (
                 (name,),
@@ -553,9 +583,9 @@ class CleanupSettings(Group):
     would repair anyway; it reports the rest."""
     grace: Annotated[Duration, Field(ge=60, le=30 * 86400)] = 3600.0
     """The deletion delay: the age at which an intake file may be marked for deletion, and the time from the
-    mark to the deletion. Default 1 h. A short delay loses no data: a writer that takes longer between storing
-    and logging a file fails, and a reader that takes longer to open a file reports it as missing. On a
-    healthy store neither takes a minute; hence the minimum. Raise it for very slow readers."""
+    mark to the deletion. Default 1 h. A short delay loses no data. A writer that takes longer between storing
+    and logging a file fails. A reader that takes longer to open a file reports it as missing. On a healthy
+    store neither takes a minute; hence the minimum. Raise it for very slow readers."""
     orphan_age: Annotated[Duration, Field(ge=86400, le=3650 * 86400)] = 3 * 86400.0
     """Age at which a file in a table's folder may be marked for deletion because nothing references it.
     Default 3 d, at least one day. Other engines reference their files only at commit. Raise it above the

@@ -53,6 +53,7 @@ configuration must not."""
 _SECRET = re.compile(
     r"password|passphrase|secret|token(?!\.endpoint\.)|\.pem$|sasl\.oauthbearer\.config", re.IGNORECASE
 )
+# Topic names have no colon, so the last part is always the partition.
 _LOST = re.compile(r"[A-Za-z0-9._-]{1,249}:\d{1,6}", re.ASCII)
 _OFFSET_MAX = 2**62
 _VERIFIED = {"enable.ssl.certificate.verification": "true", "ssl.endpoint.identification.algorithm": "https"}
@@ -84,7 +85,8 @@ def _check_pattern(value: object) -> object:
 
 
 def _check_beginning(value: object) -> object:
-    if isinstance(value, datetime):  # YAML parses an unquoted time as a datetime
+    # A document built by another YAML parser may have an unquoted time as a datetime.
+    if isinstance(value, datetime):
         value = (value if value.tzinfo else value.replace(tzinfo=UTC)).isoformat()
     if value in ("earliest", "latest") or (isinstance(value, str) and _is_time(value)):
         return value
@@ -107,6 +109,7 @@ def _check_lost(value: object) -> object:
     for key, offset in value.items():
         if not isinstance(key, str) or not _LOST.fullmatch(key):
             raise ValueError(f"{str(key)[:80]!r} is not TOPIC:PARTITION")
+        # `true` is an int in Python.
         if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= _OFFSET_MAX:
             raise ValueError(f"{key}: {str(offset)[:40]} is not an offset")
     return value
@@ -122,8 +125,10 @@ def _property(key: str, value: object, info: ValidationInfo) -> str | SecretStr:
         raise ValueError(
             "must be text, a number or true/false, or refer to a secret by {env: NAME} or {file: PATH}"
         )
+    # A `.location` is the path of a key file and not the key.
     if _SECRET.search(key) and not key.endswith(".location"):
         raise ValueError("is a secret: write {env: NAME} or {file: PATH}, never the secret itself")
+    # librdkafka writes `true` and `false` in lower case.
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -141,6 +146,7 @@ def check_properties(value: object, info: ValidationInfo, owned: frozenset[str],
             )
         try:
             found[str(key)] = _property(str(key), given, info)
+        # Not chained, because the cause may contain the value.
         except ValueError as error:
             raise ValueError(f"{key}: {error}") from None
     return found
@@ -157,24 +163,31 @@ def misfit(brokers: str, properties: Mapping[str, str | SecretStr]) -> str | Non
     if protocol not in _PROTOCOLS:
         return f"security.protocol is none of {', '.join(sorted(_PROTOCOLS)).upper()}"
     for part, required in (("sasl", "SASL_SSL"), ("ssl", "SSL, or SASL_SSL with a password")):
+        # librdkafka ignores them silently with another protocol, and would connect without protection.
         given = [key for key in values if key.startswith((f"{part}.", f"enable.{part}."))]
         if given and part not in protocol.split("_"):
             return f"{given[0]} is given, but security.protocol is {protocol}; set it to {required}"
+    # Absent means the default, which verifies.
     for key, required in _VERIFIED.items():
         if values.get(key, required).lower() != required:
             return (
                 f"{key} would turn off verification of the cluster; remove it, and name the authority of "
                 "its certificates in ssl.ca.location"
             )
+    # The client secret is sent to this server.
     token_server = urlsplit(values.get("sasl.oauthbearer.token.endpoint.url", ""))
     if token_server.scheme.lower() == "http" and not is_loopback(token_server.hostname or ""):
         return (
             "sasl.oauthbearer.token.endpoint.url would send a secret unprotected to "
             f"{token_server.hostname}; use https"
         )
+    # SCRAM proves the password without sending it, so it is not in the set.
     sends_secret = protocol == "sasl_plaintext" and any(
-        values.get(key, "").lower() in _SENT_IN_PLAIN_TEXT for key in ("sasl.mechanisms", "sasl.mechanism")
+        # librdkafka has two names for this property.
+        values.get(key, "").lower() in _SENT_IN_PLAIN_TEXT
+        for key in ("sasl.mechanisms", "sasl.mechanism")
     )
+    # An address that cannot be parsed counts as another machine.
     remote = [host for host in (host_of(one.strip()) for one in brokers.split(",")) if not is_loopback(host)]
     if sends_secret and remote:
         return f"would send a secret unprotected to {remote[0]}; set security.protocol to SASL_SSL"
@@ -260,6 +273,7 @@ class KafkaSourceSettings(Group):
         """The time in `from`, in milliseconds since 1970; None if `from` is not a time."""
         if self.beginning in ("earliest", "latest"):
             return None
+        # Kafka's times are milliseconds.
         return parse_time(self.beginning) // 1000
 
     def client(self) -> dict[str, str]:
@@ -268,4 +282,5 @@ class KafkaSourceSettings(Group):
 
     def matches(self, topic: str) -> bool:
         """Whether a topic of that name is mirrored."""
+        # Kafka's own topics begin with two underscores, for example `__consumer_offsets`.
         return not topic.startswith("__") and re.fullmatch(self.topics, topic) is not None

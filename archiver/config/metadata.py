@@ -13,6 +13,7 @@ from pydantic import Field, StrictBool, model_validator
 from archiver.config.types import Duration, FilePath, Group, Listen, Located, Secret, host_of, is_loopback
 from archiver.runtime.text import counted
 
+# Clusters of etcd normally have at most seven members; the rest is room for a move.
 _MEMBERS_MAX = 16
 
 
@@ -46,6 +47,8 @@ class EtcdTlsSettings(Group):
             for name in ("ca_file", "cert_file", "key_file")
             if (path := getattr(self, name)) is not None and not path.is_file()
         ]
+        # A certificate without its key cannot be presented, and grpc reports that only at the first
+        # request.
         if (self.cert_file is None) != (self.key_file is None):
             missing = "cert_file" if self.cert_file is None else "key_file"
             problems.append(((missing,), "cert_file and key_file belong together; state both, or neither"))
@@ -104,8 +107,10 @@ class EtcdSettings(Group):
                 )
             )
         for place, address in enumerate(self.addresses):
+            # A member listed twice would be tried twice in an outage.
             if address in self.addresses[:place]:
                 problems.append((("addresses", place), f"{address} is listed twice"))
+            # `HOST:0` is valid for an address to listen on, which this type is made for.
             elif int(address.rpartition(":")[2]) == 0:
                 problems.append(
                     (
@@ -149,6 +154,7 @@ class MetadataSettings(Group):
                     )
                 ]
             )
+        # Logs cannot be split: offsets follow from one log.
         if self.etcd is not None and self.sqlite is not None:
             raise Located([((), "names two metadata stores, sqlite and etcd; keep one")])
         return self

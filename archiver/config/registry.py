@@ -23,9 +23,11 @@ def _check_url(value: object) -> str:
         raise ValueError(f"must be {expected}")  # noqa: TRY004 - pydantic turns only ValueError into a located error
     try:
         parts = urlsplit(value)
+        # Read here, because only then `urlsplit` validates it.
         port = parts.port
     except ValueError as error:
         raise ValueError(f"is not {expected}: {error}") from None
+    # The address appears in messages and in the log.
     if parts.username is not None or parts.password is not None:
         raise ValueError("has a user name or a password in it; write them under auth")
     if (
@@ -61,6 +63,7 @@ class RegistryAuthSettings(Group):
     def _one_way(self) -> Self:
         if self.bearer is not None and (self.username is not None or self.password is not None):
             raise Located([(("bearer",), "conflicts with username and password; keep one of them")])
+        # An empty group is probably a mistake, and would send no credentials.
         if self.bearer is None and self.username is None:
             raise Located([((), "is empty; write username and password, or bearer")])
         if self.bearer is None and self.password is None:
@@ -134,6 +137,7 @@ class ConfluentSettings(Group):
     def _protected(self) -> Self:
         problems: Problems = []
         parts = urlsplit(self.url)
+        # Plain HTTP without a secret is accepted: only schemas are transferred.
         if parts.scheme == "http":
             if self.auth is not None and not is_loopback(parts.hostname or ""):
                 problems.append(
@@ -145,6 +149,7 @@ class ConfluentSettings(Group):
                         ),
                     )
                 )
+            # Certificates without TLS suggest that the operator expects protection.
             if self.tls is not None:
                 problems.append(
                     (("tls",), "is given, but url begins with http://; use https:// or remove tls")

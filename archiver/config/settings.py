@@ -175,19 +175,27 @@ def load_settings(
     settings: Settings | None = None
     try:
         settings = Settings.model_validate(document, context=around)
+        # A second pass over valid settings: `Settings` has passed `_consistent`, and only `schema` can add
+        # problems.
         parts = _Parts.of(settings)
     except ValidationError as error:
         problems, parts = problems_of(error, Settings), _Parts.valid_in(document, around)
-    taken = {at for at, _ in problems}  # an invalid value gets no second message
+    # An invalid value gets no second message.
+    taken = {at for at, _ in problems}
+    # The checks across groups run again over the salvaged parts. Those that `_consistent` has reported are
+    # in `taken`.
     problems += [(at, words) for at, words in parts.problems() if at not in taken]
+    # The defaults bound the compiler even if its own settings are invalid.
     bounds = CompileSettings() if settings is None else settings.schema_registry.compile
     for position, topic in parts.topics:
         for name, group in (("key", topic.key), ("value", topic.value)):
+            # A salvaged group may lack the fields that the compiler needs.
             found = [] if group is None or not _is_whole(group) else schema(group, bounds)
             problems += [(("topics", position, name, *at), words) for at, words in found]
     if problems or settings is None:
         # Not chained: the library's error holds the values, and some of them are secret.
         raise ConfigInvalid(explain(path, problems, lines)) from None
+    # Before any other module gets the settings, so no log line can contain a secret.
     hide(secrets_of(settings))
     return settings
 
@@ -201,6 +209,7 @@ def _folder_of(path: Path) -> Path:
     folder = path.absolute().parent
     if ".." not in folder.parts:
         return folder
+    # Only the part up to the last `..` is resolved: without that, `..` after a link names another folder.
     behind = len(folder.parts) - folder.parts[::-1].index("..")
     return Path(*folder.parts[:behind]).resolve().joinpath(*folder.parts[behind:])
 
@@ -240,11 +249,13 @@ class _Parts:
         """From an invalid file: the valid fields of each entry, so that further problems are found too."""
         sources = document.get("sources")
         found = _salvaged(SourceSettings, sources, around)
+        # Every entry that is or may be a Kafka source.
         mirroring = [
             item
             for item in (sources if isinstance(sources, list) else [])
             if not isinstance(item, dict) or "kafka" in item
         ]
+        # A source with an unreadable pattern could mirror any topic, so its absence proves nothing.
         readable = [
             source for _, source in found if source.kafka is not None and is_known(source.kafka.topics)
         ]
@@ -279,6 +290,7 @@ def _salvaged(group: type[_G], items: object, around: Surroundings) -> list[tupl
 def _is_whole(group: Group) -> bool:
     """Whether a group is valid by itself. A salvaged entry may lack required fields."""
     try:
+        # By alias, because the file's names differ from the fields' names (`from`, `validate`).
         type(group).model_validate(group.model_dump(by_alias=True))
     except ValidationError:
         return False
@@ -301,6 +313,7 @@ def _has_registry(group: object) -> bool:
 
 def _is_missing(name: str | None, names: Sequence[str] | None) -> bool:
     """Whether a name is missing from the names; False if either is unknown."""
+    # Unknown names give no message here: the list itself already has one.
     return name is not None and names is not None and name not in names
 
 
@@ -312,6 +325,7 @@ def _catalog_problems(parts: _Parts) -> Problems:
     problems: Problems = []
     seen: dict[str, int] = {}
     for position, catalog in parts.catalogs:
+        # A catalog without a valid name has its own problem.
         if is_known(catalog.name) and catalog.name in seen:
             where = ("catalogs", position, "name")
             problems.append(
@@ -323,6 +337,7 @@ def _catalog_problems(parts: _Parts) -> Problems:
                     ),
                 )
             )
+        # The first one stays, so that each later one names the first.
         seen.setdefault(catalog.name, position)
     return problems
 
@@ -367,6 +382,7 @@ def _mirror_problems(
             )
     for position, topic in topics:
         here = ("topics", position)
+        # A topic of two sources would get offsets of two clusters.
         matching = [at for at, mirror in mirrors if mirror.matches(topic.name)]
         if matching and not topic.mirrored:
             problems.append(
@@ -378,6 +394,7 @@ def _mirror_problems(
                     ),
                 )
             )
+        # Only if all patterns are known; the topic may belong to an unreadable one.
         if topic.mirrored and not matching and mirrors_known:
             problems.append(
                 (
@@ -397,6 +414,7 @@ def _mirror_problems(
             )
         if topic.mirrored:
             problems += _mirrored_schema_problems(topic, here)
+        # Records of files would take offsets that the upstream topic also assigns.
         if topic.mirrored and topic.name in read_into:
             problems.append(
                 (
@@ -404,6 +422,7 @@ def _mirror_problems(
                     f"{topic.name} is mirrored; read files into another one",
                 )
             )
+    # A dead-letter topic receives records of others, and a mirrored one accepts none.
     mirrored = {topic.name for _, topic in topics if topic.mirrored}
     for position, topic in topics:
         for side, schema in (("key", topic.key), ("value", topic.value)):
@@ -443,6 +462,7 @@ def _mirrored_schema_problems(topic: TopicSettings, here: tuple[str | int, ...])
 def _topic_problems(parts: _Parts) -> Problems:
     problems: Problems = []
     names: dict[str, int] = {}
+    # By catalog and table in lower case, with the owner.
     tables: dict[tuple[str, str], str] = {}
     for position, topic in parts.topics:
         here = ("topics", position)
@@ -463,6 +483,7 @@ def _topic_problems(parts: _Parts) -> Problems:
             problems.append(
                 ((*here, "archive", "catalog"), f"there is no catalog {catalog!r}; the catalogs are: {known}")
             )
+        # An incomplete entry has its own problem, and claims no table.
         if catalog is None or table is None or not is_known(topic.name):
             continue
         # Several catalogs do not distinguish case, so neither may two topics.
@@ -506,6 +527,7 @@ def _no_dlq(
     if _is_missing(name, names):
         return str(no_topic(name, names or ()))
     other = topics.get(name)
+    # A refused record would have no place left. An invalid entry of the topic has its own problem.
     if other is not None and any(
         side is not None and side.validation != "none" for side in (other.key, other.value)
     ):

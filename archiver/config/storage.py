@@ -13,13 +13,17 @@ from pydantic import Field, StrictBool, model_validator
 
 from archiver.config.types import DataUri, Duration, FilePath, Group, Located, Secret, Size, bad_endpoint
 
+# The rules of S3 for new buckets.
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
+# Possessive, so that a long invalid prefix takes linear time.
 _PREFIX = re.compile(r"[A-Za-z0-9._=-]++(?:/[A-Za-z0-9._=-]++)*+", re.ASCII)
 _PREFIX_MAX = 512
 """Leaves half of S3's 1,024 key bytes for the rest of the key."""
 _REGION = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
+# Limits of S3 for the parts of an upload.
 _PART_MIN = 5 * 1024 * 1024
 _PART_MAX = 5 * 1024**3
+# Keys without a meaning for a local folder; an entry there is a mistake.
 _OF_S3 = (
     "endpoint",
     "region",
@@ -73,8 +77,8 @@ class DataSettings(Group):
     been stored, so the object is inspected before any other step. Default 30 s. Raise it for a slow store."""
     attempts_max: Annotated[int, Field(ge=1, le=50)] = 5
     """Attempts for one request if the server is busy, fails or does not answer. The waits between them grow
-    (0.1 s, 0.2 s …, at most 5 s), with random jitter so that many writers do not retry at once. Default 5:
-    bridges a few seconds; the caller (the writer, or the next round) handles longer outages."""
+    (0.1 s, 0.2 s …, at most 5 s). They have random jitter, so that many writers do not retry at once. Default
+    5: bridges a few seconds; the caller (the writer, or the next round) handles longer outages."""
     part_bytes: Annotated[Size, Field(ge=_PART_MIN, le=_PART_MAX)] = 16 * 1024 * 1024
     """Part size of uploads; a larger object is uploaded in parts of this size. Each part is in memory while
     it is sent. S3 allows 5MiB to 5GiB. Default 16 MiB: a lost part is sent again in well under a second.
@@ -83,6 +87,7 @@ class DataSettings(Group):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         scheme = self.uri.partition("://")[0]
+        # One spelling only, because URIs of objects are stored in table metadata.
         if scheme in ("s3a", "s3n"):
             raise Located([(("uri",), f"{scheme}:// is Hadoop's spelling; write s3://")])
         if scheme not in ("s3", "file"):
@@ -101,11 +106,13 @@ class DataSettings(Group):
 
     def _problems_of_file(self) -> list[tuple[tuple[str | int, ...], str]]:
         problems: list[tuple[tuple[str | int, ...], str]] = []
+        # Decoded, because the store opens the decoded path.
         if ".." in unquote(self.uri).split("/"):
             problems.append((("uri",), f"{self.uri[:200]!r} has a '..' in its path; write the folder itself"))
         return problems + [
             ((name,), "belongs to s3://; remove it")
             for name in _OF_S3
+            # `False` is the default of the switches, and not distinguishable from a written `false`.
             if getattr(self, name) not in (None, False)
         ]
 
@@ -119,6 +126,7 @@ class DataSettings(Group):
             problems.append(
                 (("region",), f"{self.region[:80]!r} is not the name of a region, such as eu-central-1")
             )
+        # Checked at the start: botocore would report it only at the first request.
         if self.ca_file is not None and not self.ca_file.is_file():
             problems.append((("ca_file",), f"there is no file {self.ca_file}"))
         if (self.access_key_id is None) != (self.secret_access_key is None):
@@ -126,6 +134,7 @@ class DataSettings(Group):
             problems.append(
                 ((missing,), "access_key_id and secret_access_key belong together; state both, or neither")
             )
+        # A session token belongs to one pair of temporary keys.
         elif self.session_token is not None and self.access_key_id is None:
             problems.append(
                 (
@@ -143,6 +152,7 @@ def bad_s3_uri(uri: str) -> str | None:
         return "has a user name before the bucket; credentials belong in access_key_id and secret_access_key"
     if not _BUCKET.fullmatch(bucket) or ".." in bucket:
         return f"{bucket[:80]!r} is not the name of a bucket: 3 to 63 of a-z 0-9 . -, in s3://bucket/prefix"
+    # One trailing slash is a usual spelling.
     prefix = prefix.removesuffix("/")
     if prefix and (
         not _PREFIX.fullmatch(prefix) or len(prefix) > _PREFIX_MAX or {".", ".."} & set(prefix.split("/"))

@@ -15,6 +15,7 @@ from archiver.config.types import Duration, FilePath, Group, Located, Secret, ba
 
 SIGNAL_PATH = "/v1/metrics"
 """The path of metrics on a collector, defined by OpenTelemetry."""
+# The characters of a token in HTTP.
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}", re.ASCII)
 
 
@@ -46,6 +47,7 @@ class OtlpSettings(Group):
     def url(self) -> str:
         """The full address for metrics."""
         return (
+            # An address with a path is complete.
             self.endpoint.rstrip("/") + SIGNAL_PATH
             if urlsplit(self.endpoint).path in ("", "/")
             else self.endpoint
@@ -68,6 +70,7 @@ class OtlpSettings(Group):
         for name, value in self.headers.items():
             if not _HEADER.fullmatch(name):
                 problems.append((("headers",), f"{name[:80]!r} is not the name of a header"))
+            # A line feed in a value would begin a further header.
             elif not value.get_secret_value().isprintable() or not value.get_secret_value().isascii():
                 problems.append((("headers", name), "its value has characters that a header cannot have"))
         if problems:

@@ -104,6 +104,7 @@ class ArchiveSettings(Group):
 
     def of(self, topic: TopicSettings) -> ArchiveSettings:
         """The archive settings of a topic: these, with the topic's own triggers."""
+        # None means that the topic does not state the trigger; 0 is a value.
         own = {name: given for name in TRIGGERS if (given := getattr(topic.archive, name)) is not None}
         return self.model_copy(update=own) if own else self
 
@@ -127,6 +128,7 @@ class SchemaSettings(Group):
     `subject` names the source of the schema.
     """
 
+    # `validate` is a method of pydantic's models, so the field has another name than its key.
     model_config = ConfigDict(serialize_by_alias=True)
 
     descriptor_set: FilePath | None = None
@@ -177,6 +179,7 @@ class SchemaSettings(Group):
                     f"conflicts with {given[0]}; a schema has one source, so remove one of them",
                 )
             )
+        # A file may contain many messages. A subject has a first one, so the message can be derived.
         if self.message is None and self.subject is None and given:
             problems.append(
                 (
@@ -191,6 +194,7 @@ class SchemaSettings(Group):
             problems.append(
                 (("coerce",), "needs a subject: only a registry gives the id that is put before a message")
             )
+        # Intake would otherwise have to refuse the record or to lose it.
         if self.validation == "dlq" and self.dlq is None:
             problems.append((("dlq",), "is missing; validate: dlq needs the name of a topic"))
         if self.validation != "dlq" and self.dlq is not None:
@@ -231,6 +235,7 @@ class TopicArchiveSettings(Group):
     @model_validator(mode="after")
     def _table_if_iceberg(self) -> Self:
         problems: list[tuple[tuple[str | int, ...], str]] = []
+        # Both or neither: a table without `kind: iceberg` would never be written.
         for name, given in (("catalog", self.catalog), ("table", self.table)):
             if self.kind == "iceberg" and given is None:
                 problems.append(

@@ -28,11 +28,13 @@ _BYTES = {
     "GiB": 2**30,
     "TiB": 2**40,
 }
+# ASCII only: `\d` would also accept digits of other scripts, which `float` understands.
 _QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[A-Za-z]*)", re.ASCII)
 _QUANTITY_MAX = 2.0**52
 """Above it, a float cannot represent every whole number."""
 _TOPIC = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _TABLE_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*", re.ASCII)
+# Possessive quantifiers, so that a long invalid name takes linear time.
 _MESSAGE = re.compile(r"[A-Za-z_]\w*+(?:\.[A-Za-z_]\w*+)*+", re.ASCII)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LISTEN = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/]+):(?P<port>\d{1,5})", re.ASCII)
@@ -41,9 +43,11 @@ _HOST_AND_PORT = re.compile(
     r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s:\[\]/@?#]+))(?::\d{0,5})?", re.ASCII
 )
 LATER = "this version does not have it yet"
+# Kafka's limit.
 TOPIC_NAME_MAX = 249
 SUBJECT_MAX = 1024
 COLUMN_NAME_MAX = 255
+# Names of columns that the archiver itself adds.
 RESERVED_COLUMNS = frozenset({"__raw__", "__prefix__", "__err__", "__unrecognized__"})
 PORT_MAX = 65535
 
@@ -54,10 +58,14 @@ class Group(BaseModel):
     """
 
     model_config = ConfigDict(
+        # Threads share the settings, and a reload replaces them as a whole.
         frozen=True,
+        # A misspelled key would otherwise leave a default in force, without a message.
         extra="forbid",
         use_attribute_docstrings=True,
+        # A message of the library must not repeat a value, because it may be a secret.
         hide_input_in_errors=True,
+        # Defaults are written as in the file, for example paths, and must be resolved as well.
         validate_default=True,
     )
 
@@ -90,6 +98,7 @@ def parse_size(value: object) -> int:
 
     -1 is valid too, for settings where it means never.
     """
+    # Only as a number: `-1MB` would have no meaning.
     if isinstance(value, int) and not isinstance(value, bool) and value == -1:
         return -1
     size = _quantity(value, _BYTES, "a size such as 512KiB, 15MB or 128MiB")
@@ -100,6 +109,7 @@ def parse_size(value: object) -> int:
 
 def format_duration(seconds: float) -> str:
     """A duration in the largest unit that divides it: `1h`, `90s`, `200ms`."""
+    # Rounded, because a product such as 0.2 * 1000 has a binary error.
     thousandths = round(seconds * 1000, 6)
     for unit, unit_s in reversed(_SECONDS.items()):
         if thousandths and thousandths % (unit_s * 1000) == 0:
@@ -109,6 +119,7 @@ def format_duration(seconds: float) -> str:
 
 def format_size(count: int) -> str:
     """A size in the largest unit that divides it: `512KiB`, `15MB`, `7B`."""
+    # Largest first, because decimal and binary units interleave.
     for unit, unit_bytes in sorted(_BYTES.items(), key=lambda item: -item[1]):
         if count and count % unit_bytes == 0:
             return f"{count // unit_bytes}{unit}"
@@ -116,9 +127,11 @@ def format_size(count: int) -> str:
 
 
 def _quantity(value: object, units: Mapping[str, float], expected: str) -> float:
+    # `true` is an int in Python, and would be one second.
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} is not {expected}")  # noqa: TRY004 - pydantic turns only ValueError into a located error
     if isinstance(value, int | float):
+        # Also refuses `nan`, for which every comparison is false.
         if not 0 <= value <= _QUANTITY_MAX:
             raise ValueError(f"{str(value)[:40]} is not {expected}")
         return value
@@ -139,6 +152,7 @@ RETENTION_MIN_S = 3600.0
 
 def parse_retention(value: object) -> float | None:
     """Seconds of a duration, or None for `forever`; raises `ValueError`."""
+    # None is the default, with which the field is validated as well.
     if value is None or value == "forever":
         return None
     try:
@@ -162,12 +176,14 @@ def resolve_path(value: object, info: ValidationInfo) -> object:
     """An absolute path; a relative one starts at the configuration's folder. Raises `ValueError`."""
     if not isinstance(value, str | Path):
         raise ValueError(f"{value!r} is not a path")  # noqa: TRY004 - see _quantity
+    # A shell expands `~`, a daemon does not; a folder of that name would be created.
     if str(value).startswith("~") or str(value).strip() == "" or "\0" in str(value):
         raise ValueError(
             f"{str(value)!r} is not a usable path; write it out, absolute or relative to the "
             "configuration file"
         )
     around = surroundings(info)
+    # Without a file, as in tests, a path is taken as it is.
     return Path(value) if around is None else around.folder / value
 
 
@@ -187,6 +203,7 @@ def resolve_glob(value: object, info: ValidationInfo) -> str:
         raise ValueError("must be a pattern of file names, for example inbox/*.jsonl")
     around = surroundings(info)
     folder = around.folder if around is not None else Path.cwd()
+    # Escaped: a folder with brackets in its name is not part of the pattern.
     return value if value.startswith("/") else f"{glob.escape(str(folder))}/{value}"
 
 
@@ -197,6 +214,7 @@ def resolve_uri(value: object, info: ValidationInfo) -> object:
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{value!r} is not a URI such as file:///var/lib/archiver/data")
     if _SCHEME.match(value):
+        # `file://data` would name a host, and `file:///` the root of the file system.
         if value.startswith("file://") and (not value.startswith("file:///") or value.strip("/") == "file:"):
             raise ValueError(
                 f"{value!r} must be file:/// followed by an absolute path; a relative path is written "
@@ -238,14 +256,17 @@ def reveal(value: object, info: ValidationInfo) -> object:
         return SecretStr(secret)
     path = around.folder / value["file"]
     try:
+        # Editors and `echo` add a line feed at the end, which is not part of the secret.
         return SecretStr(path.read_text(encoding="utf-8").rstrip("\r\n"))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        # Not chained: the decoding error contains the bytes of the file.
         raise ValueError(f"the secret's file {path} cannot be read: {reason}") from None
 
 
 def is_reference(value: Any) -> bool:
     """Whether a value has the form of a secret reference."""
+    # Both keys at once count too, so that the message of `reveal` explains the form.
     return isinstance(value, dict) and bool({"env", "file"} & set(value))
 
 
@@ -312,6 +333,7 @@ def check_proto_file(value: object) -> object:
 
 def check_field_path(value: object) -> object:
     """Names of fields, separated by dots; raises `ValueError`."""
+    # A path has the form of a message name: identifiers and dots.
     if not isinstance(value, str) or not _MESSAGE.fullmatch(value):
         raise ValueError(f"{str(value)[:80]!r} is not a path of field names such as customer.id")
     return value
@@ -324,6 +346,7 @@ def check_column(value: object) -> object:
             f"{str(value)[:80]!r} is not the name of a column: 1 to {COLUMN_NAME_MAX} of A-Z a-z 0-9 "
             "_, no digit first"
         )
+    # Catalogs without case treat `__RAW__` as the same column.
     if value.casefold() in RESERVED_COLUMNS:
         raise ValueError(f"{value!r} is a column that every topic has; choose another name")
     return value
@@ -401,11 +424,13 @@ def host_of(text: str) -> str:
     unchanged: an address without brackets, or a text that never counts as this machine.
     """
     match = _HOST_AND_PORT.fullmatch(text)
+    # Unparsed text is never loopback, so a check of an odd address fails on the safe side.
     return text if match is None else match["address"] or match["name"]
 
 
 def is_loopback(host: str) -> bool:
     """Whether traffic to the host never leaves this machine."""
+    # Only this name: any other could resolve to another machine tomorrow.
     if host.lower() == "localhost":
         return True
     try:
@@ -427,6 +452,7 @@ def bad_endpoint(
         return f"has a user name; credentials belong in {credentials}"
     try:
         parts = urlsplit(endpoint)
+        # The port is read because only then `urlsplit` validates it.
         host, _ = parts.hostname, parts.port
     except ValueError:
         return f"{endpoint[:80]!r} {expected}"

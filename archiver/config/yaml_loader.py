@@ -50,6 +50,7 @@ _SCALARS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("bool", "null", "i
 class _Loader(yaml.SafeLoader):
     """A loader with the core types of YAML 1.2 instead of those of YAML 1.1."""
 
+    # A new dictionary: the one of SafeLoader has the rules of YAML 1.1, and all its subclasses share it.
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - the library's own name
 
 
@@ -59,6 +60,7 @@ _Loader.add_implicit_resolver(
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""]
 )
+# No octal and no leading zeros: `010` is text here, as it is 8 in YAML 1.1 and 10 in YAML 1.2.
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$"), list("-+0123456789")
 )
@@ -75,7 +77,9 @@ def read_document(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
+        # The tree of nodes and not the values, because only nodes have line numbers.
         document = _value(_Reading(loader, path, lines), node, ()) if node is not None else {}
+    # PyYAML's own text would repeat lines of the file, which may contain a secret.
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigInvalid(
@@ -86,6 +90,7 @@ def read_document(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
         raise ConfigInvalid(
             f"{path}, line {line}: not valid YAML: {error.reason}: character {error.character!r}"
         ) from error
+    # PyYAML itself recurses, so this depth may be reached before ours is checked.
     except RecursionError as error:
         line = 1 if loader is None else loader.line + 1
         raise ConfigInvalid(f"{path}, line {line}: nested deeper than {DEPTH_MAX} levels") from error
@@ -103,12 +108,14 @@ def _text(path: Path) -> str:
     """The file's text; raises `ConfigInvalid`."""
     try:
         with path.open("rb") as file:
+            # One byte more than allowed shows that the file is larger, without reading all of it.
             data = file.read(BYTES_MAX + 1)
         if len(data) > BYTES_MAX:
             raise ConfigInvalid(
                 f"{path} is larger than {BYTES_MAX:,} bytes; name the configuration file with -c FILE "
                 "or ARCHIVER_CONFIG"
             )
+        # Universal newlines, as in text mode.
         return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
     except FileNotFoundError as error:
         raise ConfigInvalid(
@@ -135,7 +142,9 @@ class _Reading:
 def _value(reading: _Reading, node: yaml.Node, at: KeyPath) -> Any:
     line = node.start_mark.line + 1
     where = f"{reading.path}, line {line}"
+    # The key's line stays if there is one: a value may begin on the next line.
     reading.lines.setdefault(at, line)
+    # An alias is the same node again, and is counted at each use.
     reading.values += 1
     if reading.values > VALUES_MAX:
         raise ConfigInvalid(
@@ -154,11 +163,8 @@ def _value(reading: _Reading, node: yaml.Node, at: KeyPath) -> Any:
     _check_text(node.value, where)
     try:
         return reading.loader.construct_object(node)
-    except (
-        ValueError,
-        KeyError,
-        IndexError,
-    ) as error:  # PyYAML raises these for `!!bool x` and `!!int ''`
+    except (ValueError, KeyError, IndexError) as error:
+        # PyYAML raises these for `!!bool x` and `!!int ''`.
         raise ConfigInvalid(
             f"{where}: the value {excerpt(node.value, SHOWN_MAX)!r} cannot be read "
             f"({type(error).__name__}: {error})"
@@ -168,12 +174,15 @@ def _value(reading: _Reading, node: yaml.Node, at: KeyPath) -> Any:
 def _mapping(reading: _Reading, node: yaml.MappingNode, at: KeyPath) -> dict[str, Any]:
     mapping: dict[str, Any] = {}
     for key_node, value_node in node.value:
+        # The text as written, so a key such as `1` or `true` is text as well.
         key = key_node.value
         key_line = key_node.start_mark.line + 1
         where = f"{reading.path}, line {key_line}"
+        # YAML allows a list or a mapping as a key.
         if not isinstance(key_node, yaml.ScalarNode):
             raise ConfigInvalid(f"{where}: a key must be text")
         _check_text(key, where)
+        # PyYAML would keep the last one without a message.
         if key in mapping:
             before = reading.lines[*at, key]
             raise ConfigInvalid(
@@ -209,6 +218,7 @@ def problems_of(error: ValidationError, model: type[BaseModel]) -> list[tuple[Ke
     for item in error.errors(include_url=False):
         cause = item.get("ctx", {}).get("error")
         at = tuple(item["loc"])
+        # A check over several keys knows where each problem is; pydantic knows only the group.
         found = cause.problems if isinstance(cause, Located) else [((), _words(item, at, model))]
         problems.extend(((*at, *below), message) for below, message in found)
     return problems
@@ -231,13 +241,17 @@ def salvaged(group: type[GroupT], item: object, around: Surroundings) -> GroupT 
         if given is None:
             continue
         try:
+            # Field by field: one invalid field must not hide the others.
             values[name] = _adapter(group, name).validate_python(given, context=around)
         except ValidationError:
+            # An invalid group is salvaged in turn.
             inner = _model_in(field.annotation)
             part: Group | None = (
                 salvaged(inner, given, around) if inner is not None and issubclass(inner, Group) else None
             )
             values[name] = values[name] if part is None else part
+    # Without validation: the checks across groups read single fields, and `is_known` shows which have a
+    # value.
     return cast("GroupT", group.model_construct(**values))
 
 
@@ -262,19 +276,20 @@ def explain(path: Path, problems: Iterable[tuple[KeyPath, str]], lines: Mapping[
     for at, message in problems:
         line = _line(at, lines)
         located.append((line, f"line {line}: {key_path(at)}: {message}" if at else message))
+    # The sort is stable: problems of one line stay in the order of the checks.
     texts = [text for _, text in sorted(located, key=lambda problem: problem[0])]
     if len(texts) == 1:
         return f"{path}, {texts[0]}"
     rest = len(texts) - PROBLEMS_SHOWN
     more = [f"and {rest} more"] if rest > 0 else []
-    indented = (
-        text.replace("\n", "\n    ") for text in [*texts[:PROBLEMS_SHOWN], *more]
-    )  # a compiler problem has several lines
+    # A compiler problem has several lines.
+    indented = (text.replace("\n", "\n    ") for text in [*texts[:PROBLEMS_SHOWN], *more])
     return f"{path} has {len(texts)} problems\n" + "\n".join(f"  {text}" for text in indented)
 
 
 def _line(at: KeyPath, lines: Mapping[KeyPath, int]) -> int:
     """The line of a key, or of the nearest enclosing group in the file."""
+    # A missing key has no line of its own.
     while at not in lines and at:
         at = at[:-1]
     return lines.get(at, 1)
@@ -293,6 +308,7 @@ def _words(item: Any, at: KeyPath, model: type[BaseModel]) -> str:
     if kind == "value_error":
         return str(item["ctx"]["error"])
     bound = _BOUNDS.get(kind)
+    # pydantic states bounds in seconds and bytes; the file has units.
     if bound is not None and (written := _as_written(item["ctx"][bound[0]], at, model)) is not None:
         return f"{_shown(item['input'])} does not fit: it must be {bound[1]} {written}"
     return f"{_shown(item['input'])} does not fit: {item['msg'][0].lower()}{item['msg'][1:]}"
@@ -347,6 +363,7 @@ def _group_at(model: type[BaseModel], at: KeyPath) -> type[BaseModel] | None:
     """The settings group at a key path."""
     group: type[BaseModel] | None = model
     for step in at:
+        # A position in a list: its items have the group of the list.
         if isinstance(step, int) or group is None:
             continue
         declared = group.model_fields.get(step)
@@ -366,5 +383,6 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 def _kind(value: object) -> str:
     if value is None:
         return "nothing"
+    # By the exact type, so that a `bool` is not a number.
     names = {dict: "a mapping", list: "a list", tuple: "a list", bool: "true or false", str: "text"}
     return names.get(type(value), "a number")
