@@ -39,6 +39,7 @@ STATUS_S = 10.0
 """Timeout of the status document; the daemon reads both logs for it."""
 SILENCE_S = 30.0
 """Timeout between two progress lines; the daemon sends one every five seconds."""
+# Sent by the daemon with every response; it says that the port belongs to this cluster.
 CLUSTER_HEADER = "Archiver-Cluster-Id"
 _TOKEN_BYTES_MAX = 4096
 _READY_BYTES_MAX = 2**20
@@ -92,14 +93,18 @@ def _ask(app: Application, work: str, document: dict[str, Any], ids: IdSource) -
         refused = _distrusted(connection, listen, app.cluster.cluster_id, token, ids)
         if refused is not None or token is None:
             return str(refused)
+        # From here on the token may be sent. A new connection could reach another server.
         _keep_connection(connection, SILENCE_S)
         try:
             headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
             connection.request("POST", f"/v1/admin/{work}", json.dumps(document), headers)
             response = connection.getresponse()
+            # Any other status means that the work has not begun.
             return _result_of(response, where) if response.status == 200 else _not_begun(response, where)
+        # Raised instead of a reconnect, before anything was sent.
         except http.client.NotConnected:
             return f"{where} hangs up; stop what leads, or try again"
+        # The request may have arrived, so it is not known whether the work is done.
         except (OSError, http.client.HTTPException) as error:
             raise OutcomeUnknown(
                 f"{where} fell silent ({type(error).__name__}: {error}); the work may go on there, "
@@ -114,10 +119,13 @@ def _distrusted(
     challenge = ids.random_bytes(CHALLENGE_BYTES).hex()
     try:
         connection.request("GET", f"/healthz?challenge={challenge}")
+        # The address that this connection reached: a name could resolve to another one for the daemon.
         host, port = connection.sock.getpeername()[:2]
         response = connection.getresponse()
+        # Read to its end, so that the same connection can carry the next request.
         response.read(_TOKEN_BYTES_MAX)
         ours = response.getheader(CLUSTER_HEADER) == cluster_id
+    # A wrong certificate is reported: another process may have taken the port.
     except ssl.SSLError as error:
         return (
             f"the server at {listen} does not show the certificate of http.tls in this configuration "
@@ -131,9 +139,11 @@ def _distrusted(
             "differs from this "
             "configuration, or its port could not be opened; if a command leads, it ends by itself"
         )
+    # After the check of the cluster: without a daemon the command works without a token.
     if token is None:
         progress(f"the daemon at {listen} is not asked: this user cannot read a token (http.admin_token)")
         return f"the daemon at {listen} cannot be asked without the token; ask as its user"
+    # The header is public. Only the proof shows that the server may get the token.
     if not is_proven(token, challenge, host, port, response.getheader(PROOF_HEADER)):
         progress(
             f"the server at {listen} is not asked: it names this cluster but does not prove that it "
@@ -159,12 +169,14 @@ def readiness(app: Application) -> dict[str, Any] | None:
             connection.request("GET", "/readyz")
             response = connection.getresponse()
             document = json.loads(response.read(_READY_BYTES_MAX))
+            # Without a token there is no proof, so this document is only shown.
             if response.getheader(CLUSTER_HEADER) != app.cluster.cluster_id:
                 return None
             return {
                 "address": app.settings.http.listen,
                 **{name: document[name] for name in ("state", "ready", "checks")},
             }
+    # The status works without a daemon, so no failure of it may end the command.
     except (Halt, OSError, http.client.HTTPException, ValueError, RecursionError, KeyError, TypeError):
         return None
 
@@ -187,6 +199,7 @@ def last_rounds(app: Application) -> dict[str, Any] | None:
             document = json.loads(response.read(_ANSWER_BYTES_MAX)) if response.status == 200 else None
     except (Halt, OSError, http.client.HTTPException, ValueError, RecursionError):
         return None
+    # An older daemon may have another document.
     return document if isinstance(document, dict) and {"topics", "daemon"} <= document.keys() else None
 
 
@@ -204,6 +217,7 @@ def _connection(settings: HttpSettings, place: tuple[str, int]) -> http.client.H
 
 def _keep_connection(connection: http.client.HTTPConnection, timeout_s: float) -> None:
     """Never reconnect: the proof holds for this connection only, and the token is sent over it."""
+    # `http.client` reconnects silently otherwise.
     connection.auto_open = 0
     if connection.sock is not None:
         connection.sock.settimeout(timeout_s)
@@ -237,6 +251,7 @@ def _private_text(path: Path) -> str | None:
     try:
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
+            # Another user could otherwise plant a token and pose as the daemon.
             private = not found.st_mode & (stat.S_IRWXG | stat.S_IRWXO) and found.st_uid in (os.geteuid(), 0)
             text = file.read(_TOKEN_BYTES_MAX).decode("ascii", "replace").strip() if private else ""
     except OSError:
@@ -246,6 +261,7 @@ def _private_text(path: Path) -> str | None:
 
 def _result_of(response: http.client.HTTPResponse, where: str) -> Answered:
     """Print progress up to the last line, which has the result. Raises the error that the daemon reports."""
+    # Each line is bounded, so that a server cannot fill the memory of the command.
     while line := response.readline(_ANSWER_BYTES_MAX):
         message = _document(line, where)
         if "progress" in message:
@@ -254,6 +270,7 @@ def _result_of(response: http.client.HTTPResponse, where: str) -> Answered:
             return Answered(message["done"]["document"], int(message["done"]["exit_code"]))
         elif "error" in message:
             raise _error(message["error"], where)
+    # No result line: the daemon stopped while it worked.
     raise OutcomeUnknown(
         f"{where} ended in the middle of the work; it may be half done, see `archiver status`"
     )
@@ -265,8 +282,10 @@ def _not_begun(response: http.client.HTTPResponse, where: str) -> str:
     message = str(error.get("message", f"it answered {response.status}"))
     if response.status == 429:
         raise RetryLater(f"{where} has too much to do: {message}")
+    # The daemon refuses the arguments, so the command would refuse them as well.
     if response.status == 400:
         raise InvalidInput(message)
+    # 503: the daemon stops or is not ready, and has begun nothing.
     if response.status >= 500 and response.status != 503:
         raise OutcomeUnknown(f"{where}: {message}")
     if response.status != 409:  # 409: the daemon does not have the role
@@ -297,6 +316,7 @@ def _error(reported: dict[str, Any], where: str) -> ArchiverError:
             f"{where} does not lead: the lease is held by {reported['holder']}; ask there, or stop it"
         )
     by_code = {USAGE: InvalidInput, WRONG: Halt}.get(int(reported.get("exit_code", 0)), RetryLater)
+    # A newer daemon may report a type that this version does not have; then the exit code decides.
     found = getattr(errors, str(reported.get("type")), by_code)
     kind = found if isinstance(found, type) and issubclass(found, ArchiverError) else by_code
     # Without __init__: several errors build their message from arguments that the daemon did not send.

@@ -107,6 +107,7 @@ def _register(name: str, text: str) -> None:
     app.command(name, help=text)(lambda: None)
 
 
+# The real commands replace these entries in `resolve_command`.
 for _name, _help in COMMANDS.items():
     _register(_name, _help)
 
@@ -129,6 +130,7 @@ _INTERRUPTED = {
 
 def main() -> None:
     """Entry point of the console script."""
+    # First, because an error of any import could already show a secret.
     guard_tracebacks()
     sys.exit(run(sys.argv[1:]))
 
@@ -136,10 +138,13 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command line; returns the exit code."""
     result: object = FINE
+    # Before any import of a command, whose warnings would appear at the prompt.
     if completion.VARIABLE in os.environ:
         completion.begin()
     try:
+        # Another package of the same name could run any code at its import.
         package_check.check_own_packages()
+        # Not standalone: typer would print its own messages and end the process.
         result = app(args=arguments, prog_name="archiver", standalone_mode=False)
         sys.stdout.flush()  # here, where a closed pipe is still handled below
     except TyperException as usage:
@@ -160,6 +165,7 @@ def run(arguments: list[str]) -> int:
         # this error into an exit with code 1.
         if isinstance(gone, SystemExit) and not isinstance(gone.__context__, BrokenPipeError):
             raise
+        # Otherwise the interpreter's own flush at the end would fail again, with a message.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except ArchiverError as error:
         print(printable_text(excerpt(f"error: {error}", _ERROR_MAX)), file=sys.stderr)
@@ -167,4 +173,5 @@ def run(arguments: list[str]) -> int:
     if result == INTERRUPTED:  # typer returns this code after Ctrl-C
         message = _INTERRUPTED.get(next(iter(arguments), ""), "")
         print(f"interrupted; {message}" if message else "interrupted", file=sys.stderr)
+    # A command without a result, such as the help, returns None.
     return result if isinstance(result, int) else FINE

@@ -35,7 +35,7 @@ def archive(
     """
     scope = parse_scope(topic) if topic is not None else None
     with application(config) as app:
-
+        # Not called if a daemon does the work. It then needs no lease here.
         def by_itself() -> Answered:
             report = app.archiving.round(progress).run(scope, everything=everything)
             return Answered(report.to_json(), report.exit_code)

@@ -46,17 +46,20 @@ def audit(
 
         def by_itself() -> Answered:
             found = app.maintenance.audit(scope, deep=deep, progress=progress)
+            # The same form as a daemon's answer.
             return Answered(found, CODES[str(found["verdict"])])
 
         # A daemon shows the verdict on its page, and has a Spark session already.
         try:
             document = ask_daemon(app, "audit", {"topic": topic, "deep": deep}, by_itself).document
         except (RetryLater, OutcomeUnknown) as error:
+            # The daemon may still run it, and reading every row twice is too expensive.
             if deep:
                 raise
             # The audit changes nothing, so a daemon that is busy or hangs must not prevent it.
             progress(f"{error}; the audit is done here")
             document = by_itself().document
+        # Without these, a topic that is only in intake would seem to lag for ever.
         archived = {one.name for one in app.settings.topics if one.archive.kind != "none"}
     if output is Output.JSON:
         print_json(document)
@@ -106,6 +109,7 @@ def print_audit(document: dict[str, object], archived: Collection[str]) -> None:
             f"{counted(kept, 'stable record is', 'stable records are')} in topics that this "
             "configuration does not archive"
         )
+    # An older daemon does not send it.
     undecoded = document.get("undecoded", [])
     assert isinstance(undecoded, list)
     for item in (one for one in undecoded if one["records"]):
@@ -117,6 +121,7 @@ def print_audit(document: dict[str, object], archived: Collection[str]) -> None:
 def _waiting(items: Iterable[dict[str, Any]]) -> int:
     """Records from the watermark to the stable offset."""
     return sum(
+        # Gap offsets have no record, so they are not waited for.
         item["stable"] - item["watermark"] - _aborted(item, item["watermark"], item["stable"])
         for item in items
     )

@@ -41,9 +41,9 @@ def clean(
             report = app.maintenance.cleaning(progress, dry_run=dry_run).run(dry_run=dry_run)
             return Answered(report.to_json(), report.exit_code)
 
-        answered = (
-            by_itself() if dry_run else ask_daemon(app, "clean", {}, by_itself)
-        )  # a dry run needs no leader
+        # A dry run needs no leader.
+        answered = by_itself() if dry_run else ask_daemon(app, "clean", {}, by_itself)
+        # By this configuration; the daemon's may differ until it is reloaded.
         grace_s = app.settings.cleanup.grace
     if output is Output.JSON:
         print_json(answered.document)
@@ -89,6 +89,7 @@ def _print(document: dict[str, Any], grace_s: float) -> None:
         )
     for topic in document["compacted"]:
         _print_compacted(topic, would)
+    # A topic whose needs are unknown keeps everything.
     for topic in document["topics"]:
         print(f"nothing of {topic['topic']} is deleted: {topic['why']}")
     if document["pinned"] is not None:

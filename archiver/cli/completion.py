@@ -21,6 +21,7 @@ from archiver.runtime.errors import ArchiverError
 
 VARIABLE = "_ARCHIVER_COMPLETE"
 """Set by the shell's completion script; typer reads it."""
+# A user who presses the tab key waits no longer.
 SECONDS_MAX = 5.0
 CONFIG_BYTES_MAX = 4 * 2**20
 
@@ -36,6 +37,7 @@ def complete_scope(context: typer.Context, incomplete: str) -> list[str]:
     if not colon:
         return complete_topic(context, incomplete)
     counts = [topic.get("partitions", 1) for topic in _items(context, "topics") if topic.get("name") == name]
+    # Bounded: a longer list is of no use at a prompt.
     offered = [
         f"{name}:{number}" for count in counts if isinstance(count, int) for number in range(min(count, 1000))
     ]
@@ -54,6 +56,7 @@ def complete_sql(context: typer.Context, incomplete: str) -> list[str]:
 
 def begin() -> None:
     """Silence standard error and limit the time; call it first in a process that answers the shell."""
+    # The descriptor and not `sys.stderr`, because libraries in C write to it directly.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     signal.signal(signal.SIGALRM, _time_out)
     signal.setitimer(signal.ITIMER_REAL, SECONDS_MAX)
@@ -69,6 +72,7 @@ def _names(context: typer.Context, group: str, key: str) -> list[str]:
 
 def _items(context: typer.Context, group: str) -> list[dict[str, Any]]:
     """Items of a list in the configuration; empty if it cannot be read."""
+    # Typer parses the words before the cursor, so an option `-c` is known.
     given = (context.params or {}).get("config")
     path = Path(given or os.environ.get("ARCHIVER_CONFIG") or "archiver.yaml")
     try:
@@ -78,6 +82,7 @@ def _items(context: typer.Context, group: str) -> list[dict[str, Any]]:
         from archiver.config.yaml_loader import read_document
 
         document, _ = read_document(path)
+    # Any failure offers nothing; the command itself will report it.
     except (ArchiverError, OSError, ValueError):
         return []
     items = document.get(group)

@@ -51,6 +51,7 @@ def check(
 
     if probe and not connect:
         raise InvalidInput("--probe needs --connect: write both")
+    # With the compiler: a schema file may be valid YAML and not valid Protobuf.
     settings = load_settings(config_path(config), os.environ, _schema_problems)
     document: dict[str, Any] = {
         "config": str(config_path(config)),
@@ -81,6 +82,7 @@ def check(
         checked = [data, metadata, *catalogs, *sources, *([] if topic is None else [topic])]
     if output is Output.JSON:
         print_json(document)
+    # Wrong comes before unknown, as `worst` decides.
     return {CheckStatus.WRONG: WRONG, CheckStatus.UNKNOWN: UNKNOWN}.get(
         worst(one.verdict for one in checked), FINE
     )
@@ -89,6 +91,7 @@ def check(
 def _notes(settings: Settings) -> list[str]:
     """Settings that are correct only under a condition that cannot be checked from here."""
     elsewhere = settings.spark.remote or ("" if settings.spark.is_here else settings.spark.master)
+    # A bucket is the same place for every machine.
     if not elsewhere or settings.data.uri.startswith("s3://"):
         return []
     folder = (
@@ -105,6 +108,7 @@ def _storage(settings: Settings, output: Output, probe: bool) -> tuple[Checked, 
     from archiver.daemon.storage_preflight import check_data, check_metadata
 
     data = check_data(settings, SystemIds(), probe=probe)
+    # Printed one by one, because a check may wait for its timeout.
     if output is Output.TEXT:
         _print("data", data)
     metadata = check_metadata(settings, SystemClock(), probe=probe)
@@ -116,6 +120,7 @@ def _storage(settings: Settings, output: Output, probe: bool) -> tuple[Checked, 
 def _sources(settings: Settings, output: Output) -> list[Checked]:
     """Checks of the Kafka clusters of sources; each is printed when it ends."""
     found = []
+    # The import is inside of the loop: the Kafka client is an optional dependency.
     for kafka in [source.kafka for source in settings.sources if source.kafka is not None]:
         from intake.sources.kafka.check import check_source
 
@@ -160,6 +165,7 @@ def _print(what: str, checked: Checked) -> None:
 
 def _document(checked: Checked) -> dict[str, Any]:
     findings = [
+        # The key `told` is part of the JSON output, so it stays.
         {"check": item.check, "verdict": str(item.verdict), "told": redacted(item.message)}
         for item in checked.findings
     ]
@@ -193,6 +199,7 @@ def _schema_problems(group: SchemaSettings, compile_settings: CompileSettings) -
         SchemaFetcher(SchemaRegistrySettings(compile=compile_settings), SystemClock())(group, None)
     except ArchiverError as error:
         source = "descriptor_set" if group.protos is None else "protos"
+        # The fetcher knows no key paths, so the text decides which key has the problem.
         at = "message" if f"has no message {group.message!r}" in str(error) else source
         return [((at,), str(error))]
     return []

@@ -91,6 +91,7 @@ def consume(
         state = app.topic(topic)
         partitions = _partitions(state, scope, partition)
         line = _printer(app, topic, decode, text)
+        # Reported once at the start; with --follow the start of a topic rarely moves.
         for one in partitions:
             first = app.ledger().topic(state.topic_id).start(one)
             if start < first:
@@ -102,6 +103,7 @@ def consume(
         ended = None if uncommitted else waiting.report
         with ended_by_signals():
             for record in _records(app, state.topic_id, partitions, start, limit, follow, uncommitted, ended):
+                # Not flushed per record: a fast reader of many records would pay a system call for each.
                 sys.stdout.write(line(record) + "\n")
             sys.stdout.flush()
     return FINE
@@ -139,7 +141,9 @@ class _HeldBack:
         for partition in self._partitions:
             tp = (self._topic_id, partition)
             if intake.blocking(tp) is not None:
+                # Offsets before --from are not waited for.
                 waiting += max(0, intake.next_offset(tp) - max(self._start, intake.stable_offset(tp)))
+        # Reported only when it changes, because --follow polls several times a second.
         if waiting not in (0, self._reported):
             held = counted(
                 waiting, f"offset of topic {self._topic} waits", f"offsets of topic {self._topic} wait"
@@ -169,23 +173,28 @@ def _records(
     remaining = limit
     failures = 0
     while True:
+        # To see whether the pass made progress before it failed.
         before = dict(at)
         try:
+            # A new stream each pass: it reads both logs to their tails.
             stream = app.stream()
             for partition in partitions:
                 for record in stream.read(
                     topic_id, partition, at[partition], remaining, uncommitted=uncommitted
                 ):
                     yield record
+                    # After the record was handed over. A pass that is repeated then continues behind it.
                     at[partition] = record.offset + 1
                     remaining = None if remaining is None else remaining - 1
                 if remaining == 0:
                     return
+                # Per partition, because the next one may take long to open.
                 sys.stdout.flush()
             if ended is not None:
                 ended()
             failures = 0
         except (RetryLater, Corrupted) as error:
+            # Progress resets the count, so a long run survives many short failures.
             failures = failures + 1 if at == before else 1
             if not follow or failures > (FAILURES_MAX if isinstance(error, RetryLater) else DAMAGED_MAX):
                 raise
@@ -194,6 +203,7 @@ def _records(
         if not follow:
             return
         sys.stdout.flush()
+        # Ends at once if the reader has closed the pipe; a sleep would not notice it.
         wait_for_more(clock, POLL_S)
 
 
@@ -208,6 +218,7 @@ def _decoder(app: Application, topic: str) -> Decoder:
     if settings is None:
         return Decoder(None, None)
     history = recorded_schemas(app.ledger().topic(app.topic(topic).topic_id))
+    # The newest recorded schema serves while the registry is down.
     fetched = fetch_schemas(settings, history[-1] if history else None, app.fetch_schema)
     key, value = (None if one is None else one.source for one in fetched)
     return Decoder(key, value)
@@ -234,6 +245,7 @@ def _printer(app: Application, topic: str, decode: bool, text: bool) -> Callable
         )
         if decoder is None:
             return text_line
+        # Parsed again, because `record_json` returns the text that all other outputs share.
         return json.dumps(
             {**json.loads(text_line), "decoded": decoder.decode(record.key, record.value)}, ensure_ascii=False
         )

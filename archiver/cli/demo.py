@@ -27,6 +27,7 @@ def demo(
     from archiver.demo.run import run_demo
     from archiver.spark.java import require_java
 
+    # First: without Java the demo would fail only when Spark starts, after its records were ingested.
     require_java(os.environ)
     report = run_demo(
         directory,

@@ -28,6 +28,7 @@ TopicOption = Annotated[str | None, typer.Option("--topic", help=_SCOPE, autocom
 
 
 @app.command("list")
+# The name `list` would hide the built-in function in this module.
 def list_(
     config: ConfigOption = None,
     topic: TopicOption = None,

@@ -38,8 +38,10 @@ def explain(
     topic, partition, offset = parse_place(place)
     with application(config) as app:
         found = app.explain(topic, partition, offset)
+        # Only the daemon knows why its last round could not finish the topic.
         if found.state in ("waiting", "pending") and (rounds := last_rounds(app)) is not None:
             stuck = next((item["stuck"] for item in rounds["topics"] if item["topic"] == topic), None)
+            # A second time, with the reason of the daemon.
             found = app.explain(topic, partition, offset, stuck)
     if output is Output.JSON:
         from archiver.status.explain import document_of

@@ -98,6 +98,7 @@ def _write_new(path: Path, pieces: Iterable[bytes]) -> int:
     """Write the pieces to a new file; returns their number."""
     count = 0
     try:
+        # Refuses an existing file: a mistyped name must not destroy another file.
         with path.open("xb") as file:
             for piece in pieces:
                 file.write(piece)
@@ -131,6 +132,7 @@ def decode(
         try:
             for data in _divided(path) if raw else (_content(path),):
                 print_line(json_form.to_json(codec.read(data)))
+        # The other files are still decoded; the exit code shows that one failed.
         except (Corrupted, InvalidInput) as error:
             print(f"error: {path}: {error}", file=sys.stderr)
             code = USAGE
@@ -159,12 +161,14 @@ def encode(
 
     try:
         data = codec.write(json_form.from_document(json.loads(_content(file))))
+    # `RecursionError`: JSON that is nested too deeply.
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"{file} is not json: {error}") from error
     except InvalidInput as error:
         raise InvalidInput(f"{file}: {error}") from error
     if to is not None:
         _write_new(to, (data,))
+    # Bytes could contain control sequences.
     elif sys.stdout.isatty():
         raise InvalidInput(
             "the bytes of an event are not for a terminal; name a file with --to, or send the output to one"
@@ -187,6 +191,7 @@ def _divided(path: Path) -> Iterator[bytes]:
     at = 0
     while at < len(data):
         end = at + _LENGTH_BYTES + int.from_bytes(data[at : at + _LENGTH_BYTES], "big")
+        # The second condition: the length itself may be cut off.
         if end > len(data) or at + _LENGTH_BYTES > len(data):
             raise InvalidInput(
                 f"the event at byte {at} ends after the file: {end} bytes needed, {len(data)} present"
@@ -201,6 +206,7 @@ def _events(app_: Application) -> list[tuple[int, bytes]]:
     from archiver.ledger.event_reader import EventReader
     from archiver.log.store import entries_from
 
+    # From the oldest checkpoint: whether an entry is valid depends on the state before it.
     reader = EventReader.first(app_.control_log, LedgerCheckpoints(app_.objects))
     if reader.mark.next_index:
         progress(
@@ -215,6 +221,7 @@ def _events(app_: Application) -> list[tuple[int, bytes]]:
 
 def _summary(app_: Application) -> dict[str, object]:
     ledger, intake = app_.ledger(), app_.backlog()
+    # Deleted topics stay in the ledger, so their names are shown too.
     names = {topic_id: gone.name for topic_id, gone in intake.fold.deleted_topics.items()}
     names |= {topic_id: topic.name for topic_id, topic in intake.topics_by_id.items()}
     return {

@@ -1,4 +1,4 @@
-"""Options shared by several commands, and opening the application from `-c`."""
+"""Options shared by several commands, how this program is called, and opening the application from `-c`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ import shlex
 import shutil
 
 
+# --- Commands that a user can paste into the same shell.
 def archiver() -> str:
     """`archiver`, or its path if the shell would find another one or none."""
     started = Path(sys.argv[0])
@@ -33,14 +34,17 @@ def spark_sql() -> str:
     found = Path(sys.executable).parent / "spark-sql"
     if not found.exists() or _is_on_path(found):
         return "spark-sql"
+    # PySpark starts its workers with this interpreter; the default is `python3` of the path.
     return f"PYSPARK_PYTHON={shlex.quote(sys.executable)} {shlex.quote(str(found))}"
 
 
 def _is_on_path(command: Path) -> bool:
     found = shutil.which(command.name)
+    # Resolved, because a virtual environment contains links.
     return found is not None and Path(found).resolve() == command.resolve()
 
 
+# --- Configuration and application.
 _PANDAS = "pandas"
 CONFIG_VARIABLE = "ARCHIVER_CONFIG"
 
@@ -69,6 +73,7 @@ def config_path(given: Path | None) -> Path:
     if given is not None:
         return given
     named = os.environ.get(CONFIG_VARIABLE)
+    # An empty variable counts as not set.
     path = Path(named) if named else Path("archiver.yaml")
     if not named and not path.exists():
         raise ConfigInvalid(
@@ -92,6 +97,7 @@ def application(given: Path | None) -> Application:
 
 def application_of(settings: Settings) -> Application:
     """Open the application for settings that are already loaded; close it after use."""
+    # Before the first import of a user of Arrow: most commands never need pandas, which is slow to import.
     put_off_pandas()
     from archiver.app.application import open_application
 
@@ -103,6 +109,7 @@ class _HidesPandas(MetaPathFinder):
 
     def find_spec(self, fullname: str, *_: object) -> None:
         if fullname == _PANDAS:
+            # The error that Arrow expects where pandas is not installed.
             raise ModuleNotFoundError("pandas is hidden from Arrow", name=fullname)
 
 
@@ -119,6 +126,7 @@ def put_off_pandas() -> None:
     absent = _HidesPandas()
     sys.meta_path.insert(0, absent)
     try:
+        # Any array: the first one makes Arrow check.
         pa.array([0])
     finally:
         sys.meta_path.remove(absent)

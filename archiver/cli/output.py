@@ -29,6 +29,7 @@ def ended_by_signals() -> Iterator[None]:
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
+    # Python allows signal handlers in the main thread only, and tests run commands in others.
     in_main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, interrupt) if in_main else None
     try:
@@ -44,6 +45,7 @@ def ended_by_signals() -> Iterator[None]:
 def wait_for_more(clock: Clock, seconds: float) -> None:
     """Wait that long; raises `BrokenPipeError` as soon as the reader closes the output."""
     try:
+        # Tests and callers may replace standard output by an object without a descriptor.
         descriptor = sys.stdout.fileno()
     except (OSError, io.UnsupportedOperation):
         clock.sleep(seconds)
@@ -67,6 +69,7 @@ def _flush_or_drop() -> None:
     try:
         sys.stdout.flush()
     except OSError:
+        # What is left in the buffer goes to the null device at the exit, so the exit does not block.
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
     finally:
         os.set_blocking(descriptor, True)
@@ -74,6 +77,7 @@ def _flush_or_drop() -> None:
 
 def print_json(document: object) -> None:
     """Print one JSON document on standard output."""
+    # `ensure_ascii=False`: names in other scripts stay readable.
     sys.stdout.write(json.dumps(redacted_document(document), ensure_ascii=False, indent=2) + "\n")
 
 
@@ -86,6 +90,7 @@ def print_line(document: object) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table for people; numbers are right-aligned."""
+    # Imported here: commands that print no table do not need it.
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -96,6 +101,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
         table.add_column(Text(printable_text(name)), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
+    # A fixed width in a pipe, so that the output does not depend on the environment.
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160).print(table)
 
 

@@ -1,4 +1,4 @@
-"""`archiver produce`: send records from a file or standard input."""
+"""`archiver produce`: send records from a file or standard input, and end the input at a signal."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from intake.record_json import Input
 
 
+# --- An input that ends at a signal.
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 BUFFER_BYTES = 64 * 1024
 
@@ -49,6 +50,7 @@ class Stop:
         """The request ended the input before its end, or may have."""
         self.wakes, self.wake = os.pipe()
         """`wakes` is readable after the request, and after other signals."""
+        # Not blocking: a signal handler must not wait for a full pipe, nor a reader for an empty one.
         os.set_blocking(self.wakes, False)
         os.set_blocking(self.wake, False)
 
@@ -75,10 +77,12 @@ def stopped_by_signals() -> Iterator[Stop]:
     before: dict[signal.Signals, Any] = {}
 
     def handle(number: int, _: FrameType | None) -> None:
+        # The old handlers are back before the request: a second Ctrl-C ends the process as usual.
         for known, handler in before.items():
             signal.signal(known, handler)
         stop.ask(number)
 
+    # Python delivers signals to the main thread only, and refuses handlers elsewhere.
     is_main = threading.current_thread() is threading.main_thread()
     wakeup = -1
     if is_main:
@@ -109,6 +113,7 @@ class StoppableInput(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Wait for bytes or for a request to stop; returns 0 after a request."""
+        # Repeated, because other signals wake the `select` as well.
         while self._stop.signal is None:
             ready, _, _ = select.select([self._descriptor, self._stop.wakes], [], [])
             if self._stop.wakes not in ready:
@@ -116,6 +121,7 @@ class StoppableInput(io.RawIOBase):
             # Other signals wake too. The handler of this one runs at the latest before the next turn, so its
             # byte may be drained here.
             os.read(self._stop.wakes, BUFFER_BYTES)
+        # With a timeout of 0 it only asks whether bytes are ready, so the stop never waits for them.
         if self._stop.signal is not None:
             ready, _, _ = select.select([self._descriptor], [], [], 0)
             # This byte is dropped. It only distinguishes an input that is cut short from one at its end.
@@ -147,14 +153,17 @@ def until_stopped(inputs: Iterator[Input], stop: Stop, ends_itself: bool) -> Ite
     try:
         for item in inputs:
             if stop.signal is not None and not ends_itself:
+                # The item was read and is not sent, so the input did not end here.
                 stop.cut = True
                 return
             yield item
+    # The stop may have cut a record in two; its first half is no error of the input.
     except InvalidInput:
         if not stop.cut:
             raise
 
 
+# --- The command.
 ERRORS_SHOWN_MAX = 20
 """Errors that the text output shows; the JSON output has all."""
 
@@ -221,6 +230,7 @@ def produce(
     counts: Counter[str] = Counter()
 
     def report(sent: Sent) -> None:
+        # A refused record is also failed; it is counted apart, because sending it again cannot help.
         counts["refused" if sent.refused else sent.outcome] += 1
         if output is Output.JSON:
             print_line(sent.to_json())
@@ -230,6 +240,7 @@ def produce(
 
     with stopped_by_signals() as stop, _opened(source, form) as stream, application(config) as app:
         intake = app.settings.intake
+        # A Parquet file is read from its end, so its reader needs a seekable file.
         records, ends_itself = (stream, False) if form is InputFormat.PARQUET else stoppable(stream, stop)
         place = InputPosition()
         read = with_rest_unread(
@@ -239,15 +250,19 @@ def produce(
         writer = app.intake.writer()
         try:
             whole = WholeInput(writer, transactional_id, idempotent, intake.transaction_timeout_max)
+        # Nothing else closes the writer yet; `sending.run` does it later.
         except BaseException:
             writer.close()
             raise
         sending = Sending(writer, report, intake.close_timeout, through=whole.producer)
         try:
+            # A stop aborts the transaction only if it cut the input. If the whole input was read, the
+            # transaction is committed.
             sending.run(
                 inputs, lambda broken: whole.end(broken or (f"stopped by {stop.name}" if stop.cut else None))
             )
         finally:
+            # Also after an error: some records may be acknowledged already.
             _conclude(counts, whole.ended, output, sending.elsewhere)
     if stop.cut:
         print(
@@ -264,6 +279,7 @@ def with_rest_unread(inputs: Iterator[Input], place: InputPosition) -> Iterator[
     try:
         yield from inputs
     except InvalidInput as error:
+        # Only errors with a position: they end the reading in the middle of the input.
         if str(error).startswith("line "):
             raise type(error)(
                 f"{error}; the rest of the input, from line {place.number + 1} on, was not read"
@@ -289,6 +305,7 @@ def _conclude(counts: Counter[str], ended: EndedTransaction | None, output: Outp
 
 
 def _exit_code(counts: Counter[str], ended: EndedTransaction | None) -> int:
+    # First, because an abort overrides the outcome of each record.
     if ended is not None and ended.outcome == "aborted":
         return WRONG
     if counts["refused"]:
@@ -302,6 +319,7 @@ def _summary(counts: Counter[str], ended: EndedTransaction | None) -> str:
     """Outcome of the records, for people."""
     labels = {"refused": "refused", "failed": "not stored, send again"}
     if ended is None or ended.outcome == "committed":
+        # In this order: the good outcome first, the one that needs a check last.
         labels = {
             "ok": "stored and in the log",
             **labels,
@@ -311,6 +329,7 @@ def _summary(counts: Counter[str], ended: EndedTransaction | None) -> str:
             ", ".join(f"{counts[name]:,} {words}" for name, words in labels.items() if counts[name])
             or "no records"
         )
+    # In an aborted or doubtful transaction an acknowledged record is not stored yet.
     sent = counts["ok"] + counts["unknown"]
     first = (
         f"0 stored, {sent:,} sent and aborted"

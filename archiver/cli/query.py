@@ -1,4 +1,4 @@
-"""`archiver query`: SQL over the current snapshots of the tables, executed by DuckDB."""
+"""`archiver query`: SQL over the tables' current snapshots, executed by DuckDB, as text or JSON."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ import uuid
 from collections.abc import Mapping
 from decimal import Decimal
 
+# --- Values of DuckDB as JSON. Beyond this number, readers of JSON with doubles lose digits.
 EXACT_MAX = 2**53
 
 
 def faithful(value: object) -> object:
     """Convert a value for `json.dumps`."""
+    # `bool` before `int`, because it is a subclass.
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):
@@ -40,6 +42,7 @@ def faithful(value: object) -> object:
         return (
             value
             if math.isfinite(value)
+            # JSON has no such numbers; Protobuf's JSON form writes these texts.
             else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
         )
     if isinstance(value, Decimal) and value.is_finite() and value.as_tuple().exponent == 0:
@@ -53,6 +56,7 @@ def faithful(value: object) -> object:
     if isinstance(value, dt.date | dt.time):
         return value.isoformat()
     if isinstance(value, dt.timedelta):
+        # ISO 8601.
         return f"PT{value.total_seconds():f}S"
     if isinstance(value, Mapping):
         return {_key(name): faithful(item) for name, item in value.items()}
@@ -71,9 +75,11 @@ def _key(name: object) -> str:
 def _moment(value: dt.datetime) -> str:
     if value.tzinfo is None:
         return value.isoformat()
+    # In UTC, so that the output does not depend on the zone of the machine.
     return value.astimezone(dt.UTC).isoformat().replace("+00:00", "Z")
 
 
+# --- The command.
 ROWS_MAX = 1000
 TABLES_SHOWN = 10
 """Tables that an error names; `archiver tables` lists all."""
@@ -103,12 +109,15 @@ def query(
     the tables and writes nothing.
     """
     from archiver.config.types import parse_size
+
+    # DuckDB is an optional dependency, so it is imported by this command only.
     from archiver.query.duck import Limits, asked, default_threads, table_names
 
     try:
         limits = Limits(parse_size(memory), threads or default_threads())
     except ValueError as error:
         raise InvalidInput(f"--memory {memory}: {error}") from error
+    # Only the tables of the query are opened: each costs requests to its catalog.
     names = table_names(sql)
     with application(config) as app:
         tables, troubles = app.query_tables(names)
@@ -117,6 +126,7 @@ def query(
         with asked(sql, tables, limits) as result:
             cut = _print_json(result, rows_max) if output is Output.JSON else _print_text(result, rows_max)
     except InvalidInput as error:
+        # A table that could not be opened is unknown to DuckDB; its own reason explains more.
         named = [trouble for name, trouble in troubles.items() if name.lower() in sql.lower()]
         gone = [trouble.why for trouble in named if trouble.gone]
         if gone:
@@ -163,6 +173,7 @@ def _print_json(result: Result, rows_max: int) -> bool:
         document = {name: faithful(value) for name, value in zip(names, row, strict=True)}
         sys.stdout.write(lead + json.dumps(document, ensure_ascii=False))
         lead = ",\n"
+    # One more row is requested, because only that shows whether the output is complete.
     cut = bool(rows_max) and next(result.rows, None) is not None
     sys.stdout.write(f'\n], "cut": {json.dumps(cut)}}}\n')
     return cut

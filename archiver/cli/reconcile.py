@@ -48,6 +48,7 @@ def reconcile(
     read.
     """
     if rebuild:
+        # A repair needs the tables that the rebuild creates first.
         if fix:
             raise InvalidInput(
                 "--rebuild and --fix exclude each other: rebuild first, then reconcile --fix if "
@@ -57,15 +58,15 @@ def reconcile(
     with application(config) as app:
 
         def by_itself() -> Answered:
+            # The daemon on its schedule repairs less: it never accepts a rollback of a table by itself.
             report = app.maintenance.reconciling(progress, dry_run=not fix).run(
                 "everything" if fix else "nothing", topic
             )
             return Answered(report.to_json(), report.exit_code)
 
         body = {"fix": True} if topic is None else {"fix": True, "topic": topic}
-        answered = (
-            ask_daemon(app, "reconcile", body, by_itself) if fix else by_itself()
-        )  # without --fix it needs no leader
+        # Without --fix it needs no leader.
+        answered = ask_daemon(app, "reconcile", body, by_itself) if fix else by_itself()
     if output is Output.JSON:
         print_json(answered.document)
     else:
@@ -90,6 +91,7 @@ def _rebuild(config: Path | None, topic: str | None, output: Output) -> int:
                 f"{item.topic} ({item.table or 'no table'}): "
                 f"{item.state}{made}{': ' + item.why if item.why else ''}"
             )
+            # Offsets without an archive cannot be rebuilt, so they are shown.
             for partition, low, high in item.holes:
                 print(f"  partition {partition}: [{low}, {high}) is in no archive")
     return report.exit_code
@@ -108,6 +110,7 @@ def _print(document: dict[str, Any]) -> None:
             print(f"  {item['repair']}")
     if len(findings) > FINDINGS_SHOWN_MAX:
         print(f"and {len(findings) - FINDINGS_SHOWN_MAX:,} more; --output json has all")
+    # The key `looked` is part of the JSON output, so it stays.
     read = document["looked"]
     for name, why in read["unread"].items():
         print(f"{name} could not be read: {why}")

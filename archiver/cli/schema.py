@@ -185,6 +185,7 @@ def _planned(
 
     history = _history(app_, topic)
     settings = app_.settings.topic(topic)
+    # A topic that was removed from the configuration has a history but no settings.
     configured: dict[SideOption, SchemaSettings | None] = {
         name: None if settings is None else getattr(settings, name) for name in SideOption
     }
@@ -197,9 +198,12 @@ def _planned(
                 raise InvalidInput(
                     "--message is the message of --descriptor-set or --protos; give one of them"
                 )
+            # Without a schema option, both sides come from the configuration.
             sources[name] = None if group is None else app_.fetch_schema(group, known).source
         elif name is side:
+            # A file has no registry ids, and their absence must not count as a change.
             sources[name] = with_envelope_of(_given(descriptor_set, protos, message, group), known)
+        # The other side stays as recorded, so the plan shows only the change in question.
         elif known is not None:
             sources[name] = known.source()
         else:
@@ -215,6 +219,7 @@ def _compared(
     from archiver.status.mapping import first_version, plan_of
 
     newer = _given(descriptor_set, protos, message, None)
+    # The old file counts as the only recorded version.
     history = first_version(load_source(against, newer.message), side.value)
     key, value = (newer if name is side else None for name in SideOption)
     return plan_of(str(against), history, key, value)
@@ -230,6 +235,7 @@ def _given(
     from archiver.runtime.clock import SystemClock
     from archiver.schema.protobuf.tree import RECURSION_DEPTH
 
+    # The configured message, so that only the file must be named for a newer version.
     name = message or (None if group is None else group.message)
     if (descriptor_set is None) == (protos is None):
         raise InvalidInput("name the newer schema with either --descriptor-set FILE or --protos DIR")
@@ -259,6 +265,7 @@ def _history(app_: Application, topic: str) -> list[TopicSchema]:
 
     topics = app_.backlog().topics_by_name
     if topic not in topics:
+        # A configured topic may not exist yet; then nothing is recorded.
         if app_.settings.topic(topic) is None:
             raise no_topic(topic, {*topics, *(one.name for one in app_.settings.topics)})
         return []
@@ -304,6 +311,7 @@ def _print(found: SchemaPlan, output: Output, against: bool = False) -> None:
         else "compatible"
     )
     print(f"{verdict}; {counted(len(found.unchanged), 'column')} unchanged")
+    # Compatible in itself, but the policy of the topic may still halt it.
     if not found.allowed:
         print(
             f"schema_change: {found.policy} halts the topic before this change; to accept it, set "

@@ -11,6 +11,7 @@ import typer
 from archiver.cli.options import ConfigOption, config_path
 from archiver.runtime.errors import InvalidInput
 
+# The values of `config.settings.Role`; the option replaces the setting `roles`.
 ROLES = ("intake", "archive", "reconcile")
 
 
@@ -34,6 +35,7 @@ def serve(
     from archiver.daemon.signals import Signals
 
     path = config_path(config)
+    # Before the signal handlers: an invalid file ends the process at once.
     settings = load_settings(path, os.environ)
     chosen = frozenset(settings.roles) if roles is None else parse_roles(roles)
     with Signals() as signals:  # before the imports, which take longest
@@ -49,6 +51,7 @@ def serve(
 def parse_roles(text: str) -> frozenset[str]:
     """Parse comma-separated roles; raises `InvalidInput`."""
     given = [role.strip() for role in text.split(",")]
+    # An empty part counts as unknown, so `--roles ,` is an error and not every role.
     unknown = next((role for role in given if role not in ROLES), None)
     if unknown is not None:
         raise InvalidInput(f"--roles {text}: there is no role {unknown!r}; the roles are {', '.join(ROLES)}")

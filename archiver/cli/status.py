@@ -44,7 +44,9 @@ def status(
     from archiver.status.document import status_document
 
     with application_of(_settings(config)) as app:
+        # The daemon's state is separate: this command reads logs and stores itself.
         daemon = readiness(app)
+        # Needs the token, so another user gets only the readiness.
         reported = None if daemon is None else last_rounds(app)
         stuck = (
             {}
@@ -53,6 +55,7 @@ def status(
                 topic["topic"]: topic["stuck"] for topic in reported["topics"] if topic["stuck"] is not None
             }
         )
+        # Texts of the daemon are external to this process.
         document = redacted_document(
             status_document(
                 app,
@@ -66,6 +69,7 @@ def status(
         print_json(document)
     else:
         _print(document, rounds_known=reported is not None)
+    # Only on request: a note is no failure for a person.
     return WRONG if exit_code and document["attention"] else FINE
 
 
@@ -79,6 +83,7 @@ def _settings(config: Path | None) -> Settings:
             raise
         from archiver.cli.unread_config import where_to_ask
 
+        # The daemon keeps its old configuration, so it may be healthy with an invalid file.
         raise ConfigInvalid(f"{error}\n{where_to_ask(path)}") from None
 
 
@@ -183,10 +188,12 @@ def _print_partitions(topics: list[dict[str, Any]]) -> None:
     if not behind:
         return
 
+    # The last stage of a topic is the table, or the archives without one.
     def last(one: dict[str, Any]) -> dict[str, Any]:
         stages: dict[str, dict[str, Any]] = one["stages"]
         return list(stages.values())[-1]
 
+    # An unknown age comes first: it may hide the greatest lag.
     behind.sort(
         key=lambda item: (last(item[1])["lag_seconds"] is not None, -(last(item[1])["lag_seconds"] or 0.0))
     )
@@ -221,6 +228,7 @@ def _stage(lag: dict[str, Any] | None) -> str | None:
 
 
 def _print_sources(daemon: dict[str, Any] | None) -> None:
+    # An older daemon does not send them.
     sources = [] if daemon is None else daemon.get("sources", [])
     if sources:
         print_table(

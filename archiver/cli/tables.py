@@ -82,6 +82,7 @@ def _describe(app: Application, settings: TopicSettings) -> dict[str, object]:
     from archiver.query.duck import gone_text, is_gone
 
     topic = settings.name
+    # Reads the catalog, because the statements must name the current snapshot.
     view = app.table(topic)
     catalog, table = settings.archive.catalog or "", settings.archive.table or ""
     document: dict[str, object] = {
@@ -96,6 +97,7 @@ def _describe(app: Application, settings: TopicSettings) -> dict[str, object]:
         "gone": None,
     }
     if view is None:
+        # A missing table is normal before the first commit. Only the ledger shows whether it existed.
         state = app.backlog().topics_by_name.get(topic)
         ledger = None if state is None else app.ledger().topic(state.topic_id)
         if ledger is not None and is_gone(ledger):
@@ -104,6 +106,7 @@ def _describe(app: Application, settings: TopicSettings) -> dict[str, object]:
     found = app.live_files(catalog, view)
     document["rows"] = sum(item.record_count for item in found)
     document["files"] = len(found)
+    # Without secrets: the statements are for a terminal and for other people.
     properties = app.catalogs.shown(catalog)
     query = f"SELECT * FROM {table} LIMIT 10"  # noqa: S608 - printed, not run
     place = StorePlace.of(app.settings.data)
@@ -138,9 +141,11 @@ def _duckdb(view: TableView, uris: Sequence[str]) -> str:
     from archiver.catalog import engines
     from archiver.query.columns import columns_by_id
 
+    # Without a schema change the names in all files are those of the table.
     if view.schemas == 1 and view.schema_id == 0:
         return engines.duckdb(uris)
     try:
         return engines.duckdb(uris, columns_by_id(view.schema_json))
+    # DuckDB cannot read some column types by field id; the statement then warns and reads by name.
     except Halt:
         return f"{engines.BY_NAME}\n{engines.duckdb(uris)}"

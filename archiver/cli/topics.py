@@ -113,6 +113,7 @@ def create(
                 f"topic {topic} is not in the configuration; add it under topics, with its number of "
                 "partitions"
             )
+        # Read before the declaration, which is idempotent and does not say whether it created the topic.
         known = topic in app_.backlog().topics_by_name
         state = app_.intake.declare_topic(settings)
     if output is Output.JSON:
@@ -146,11 +147,14 @@ def delete(
 
     with application(config) as app_:
         state = app_.topic(topic)
+        # Before the question: a topic that cannot be deleted needs no confirmation.
         app_.intake.check_deletable(state)
         found = positions(app_.backlog(), app_.ledger(), state.topic_id)
+        # From the end of the archives, not from the watermark: an archive in the ledger is kept.
         lost = sum(item.next - item.written for item in found)
         left = app_.ledger().topic(state.topic_id).remains()
         folder = app_.objects.uri(table_prefix(state.topic_id)) if left else None
+        # A script without a terminal would otherwise wait for ever.
         if not yes and not sys.stdin.isatty():
             raise InvalidInput(
                 f"topic {topic} was not deleted: there is no terminal for a confirmation; give --yes "

@@ -31,6 +31,7 @@ def where_to_ask(path: Path) -> str:
     url = (
         None
         if not isinstance(listen, str)
+        # Only whether TLS is configured matters here; the files may be missing.
         else _url(listen, "https" if group.get("tls") is not None else "http")
     )
     if url is None:
@@ -50,6 +51,7 @@ def _readable(path: Path) -> Mapping[str, object]:
     try:
         return read_document(path)[0]
     except ConfigInvalid:
+        # None is no address, so the text says that it cannot be read.
         return {"http": {"listen": None}}  # not YAML
 
 
@@ -60,6 +62,7 @@ def _url(listen: str, scheme: str) -> str | None:
     except ValueError:
         return None
     place = place_of(listen)
+    # The text is shown to the user, so no other character of an invalid file may enter it.
     if place is None or not _HOST.fullmatch(place[0]):
         return None
     host, port = place
