@@ -165,7 +165,6 @@ def _print(what: str, checked: Checked) -> None:
 
 def _document(checked: Checked) -> dict[str, Any]:
     findings = [
-        # The key `told` is part of the JSON output, so it stays.
         {"check": item.check, "verdict": str(item.verdict), "told": redacted(item.message)}
         for item in checked.findings
     ]

@@ -89,6 +89,7 @@ def events(
 
 
 def _write_raw(app_: Application, path: Path) -> int:
+    # The bytes of an event have no end mark, so each needs its length.
     count = _write_new(path, (len(data).to_bytes(_LENGTH_BYTES, "big") + data for _, data in _events(app_)))
     print(f"{counted(count, 'event')} written to {path}")
     return FINE

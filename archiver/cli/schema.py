@@ -130,6 +130,7 @@ def plan(
 def _plan_all(config: Path | None, output: Output) -> int:
     """The plans of all configured topics, each as for one."""
     with application(config) as app_:
+        # One application for all topics, so both logs are opened once.
         plans = [_planned(app_, one.name, SideOption.VALUE, None, None, None) for one in app_.settings.topics]
     if output is Output.JSON:
         print_json({"topics": [one.to_json() for one in plans]})
@@ -241,6 +242,7 @@ def _given(
         raise InvalidInput("name the newer schema with either --descriptor-set FILE or --protos DIR")
     if name is None:
         raise InvalidInput("name the message with --message, for example --message shop.Order")
+    # Paths on the command line start at the current folder, not at that of the configuration file.
     around = Surroundings(folder=Path.cwd(), environ=os.environ)
     # Not validated as a whole: its parts are, and the group's own errors would name a configuration file.
     requested = SchemaSettings.model_construct(

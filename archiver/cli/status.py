@@ -183,6 +183,7 @@ def _print_partitions(topics: list[dict[str, Any]]) -> None:
         (topic["topic"], one)
         for topic in topics
         for one in topic["partitions"]
+        # An unknown lag is None, and counts as one.
         if one["reason"] is not None or any(lag["lag_records"] != 0 for lag in one["stages"].values())
     ]
     if not behind:

@@ -40,6 +40,7 @@ def _hard_to_guess(token: SecretStr) -> SecretStr:
     return token
 
 
+# After the reference is resolved: the length of the token itself counts.
 Token = Annotated[Secret, AfterValidator(_hard_to_guess)]
 """A secret with which clients authenticate."""
 

@@ -23,6 +23,7 @@ from archiver.config.types import Duration, Group, Located, Size, TopicName
 OWNED = frozenset(
     {
         *(
+            # `brokers` names the cluster. Idempotence drops the repetitions of the client itself.
             "bootstrap.servers",
             "metadata.broker.list",
             "enable.idempotence",
@@ -30,6 +31,8 @@ OWNED = frozenset(
             "transactional.id",
         ),
         *(
+            # An event counts as published only when all replicas have it. Its retries are bounded by
+            # `delivery_timeout`.
             "acks",
             "request.required.acks",
             "retries",
@@ -38,17 +41,20 @@ OWNED = frozenset(
             "delivery.timeout.ms",
         ),
         *(
+            # Idempotence keeps the order only up to a number of requests in flight.
             "max.in.flight",
             "max.in.flight.requests.per.connection",
             "request.timeout.ms",
             "socket.timeout.ms",
         ),
         *(
+            # Memory, and the time that an event waits in the client.
             "queue.buffering.max.messages",
             "queue.buffering.max.kbytes",
             "queue.buffering.max.ms",
             "linger.ms",
         ),
+        # The publisher bounds its records itself. The events of one table need one partition.
         *("message.max.bytes", "partitioner", "allow.auto.create.topics"),
     }
 )

@@ -29,6 +29,7 @@ from archiver.runtime.rfc3339 import parse_time
 OWNED = frozenset(
     {
         *(
+            # Positions are in the intake log, so the client must not commit or reset any.
             "bootstrap.servers",
             "metadata.broker.list",
             "group.id",
@@ -37,6 +38,7 @@ OWNED = frozenset(
             "auto.offset.reset",
         ),
         *(
+            # Aborted records must not be read, and a damaged batch must be an error.
             "isolation.level",
             "enable.partition.eof",
             "check.crcs",
@@ -44,7 +46,9 @@ OWNED = frozenset(
             "queued.max.messages.kbytes",
             "socket.timeout.ms",
         ),
+        # Derived from `queue_bytes_max`, which bounds the memory.
         *("fetch.max.bytes", "max.partition.fetch.bytes", "fetch.message.max.bytes"),
+        # Reading must not create a topic. There is no consumer group, so no group can move partitions.
         *("allow.auto.create.topics", "group.protocol", "group.instance.id"),
     }
 )

@@ -33,6 +33,7 @@ def _check_url(value: object) -> str:
     if (
         parts.scheme not in ("http", "https")
         or not parts.hostname
+        # `urlsplit` accepts port 0 and white space in a host.
         or port == 0
         or any(letter.isspace() for letter in value)
     ):
@@ -41,6 +42,7 @@ def _check_url(value: object) -> str:
         )
     if parts.query or parts.fragment:
         raise ValueError(f"{value[:120]!r} has a ? or # in it; write only scheme, host, port and path")
+    # The paths of requests begin with a slash.
     return value.rstrip("/")
 
 

@@ -106,6 +106,7 @@ class ArchiveSettings(Group):
         """The archive settings of a topic: these, with the topic's own triggers."""
         # None means that the topic does not state the trigger; 0 is a value.
         own = {name: given for name in TRIGGERS if (given := getattr(topic.archive, name)) is not None}
+        # Most topics have no triggers of their own, so most need no copy.
         return self.model_copy(update=own) if own else self
 
 
@@ -286,4 +287,5 @@ class TopicSettings(Group):
     @property
     def mirrored(self) -> bool:
         """Whether the topic mirrors the partitions and offsets of a Kafka topic; its source declares it."""
+        # Any other topic has at least one partition, so 0 is free for this meaning.
         return self.partitions == 0
