@@ -13,7 +13,7 @@ from archiver.status.history import STEPS, LagHistory, LagSample
 from archiver.status.lag import LagReport, PartitionLag, StageLag, TopicLag
 
 SPAN_S = 480.0
-"""With this bound a step is one second."""
+"""With this span a step is one second."""
 
 
 def topic(name: str, seconds: float | None, records: int | None = 1) -> TopicLag:

@@ -242,8 +242,7 @@ MADE_AT_RUN_TIME = {
     "archiver.config.kafka.matches": "a pattern of the configuration, on the name of a Kafka topic, which has at most 249 characters",
     "intake.sources.files.source.__init__": "a glob of the configuration, on the name of a file, which has at most 255 bytes",
 }
-"""Patterns whose text is not in the source, each with the reason why text from outside cannot make it slow.
-"""
+"""Patterns whose text is not in the source, and why text from outside cannot make them slow."""
 
 
 def test_every_pattern_is_in_this_list() -> None:
