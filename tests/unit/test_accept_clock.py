@@ -108,9 +108,8 @@ def test_reading_both_clocks_takes_a_moment() -> None:
 _MOVES = st.lists(
     st.tuples(
         st.one_of(st.integers(0, 30), st.integers(0, 200)),  # seconds that pass
-        st.one_of(
-            st.just(0), st.just(0), st.integers(-100, 100), st.integers(-100_000, 100_000)
-        ),  # seconds the wall clock steps
+        # Seconds by which the wall clock steps.
+        st.one_of(st.just(0), st.just(0), st.integers(-100, 100), st.integers(-100_000, 100_000)),
         st.integers(-200, 200),  # seconds from the start to the log's newest time
     ),
     max_size=40,

@@ -46,9 +46,8 @@ def test_a_remembered_sum_is_the_sum(steps: list[tuple[str, int]]) -> None:
             )
             fold.apply(fold.next_index, named(f"intake/{fold.next_index}", [run]))
         elif step == "archive":
-            start = min(
-                start + amount, state.next_offset + 3
-            )  # beyond the end: the ledger is ahead of the entries read so far
+            # Up to 3 beyond the end: the ledger may be ahead of the log entries read so far.
+            start = min(start + amount, state.next_offset + 3)
         elif step == "shelve" and state.segments:
             upto = state.segments[min(amount, len(state.segments)) - 1]
             history.kept[TP] += [one for one in state.segments if one.end <= upto.end]

@@ -53,9 +53,8 @@ def test_a_worker_is_known_from_what_it_is_forked_from_and_neither_from_the_jvm(
     parent_of_a_worker = starter(
         sys.executable, "archiver.spark.pyspark_daemon", "pyspark.worker", forks=True
     )
-    just_started = starter(
-        sys.executable, PROPERTY, called=str(java)
-    )  # a child of a JVM has the JVM's command line at first
+    # A child of a JVM has the JVM's command line until its own program starts.
+    just_started = starter(sys.executable, PROPERTY, called=str(java))
     jvm = starter(java, PROPERTY, starts=[parent_of_a_worker, just_started])
     _, argv = starter(sys.executable, starts=[jvm, starter(sys.executable)])
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

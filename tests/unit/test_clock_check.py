@@ -146,9 +146,8 @@ def test_a_log_that_is_ahead_is_a_finding(tmp_path: Path, monkeypatch: pytest.Mo
     right = SystemClock.now_us
     with monkeypatch.context() as wrong:
         wrong.setattr(SystemClock, "now_us", lambda self: right(self) + YEARS_S * 10**6)
-        wrong.setattr(
-            LocalObjectStore, "time_us", lambda self: SystemClock().now_us()
-        )  # the store has the clock of the same machine
+        # The store has the clock of the same machine.
+        wrong.setattr(LocalObjectStore, "time_us", lambda self: SystemClock().now_us())
         with Writer(deployment.config) as writer:
             writer.send("orders", b"x").result(30)
     status = deployment.cli("status", "--output", "json").json()

@@ -62,11 +62,12 @@ def test_a_broker_that_is_away_is_a_lag_that_grows() -> None:
     clock.advance(60)
     told = [publication.run() for _ in range(3)]
     assert {(one.outcome, one.line) for one in told} == {("untold", "the broker is away")}
+    # The later runs have no news. They must not displace other entries from the journal.
     assert [one.idle for one in told] == [
         False,
         True,
         True,
-    ]  # a run without news must not displace other entries from the journal
+    ]
     waiting = at.control.tail() - 1
     assert shown(publication.state, clock) == {
         "events_total": 0,

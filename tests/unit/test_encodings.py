@@ -60,22 +60,25 @@ def encoding_of(column: Any, name: str = "it") -> dict[str, str]:
         (RANDOM.uniform(0, 1, ROWS), "PLAIN"),
         (RANDOM.random(ROWS) < 0.5, "PLAIN"),
         ([f"name-{number}" for number in RANDOM.integers(0, 100, ROWS)], DICTIONARY),
+        # A sample has most of them once.
         (
             [f"name-{number:09}" for number in RANDOM.integers(0, 1500, ROWS)],
             DICTIONARY,
-        ),  # a sample has most of them once
+        ),
         ([f"name-{number:09}" for number in RANDOM.integers(0, 1500, ROWS // 4).tolist() * 4], DICTIONARY),
+        # Too many bytes for a dictionary.
         (
             [f"name-{number:0999}" for number in RANDOM.integers(0, 1500, ROWS)],
             PREFIX,
-        ),  # too many bytes for a dictionary
+        ),
+        # Only some values are frequent at a time.
         (
             [
                 f"id-{number // 20 + chance:09}"
                 for number, chance in enumerate(RANDOM.integers(0, 300, ROWS).tolist())
             ],
             DICTIONARY,
-        ),  # only some values are frequent at a time
+        ),
         ([f"order-{number:09}" for number in range(ROWS)], PREFIX),
         ([f"{number:016x}" for number in RANDOM.integers(0, 1 << 60, ROWS)], "PLAIN"),
         ([f"abcd{number:016x}" for number in RANDOM.integers(0, 1 << 60, ROWS)], PREFIX),

@@ -255,9 +255,8 @@ def test_an_old_answer_does_not_count_for_who_comes_again(
         threading.Event().wait(0.01)
     registry.register(6)
     assert eventually(schemas, newer, wait_s=0.0) == []
-    assert eventually(schemas, envelope_of(7, (0,)) + order(1), wait_s=0.0) == [
-        0
-    ]  # refused in the end, although each response comes too late
+    # Each response comes too late to count, and the record is still refused in the end.
+    assert eventually(schemas, envelope_of(7, (0,)) + order(1), wait_s=0.0) == [0]
 
 
 def test_a_flood_of_ids_asks_no_more_often_than_one(

@@ -52,9 +52,8 @@ def test_events_are_those_of_entries_that_count() -> None:
     late = pb.ControlEntry.FromString(at.control.read(tail - 1)[0].data)
     LedgerWriter(at.control, "new:1", 2).round(1)
     late.id = b"z" * 16
-    at.control.append(
-        at.control.tail(), late.SerializeToString()
-    )  # from the deposed leader, after the newer EPOCH
+    # An entry from the deposed leader, after the newer EPOCH.
+    at.control.append(at.control.tail(), late.SerializeToString())
     fold, counted = LedgerFold(), set[int]()
     for entry in entries_from(at.control, 0):
         before = fold.applied

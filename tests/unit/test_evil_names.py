@@ -132,9 +132,8 @@ def test_an_event_is_one_line_whatever_its_texts_are(kind: str, terminal: bool) 
     out = Terminal() if terminal else io.StringIO()
     try:
         setup_logging(stream=out)
-        root.handlers[:] = [
-            handler for handler in root.handlers if handler not in before
-        ]  # pytest's report cannot contain such text
+        # pytest's handlers are removed: its report cannot contain such text.
+        root.handlers[:] = [handler for handler in root.handlers if handler not in before]
         logging.getLogger("archiver.x").warning(
             "topic %s is gone", f"x\n2026-01-01 error forged {text}", extra={"topic": f"{text}\r\nforged"}
         )

@@ -241,9 +241,8 @@ def test_sums_and_the_highest_place_survive_every_bound(changes: list[Change]) -
         )
 
     left = list(unretired(changes, {}))
-    if not any(
-        one.below is not None and not any(one.below) for one in changes
-    ):  # such a change may be dropped later, when it is the oldest
+    # A change whose offsets are all 0 may be dropped once it is the oldest.
+    if not any(one.below is not None and not any(one.below) for one in changes):
         assert sums(list(kept.changes)) == sums(left)
     if len(left) == len(changes) <= CHANGES_MAX:
         assert list(kept.changes) == left
@@ -272,6 +271,7 @@ def test_a_place_that_is_not_known_makes_the_sum_unknown() -> None:
 
 @pytest.mark.parametrize(
     ("lacking", "left"),
+    # Five rows in total: four in the property, one in a snapshot.
     [
         (5, None),
         (6, None),
@@ -280,7 +280,7 @@ def test_a_place_that_is_not_known_makes_the_sum_unknown() -> None:
         (2, 1),
         (1, 0),
         (0, 0),
-    ],  # five rows in total: four in the property, one in a snapshot
+    ],
 )
 def test_a_repair_tells_of_no_more_rows_than_are_still_missing(lacking: int, left: int | None) -> None:
     """Restored rows are subtracted from the recorded removals. Other losses are not added."""

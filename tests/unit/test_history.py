@@ -87,9 +87,8 @@ def plain(rig: Rig, files: int = 60, partitions: int = 7) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@example(
-    seed=1930165, spans=[17, 10], bytes_max=0, cache_bytes=0
-)  # the first history file that is read has nothing of the range
+# The first history file that is read has nothing of the range.
+@example(seed=1930165, spans=[17, 10], bytes_max=0, cache_bytes=0)
 @given(
     st.integers(0, 2**32),
     st.lists(st.integers(1, 40), min_size=1, max_size=5),
@@ -153,9 +152,8 @@ def test_a_summary_reads_rows_only_where_it_begins(tmp_path: Path) -> None:
     assert before.rows == rig.whole.next_offset((A, 1))
     assert not [call for call in rig.objects.calls if call[0] == "open_input"]
     rig.backlog.summary((A, 1), 1)
-    assert (
-        len([call for call in rig.objects.calls if call[0] == "open_input"]) == 2
-    )  # the rows and the names of one history file
+    # The rows and the names of one history file.
+    assert len([call for call in rig.objects.calls if call[0] == "open_input"]) == 2
 
 
 def test_a_summary_that_was_asked_for_before_reads_nothing(
