@@ -169,7 +169,7 @@ def test_p1_after_every_part_of_a_commit_no_plan_starts_below_what_the_table_hol
             "what the table lacks is never called committed"
         )
         assert topic.sequence_number == 0, (
-            "the next look at the table finds news, and looks back as far as before"
+            "the next read of the table finds news, and goes back as far as before"
         )
     together = LedgerFold()
     for entry in log.read(0)[:before]:

@@ -451,7 +451,7 @@ def test_who_only_reads_forgets_as_well(scene: Scene) -> None:
     writer.checkpointer.run()
     scene.objects.fail("list", ObjectFault.REFUSED)
     reader.checkpointer.learn()
-    assert reader.sequencer.checkpoint_index == 0, "it could not tell, and tries again"
+    assert reader.sequencer.checkpoint_index == 0, "it could not list, and tries again"
     reader.checkpointer.learn()
     assert (reader.sequencer.checkpoint_index, reader.checkpointer.due) == (30, False)
     scene.check(reader.sequencer.backlog())

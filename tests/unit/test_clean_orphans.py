@@ -96,7 +96,7 @@ def test_a_condemned_archive_goes_also_if_only_a_killed_one_holds_its_offsets() 
     assert judged(folder(ledger, condemned={condemned}), condemned, killed) == {condemned: "stray"}
     assert judged(folder(ledger, {killed}, condemned={condemned}), condemned, killed) == {
         condemned: "stray"
-    }, "named, and not yet told"
+    }, "named, and not yet in the ledger"
     assert judged(folder(ledger, condemned={condemned}), killed) == {}
     assert judged(folder(ledger), condemned, killed) == {killed: "killed"}, (
         "what is neither stands for a killed one"
@@ -154,10 +154,10 @@ def test_of_two_that_hold_the_same_offsets_one_stays_also_when_the_other_is_cond
     assert judged(folder(condemned={one}), one, other) == {one: "stray"}
     assert judged(folder(condemned={one}), one) == {}, "needed again: the other one is gone"
     assert judged(folder(condemned={other}), one, other) == {other: "stray"}, (
-        "a condemned one stands for nobody"
+        "a marked one replaces no other archive"
     )
     assert judged(folder(condemned={key(0, 5)}), key(0, 5), key(0, 10)) == {key(0, 5): "stray"}, (
-        "what held it was compacted away meanwhile"
+        "what held it has been compacted away"
     )
 
 

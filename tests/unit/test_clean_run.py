@@ -431,7 +431,7 @@ def test_a_shelf_that_cannot_be_read_keeps_every_file_of_every_topic(readable: i
     assert "shelf is damaged" in str(report.topics[0]["why"])
     assert (report.condemned, report.findings) == ([], [])
     if readable:
-        assert report.deleted == keys[:2], "the shelf was whole when it was told that nobody needs them"
+        assert report.deleted == keys[:2], "the history file was intact when they were found unneeded"
         return
     assert (report.deleted, report.barrier_ms, vacuumed.control_log.tail()) == ([], None, told)
     assert set(vacuumed.keys()) >= {*keys, stray}

@@ -108,7 +108,7 @@ def test_an_error_is_told_by_what_must_be_done_next(
     with caplog.at_level(logging.DEBUG):
         cycles.run("tick", raising(error))
         assert (caplog.records[0].exc_info is not None) == isinstance(error, ZeroDivisionError), (
-            "a traceback for what nobody expected"
+            "a traceback for an unexpected error"
         )
         assert levels(caplog) == [(level, line)]
         for _ in range(5):

@@ -81,7 +81,7 @@ def test_a_long_wait_asks_for_more_time_in_time(manager: tuple[Manager, str]) ->
         clock.advance(0.5)
     pauses = [later - earlier for earlier, later in pairwise(asked_s)]
     assert max(pauses) < EXTEND_S / 2
-    assert len(asked_s) < 20, "and not at every look"
+    assert len(asked_s) < 20, "and not at every call"
     notifier.close()
 
 

@@ -71,7 +71,7 @@ def test_a_job_that_takes_long_never_runs_twice_at_a_time(caplog: pytest.LogCapt
         assert "tick" in schedule.busy
         slow.go_on.set()
     assert slow.most_at_once == other.most_at_once == 1
-    assert not caplog.records, "nobody needs a line about it"
+    assert not caplog.records, "it needs no log line"
 
 
 def test_what_was_missed_is_made_up_for_by_one_run() -> None:
@@ -159,7 +159,7 @@ def test_stopping_starts_nothing_more_and_waits_no_longer_than_told() -> None:
     assert schedule.wait(WAIT_S)
     schedule.soon("tick")
     schedule.every("tick", 0.01)
-    assert job.runs == 1, "also not the run that was asked for meanwhile"
+    assert job.runs == 1, "also not the run that was requested in between"
 
 
 def test_it_is_alive_before_its_start_and_not_when_its_thread_has_ended() -> None:

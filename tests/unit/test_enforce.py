@@ -200,7 +200,7 @@ def eventually(schemas: EdgeSchemas, *values: bytes | None, wait_s: float = WAIT
             return rows(schemas, *values, wait_s=wait_s)
         except RetryLater:
             threading.Event().wait(0.1)
-    raise AssertionError("it is never told")
+    raise AssertionError("there is never a verdict")
 
 
 def test_the_last_known_schema_goes_on(opened: list[EdgeSchemas]) -> None:
@@ -289,7 +289,7 @@ def test_who_cannot_wait_is_told_to_come_again_and_then_told(opened: list[EdgeSc
         except RetryLater:
             threading.Event().wait(0.1)
     else:
-        raise AssertionError("it is never told")
+        raise AssertionError("there is never a verdict")
 
 
 def test_an_unknown_id_is_no_error_while_the_registry_is_down(opened: list[EdgeSchemas]) -> None:

@@ -123,7 +123,7 @@ def test_c1_our_expired_snapshot_is_an_ancestor_if_the_oldest_retained_one_names
     found = known(judge(view([removal], 4, OURS), 2, never))
     assert (found.watermarks, found.external, found.by_bounds) == ((10, 20), (removal,), False)
     other = judge(view([snapshot(5, 4, 5)], 5, OURS), 2, list)
-    assert "partition 0 ends at 0" in doubt(other), "the parent that it names is somebody else's"
+    assert "partition 0 ends at 0" in doubt(other), "the parent that it names is external"
 
 
 def test_c1_a_rollback_is_seen_although_our_snapshot_is_still_listed() -> None:

@@ -86,7 +86,7 @@ def test_pending_files_bring_the_table_on() -> None:
     """The response was lost, or a part of COMMIT_TO_TABLE was never written."""
     assert why(ledger({0: 5, 1: 20}, file(0, 5, 8), file(0, 8, 10))) == ""
     assert why(ledger({}, file(0, 0, 10), file(1, 0, 25))) == ""
-    assert why(ledger({0: 5, 1: 20}, file(0, 3, 10))) == "", "about to be told of: its path is in the table"
+    assert why(ledger({0: 5, 1: 20}, file(0, 3, 10))) == "", "its entry is due: its path is in the table"
 
 
 @pytest.mark.parametrize(
@@ -134,13 +134,13 @@ def test_what_was_seen_counts_while_our_newest_snapshot_of_then_is_an_ancestor()
     told.snapshot_id = 102
     assert seen_up_to(view(), told) == 5, "number 5 may be a branch's"
     cut = view((3, 4))
-    assert seen_up_to(cut, told) == 0, "expired, and nothing tells that it was an ancestor"
+    assert seen_up_to(cut, told) == 0, "expired, and nothing shows that it was an ancestor"
     oldest = SnapshotView(103, 102, 3, 3, "append", {})
     assert seen_up_to(replace(cut, snapshots=(oldest, cut.snapshots[1])), told) == 5, (
         "expired, and named as a parent"
     )
     told.snapshot_id = 104
-    assert seen_up_to(view(), told) == 0, "the table was turned to where the ledger did not look"
+    assert seen_up_to(view(), told) == 0, "the table was turned to a place that the ledger did not read"
     told.snapshot_id = None
     assert seen_up_to(view(), told) == 0
 

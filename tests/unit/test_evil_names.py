@@ -141,9 +141,7 @@ def test_an_event_is_one_line_whatever_its_texts_are(kind: str, terminal: bool) 
         root.handlers[:] = before
     written = out.getvalue()
     assert written.endswith("\n")
-    assert written[:-1].isprintable() or "\u3000" in written, (
-        "no line of somebody else's, and no order to the terminal"
-    )
+    assert written[:-1].isprintable() or "\u3000" in written, "no forged line, and no terminal sequence"
     assert len(written.splitlines()) == 1
     if not terminal:
         event = json.loads(written)

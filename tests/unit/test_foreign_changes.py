@@ -365,7 +365,7 @@ def test_what_others_did_since_the_ledger_heard_last_moves_no_place() -> None:
     )
     assert placed(Change(1), table(*compacted), mine, (9,), 4).below == (5,)
     assert placed(Change(1), table(*chain(length=4)), mine, (9,), 4).below == (9,), (
-        "one of ours was there that moved nothing, or was told late"
+        "one of ours was there that moved nothing, or was recorded late"
     )
 
 

@@ -273,7 +273,7 @@ def test_what_cannot_be_the_whole_story_is_never_invalid() -> None:
     _, mutate = MUTATIONS["lost"]
     judgement = judge(replace(mutate(good_history(), random.Random(1)), troubles=("half of it is missing",)))
     assert judgement.verdict == "unknown"
-    assert judgement.violations, "what is suspicious is told all the same"
+    assert judgement.violations, "what is suspicious is reported all the same"
 
 
 def test_a_fault_that_was_not_played_excuses_nothing() -> None:

@@ -52,6 +52,6 @@ def test_a_server_that_is_silent_is_not_waited_for_for_ever(silent: str, credent
     asking = threading.Thread(target=load, daemon=True)
     asking.start()
     asking.join(30)
-    assert not asking.is_alive(), "it waits without a bound, and whoever else needs the catalog waits for it"
+    assert not asking.is_alive(), "it waits without a bound, and other users of the catalog wait for it"
     assert [type(one) for one in found] == [CatalogAway]
     assert time.monotonic() - began_s < 8 * TIMEOUT_S

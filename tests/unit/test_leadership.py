@@ -59,7 +59,7 @@ def test_a_daemon_keeps_lease_and_epoch_until_it_resigns(ground: Ground) -> None
         turn(other)
     daemon.resign()
     assert turn(other) == 2
-    assert turn(daemon) == 3, "somebody else has led"
+    assert turn(daemon) == 3, "another daemon has led"
 
 
 def test_one_that_does_not_hold_keeps_its_epoch_unless_others_lead(ground: Ground) -> None:
@@ -343,10 +343,10 @@ def test_l4_a_leader_that_cannot_read_the_log_stands_down_by_its_own_clock(groun
     for ahead_s, holder in ((30, "a:1"), (30, "a:1"), (1, None)):
         daemon.clock.advance(ahead_s)
         with pytest.raises(RetryLater, match="does not answer"), daemon.leadership.turn():
-            raise AssertionError("nobody knows whether this one leads")
+            raise AssertionError("it is not known whether this one leads")
         assert daemon.leadership.holder() == holder
     daemon.log.deaf = False
-    assert turn(daemon.leadership) == 1, "nobody came after it"
+    assert turn(daemon.leadership) == 1, "no other leader came after it"
 
 
 def test_l4_a_leader_that_hears_nothing_in_a_long_turn_stands_down_by_its_own_clock(ground: Ground) -> None:
@@ -370,7 +370,7 @@ def test_l4_a_leader_that_took_its_lease_again_still_hears_of_a_newer_one(ground
         daemon.clock.advance(120)
         daemon.leadership.unheard()
         assert daemon.leadership.holder() is None
-    assert turn(daemon.leadership) == 1, "nobody came after it"
+    assert turn(daemon.leadership) == 1, "no other leader came after it"
     with daemon.leadership.turn():
         newer = Leader(ground.log, SeededIds(12), ManualClock(), "b:1", Limits()).take_over()
         daemon.leadership.heard(newer)

@@ -242,7 +242,7 @@ def test_a_reader_that_slept_goes_on_from_the_newest_checkpoint() -> None:
     scene.keep()
     scene.checkpointer.run()
     sleeper.refresh()
-    assert sleeper.fold is held, "who looks at it sees what is new"
+    assert sleeper.fold is held, "a user of the fold sees the new entries"
     assert encode(held) == encode(scene.whole)
 
 

@@ -226,7 +226,7 @@ def test_a_good_commit_is_one_that_brings_the_topic_further() -> None:
     assert (feed.topic.committed_us, plain.topic.committed_us) == (5, 5)
     feed.topic.committed_us = 0
     feed.committed(1, {0: 3})
-    assert feed.topic.committed_us == 0, "somebody rolled the table back"
+    assert feed.topic.committed_us == 0, "another program rolled the table back"
 
 
 def test_a_range_of_gaps_off_the_chain_is_forgotten() -> None:
