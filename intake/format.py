@@ -115,6 +115,7 @@ def write_intake_file(
             f"{len(segments)} segments with {sum(s.rows for s in segments)} rows do not cover a table "
             f"of {rows.num_rows} rows"
         )
+    # The file is made in memory: its digest must be known before the entry, and a flush is bounded.
     placed: list[PlacedSegment] = []
     sink = pa.BufferOutputStream()
     with _parquet_writer(sink, stamped=any(segment.stamp is not None for segment in segments)) as writer:

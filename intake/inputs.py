@@ -2,7 +2,8 @@
 
 Readers are lazy and yield records in input order. An error (`InvalidInput`) names the line, row or record,
 and comes after all records before it. The writer checks topic, partition and record size. Unknown or
-ambiguous input is refused.
+ambiguous input is refused. A Parquet row group is decoded only after its page headers bound
+the memory for it.
 """
 
 from __future__ import annotations

@@ -113,6 +113,7 @@ class Sending:
         reason. Raises what reading the input, `finish` or `report` raises, and `RetryLater` if the queue
         stays full or the writer does not finish.
         """
+        # A thread of its own: the outcomes of earlier records are known while later ones are read.
         reporter = threading.Thread(target=self._report_all, name="acknowledgements", daemon=True)
         reporter.start()
         ended: str | None = "interrupted"
@@ -183,6 +184,7 @@ class Sending:
             # Read before the wait: if the writer is closed during it, one more full wait is due.
             last_wait = self._closed.is_set()
             try:
+                # A short wait, so that the end of the writer is noticed soon.
                 sent = item.result(self._timeout_s if last_wait else min(self._timeout_s, POLL_S))
             except RetryLater as error:
                 if last_wait:

@@ -57,6 +57,7 @@ def parse_record_json(line: str, where: str, topic: str | None, text: bool) -> I
         ) from error
     except ValueError as error:
         raise InvalidInput(f"{where}: this is no JSON: {error}") from error
+    # The parser is recursive, and a line of brackets fits the size limit.
     except RecursionError as error:
         raise InvalidInput(f"{where}: this JSON is nested too deeply for a record") from error
     if not isinstance(document, dict):
@@ -67,8 +68,10 @@ def parse_record_json(line: str, where: str, topic: str | None, text: bool) -> I
             f"{where}: the field 'offset' is given by the intake log; leave it out (only a mirrored "
             "topic brings its own)"
         )
+    # Numbers are assigned when a record is queued, so a line cannot bring one.
     if "sequence" in document:
         raise InvalidInput(f"{where}: the field 'sequence' {SEQUENCE_ADVICE}")
+    # Refused, because a misspelt optional field would be ignored silently.
     unknown = [name for name in document if name not in INPUT_FIELDS]
     if unknown:
         raise InvalidInput(

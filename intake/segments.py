@@ -161,6 +161,7 @@ class Segments(Sequence[SegmentRef]):
         return (_segment(line, self.files) for line in self.numbers.tolist())
 
     def __eq__(self, other: object) -> bool:
+        # Compares numbers as arrays and each file once, not object by object.
         if isinstance(other, Segments):
             same = np.array_equal(self.numbers, other.numbers)
             return same and all(self.files[index] == other.files[index] for index in self.indexes)

@@ -1,4 +1,4 @@
-"""The readers' view of the intake log: segments and gaps in the fold's memory and in history files.
+"""The readers' view of the intake log: segments and gaps in memory and in history files, also in windows.
 
 It gives the same answers as a fold that dropped nothing. Read-only: the fold advances under it, and so does
 the view. It may be used while one thread appends and another makes a checkpoint; a result is never older than
@@ -321,6 +321,8 @@ def joined(earlier: BacklogSummary, later: BacklogSummary) -> BacklogSummary:
         earlier.first_floor_us,
     )
 
+
+# --- windows
 
 WINDOW_BYTES = 16 * 2**20
 """Raw bytes of the records in a window, where no other bound applies: ten thousand segments, if they are

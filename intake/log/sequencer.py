@@ -52,6 +52,9 @@ _RELOADS_MAX = 3
 """How often in a row the log may be trimmed below the checkpoint just loaded."""
 
 
+# --- the fold of the log, with checkpoints
+
+
 class FoldedLog:
     """The fold of a log with its history files.
 
@@ -176,6 +179,8 @@ class FoldedLog:
         for entry in entries_from(self._log, self._fold.next_index, self._log.tail()):
             self.apply(entry.index, entry.data)
 
+
+# --- the appender
 
 TOPIC_NAME_BYTES_MAX = 249
 """Kafka's limit."""
@@ -603,7 +608,7 @@ class Sequencer:
         entry.format = format_of(entry)
         # One id for all attempts: after an unknown outcome the same bytes go to the same index (rule L2).
         entry.id = new_entry_id(self._ids)
-        # Deterministic, because a retry must send the same bytes.
+        # Made once: every retry sends these bytes.
         data = entry.SerializeToString(deterministic=True)
         if len(data) > self._settings.entry_bytes_max:
             raise InvalidInput(

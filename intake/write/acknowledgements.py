@@ -246,6 +246,7 @@ class PendingParts(PendingBatch):
         # A copy, because rows that go elsewhere get a partition of the other topic.
         super().__init__(topic, partitions.copy(), condition)
         if numbered:
+            # Rows that get no number keep this mark, and a retry states it.
             self.sequences = np.full(len(partitions), NO_SEQUENCE, np.int32)
         self.parts: list[tuple[Int64Array, PendingBatch]] = []
         """Rows of the whole batch, and the pending batch that carries them."""
@@ -289,6 +290,7 @@ class PendingParts(PendingBatch):
         # The sequence numbers of the other topic mean nothing in this one, so none are copied from it.
         if part.topic != self.topic:
             whole.partitions[rows] = part.answered.partitions
+            # The acknowledgement names the topic where the record really is.
             whole.elsewhere.update(dict.fromkeys(rows.tolist(), part.topic))
         elif self.sequences is not None and part.sequences is not None:
             self.sequences[rows] = part.sequences

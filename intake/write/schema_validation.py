@@ -1,4 +1,4 @@
-"""Keeps the newest schema of every validated topic, and checks records by it.
+"""Fetches and keeps the newest schema of every validated topic, and checks records by it.
 
 A thread fetches the schemas. While a fetch fails, the last known schema stays in use. A schema id that the
 newest fetch does not contain may be new. The record is refused only after a fetch that began later than the
@@ -336,6 +336,9 @@ def _digest(payloads: ArrowArray, rows: Iterable[int]) -> bytes:
     return digest.digest()
 
 
+# --- rules and schemas from the settings
+
+
 def edge_rules(settings: Settings) -> Rules:
     """The validation rules of every topic."""
     rules: dict[str, dict[Side, SideRules]] = {}
@@ -368,7 +371,7 @@ class EdgeFetch:
         self._made: dict[tuple[str, Side], tuple[SchemaSettings, EdgeCheck]] = {}
 
     def __call__(self, topic: str, side: Side, rules: SideRules) -> EdgeCheck:
-        """See `intake.write.schema_validation.FetchCheck`."""
+        """See `FetchCheck`."""
         origin = rules.origin
         assert isinstance(origin, SchemaSettings), "made by edge_rules"
         fetched = self._fetch(origin, self._known(topic, side))
@@ -389,6 +392,7 @@ class EdgeFetch:
         state = self._sequencer.fold.topics_by_name.get(topic)
         if state is None:
             return None
+        # Reads the ledger to its tail: another process may have recorded a newer schema.
         self._leader.refresh()
         entries = self._leader.fold.topic(state.topic_id).schemas
         if not entries:

@@ -96,6 +96,8 @@ def metrics_of(numbers: WriterMetrics) -> dict[str, float]:
     }
 
 
+# --- topics that this process does not know
+
 LOOKUP_INTERVAL_S = 1.0
 """Seconds for which a read of the log counts as fresh. A topic that another process creates is found that
 much later."""
@@ -143,6 +145,9 @@ class TopicLookup:
         finally:
             # After a failure as well, or every request would wait for a log that does not answer.
             self._fresh_until_s = self._clock.monotonic_s() + LOOKUP_INTERVAL_S
+
+
+# --- the writer
 
 
 @dataclass(frozen=True, slots=True)

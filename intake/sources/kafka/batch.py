@@ -58,7 +58,7 @@ class Cursor:
     """Offset where reading began: after the last record, so perhaps before `base`. None means `base`."""
 
     def is_where(self, other: Cursor) -> bool:
-        """Whether both have the same position in the same topic of ours and of the cluster."""
+        """Whether both have the same position in the same local and upstream topic."""
         return (self.base, self.identity, self.topic.topic_id) == (
             other.base,
             other.identity,

@@ -182,8 +182,9 @@ class KafkaClient:
         return found
 
     def unreadable(self, names: Collection[str]) -> list[str] | None:
-        """The topics, of the first `PER_QUESTION`, that our user may describe and not read; None if not
-        reported.
+        """The topics, of the first `PER_QUESTION`, that the configured user may describe and not read.
+
+        None if the cluster does not report the rights.
         """
         answers = _Answers[str](self._timeout_s, self._log)
         asked = self._admin.describe_topics(

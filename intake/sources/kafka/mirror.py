@@ -77,7 +77,7 @@ def begin(
     beginning: str,
     since_ms: int | None,
 ) -> None:
-    """Store the start offsets of these partitions, for our topics with those identities.
+    """Store the start offsets of these partitions, for local topics with those upstream identities.
 
     If another process was faster, its offsets apply. Partitions that the cluster does not report yet, and
     those in one entry with a lost race, are left for the next inspection.
@@ -317,7 +317,7 @@ class Mirror:
         self._cursors: dict[Place, Cursor] = {}
         self._read_topics: set[str] = set()
         self._proven: set[Place] = set()
-        self._sticky: dict[TopicPartition, MirrorFinding] = {}  # lasts as long as our topic
+        self._sticky: dict[TopicPartition, MirrorFinding] = {}  # until the local topic is deleted
         self._first: frozenset[Place] | None = None
         self._findings: dict[Place | str, MirrorFinding] = {}
         self._refused_more = 0
@@ -435,7 +435,7 @@ class Mirror:
         return state is not None and state.mirrored and bool(self._begun(state))
 
     def _add_sticky(self, topics: Mapping[str, TopicState], inspection: Inspection) -> None:
-        """Add the findings that last as long as our topic is the same."""
+        """Add the findings that last until the local topic is deleted."""
         self._sticky = {
             tp: one for tp, one in self._sticky.items() if tp[0] in self._sequencer.fold.topics_by_id
         }
@@ -682,7 +682,7 @@ class Mirror:
                     self._inspect_at_s = min(self._inspect_at_s, self._clock.monotonic_s() + INSPECT_AGAIN_S)
 
     def _stop_for_good(self, upstream: Upstream, finding: MirrorFinding, place: Place) -> None:
-        """Stop reading a partition for as long as our topic is the same."""
+        """Stop reading a partition until the local topic is deleted."""
         self._sticky[self._cursors[place].topic.topic_id, place[1]] = finding
         self._stop(upstream, place, finding)
 
