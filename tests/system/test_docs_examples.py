@@ -43,7 +43,7 @@ def test_the_quick_start(tmp_path: Path) -> None:
 _FOR_READERS = {
     "a-query-misses-nan",
     "what-fails-what-you-see-what-you-do",
-    "foreign-hands",
+    "external-changes-to-a-table",
     "findings-by-id",
     "erasure-on-request",
     "the-catalog-is-gone",
