@@ -1,4 +1,4 @@
-"""A deployment of which a part is archived, for tests that only look at it.
+"""A deployment of which a part is archived, for tests that only read it.
 
 `from tests.support.builders.archived import archived` in a test file makes the fixture known there, together
 with those of `spark.py`.

@@ -1,5 +1,5 @@
-"""A deployment for the audit to look at: real intake files, archives and rows; the ledger's and the log's
-word is up to the test."""
+"""A deployment for the audit: real intake files, archives and rows. The test decides what ledger and log
+say."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def rows_of_table(deployment: Deployment) -> list[Mapping[str, Any]]:
 
 
 def erase(table: Table, partition: int, base: int) -> None:
-    """Somebody takes one archive out of the table."""
+    """An external client removes one archive from the table."""
     files = [task.file for task in table.scan().plan_files()]
     (gone,) = [
         file

@@ -90,7 +90,7 @@ class Driver:
     def archive(
         self, scope: Scope | None = None, *, everything: bool = True, refine: Refine = refine_here
     ) -> ArchiveReport:
-        """Archive whatever is stable, or what is due."""
+        """Archive all stable records, or what is due."""
         return self.run(refine).run(scope, everything=everything)
 
     def send(
@@ -163,13 +163,13 @@ def catalog_table(deployment: Deployment, name: str) -> Any:
 
 
 def append_nothing(table: Table) -> None:
-    """A snapshot of somebody else that changes no row."""
+    """A snapshot of an external client that changes no row."""
     with table.transaction() as transaction, transaction.update_snapshot().fast_append():
         pass
 
 
 def spoiled(wanted: Callable[[PlanResult], bool], error: Any, why: str = "spoilt by the test") -> Refine:
-    """Refinement in which the wanted plans fail."""
+    """Refinement in which the given plans fail."""
 
     def refine(job: RefineJob) -> list[PlanResult]:
         return [

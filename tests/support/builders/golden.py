@@ -21,7 +21,7 @@ from tests.support.builders.deployment import Deployment
 GOLDEN = Path(__file__).parents[2] / "compat" / "golden_deployment"
 PLACE = Path("/tmp/stream-archiver-golden")
 LOCK = PLACE.with_name(f"{PLACE.name}.lock")
-"""Stays: whoever waits for a lock on a file that another removes gets a lock on nothing."""
+"""Stays: a process that waits for a lock on a file gets a useless lock if another removes the file."""
 
 
 @contextlib.contextmanager

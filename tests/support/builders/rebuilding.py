@@ -1,5 +1,5 @@
-"""A deployment with every kind of history that a table can be made anew of, and what stood in it before it
-was lost."""
+"""A deployment with every kind of history that a table can be rebuilt from, and its rows before it was
+lost."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ class Before:
 
 
 def make_history(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Before:
-    """Several partitions and rounds; two schema versions; a replayed archive beside the one that it replaced;
-    aborted transactions inside an archive, and ranges of nothing else; an attempt that came to nothing and
-    overlaps what came after it.
+    """Several partitions and rounds; two schema versions; a replayed archive and the one that it replaced;
+    aborted transactions inside an archive, and ranges of nothing else; a failed attempt that overlaps what
+    came after it.
     """
     with Driver(deployment) as driver:
         send_unmended(driver, monkeypatch)
@@ -160,7 +160,7 @@ def places_by_duckdb(deployment: Deployment, table: str) -> list[tuple[int, int]
 
 
 def lose_catalog(deployment: Deployment) -> None:
-    """The catalog's database is gone; the tables' metadata files are of no use to anybody, so they may go as
+    """The catalog's database is gone; the tables' metadata files are of no use then, so they may go as
     well."""
     (deployment.root / "catalog.db").unlink()
     for folder in deployment.data.glob("archive/*/metadata"):

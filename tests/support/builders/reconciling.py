@@ -17,8 +17,8 @@ LATER_S = 1000.0
 
 
 def archived(root: Path, **overrides: Any) -> Deployment:
-    """Two commits to the table of `clicks` (offsets 0 to 4 and 5 to 8 of partition 0, 0 to 2 of partition 1),
-    one to that of `orders`."""
+    """Two commits to the table of `clicks`, one to that of `orders`. `clicks` has offsets 0 to 4 and 5 to 8
+    of partition 0, and 0 to 2 of partition 1."""
     deployment = Deployment(root, **overrides)
     with Driver(deployment) as driver:
         driver.send("clicks", [b"a"] * 5, 0)
@@ -53,7 +53,7 @@ def fixed(report: ReconcileReport) -> list[tuple[str, str | None]]:
 
 
 def others_go_on(deployment: Deployment, *, halted: str = "clicks", going: str = "orders") -> None:
-    """The other topic is archived, whatever became of this one; this one is halted."""
+    """The other topic is archived in every case; this one is halted."""
     with Driver(deployment) as driver:
         driver.send(going, [b"\x08\x02"] * 2, 1)
         driver.send(halted, [b"more"], 0)
@@ -75,7 +75,7 @@ def commits(table: Table) -> list[int]:
 
 
 def roll_back(deployment: Deployment, number: int = 0, table: str = "shop.clicks") -> None:
-    """Somebody sets the table back to the commit of ours of that number."""
+    """An external client rolls the table back to our commit of that number."""
     with catalog_table(deployment, table) as found, found.manage_snapshots() as manage:
         manage.rollback_to_snapshot(commits(found)[number])
 

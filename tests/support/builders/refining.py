@@ -49,8 +49,8 @@ def job_of(
     store: S3Options | None = None,
     ahead: bool = True,
 ) -> RefineJob:
-    """A job of these bundles; every topic has the same schema. The folder becomes the cluster's, if it is
-    nobody's. `ahead`: intake is read ahead as from a bucket, unless the options say by how much.
+    """A job of these bundles; every topic has the same schema. The folder becomes the cluster's, if it has no
+    cluster yet. `ahead`: intake is read ahead as from a bucket, unless the options say by how much.
     """
     objects: Any = intake.objects
     if not (objects.root / cluster_key()).exists():

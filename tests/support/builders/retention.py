@@ -15,8 +15,8 @@ def keep(deployment: Deployment, retention: str) -> None:
 
 
 def forget_snapshots(deployment: Deployment, table_name: str) -> None:
-    """Somebody expires all snapshots but the current one: pyiceberg stamps them by the system's clock, which
-    a test cannot move."""
+    """An external client expires all snapshots but the current one. pyiceberg stamps them by the system's
+    clock, which a test cannot move."""
     with catalog_table(deployment, table_name) as table:
         gone = [
             item.snapshot_id

@@ -1,7 +1,7 @@
 """A history as a deployment really has it, and one kind of damage for each partition of its largest topic.
 
 The good one: a Protobuf topic whose schema changes half-way, with transactions that were aborted, intake
-files that were cleaned away; a topic whose table somebody else compacted, then deleted from; one with
+files that were cleaned away; a topic whose table an external client compacted, then deleted from; one with
 archives only; one whose last archives wait for their catalog; one whose first archive is gone because its
 retention was over.
 """
@@ -118,7 +118,7 @@ def _aborted_row(place: Place) -> None:
 
 
 def _altered_with_digest(place: Place) -> None:
-    """Whoever does this knows how digests of records are made."""
+    """Damage by a party that knows how digests of records are made."""
     number = ROUNDS - 1
     rewritten(place.path(number), _other_customer)
     rows: Rows = pq.ParquetFile(place.path(number)).read().to_pylist()
@@ -128,7 +128,7 @@ def _altered_with_digest(place: Place) -> None:
 
 
 def _overlap(place: Place) -> None:
-    """One more file, of somebody else, with the end of one archive and the beginning of the next."""
+    """One more file, of an external client, with the end of one archive and the beginning of the next."""
     rows = pa.concat_tables(
         [pq.ParquetFile(place.path(number)).read().slice(low, 5) for number, low in ((1, 5), (2, 0))]
     )
@@ -326,7 +326,7 @@ class History:
             producer.abort()
 
     def spoil(self) -> None:
-        """Every partition in its own way, and one snapshot for what the table is told."""
+        """Every partition in its own way, and one snapshot for the changes of the table."""
         with catalog_table(self.deployment, "shop.orders") as table:
             hands = Hands(table)
             for number, one in enumerate(SPOILINGS):

@@ -1,8 +1,8 @@
-"""Ways to spoil what an archiver has stored, for tests of whoever must notice.
+"""Ways to spoil what an archiver has stored, for tests of the checks that must find it.
 
 Made with pyarrow and pyiceberg, and with none of the project's code: an archive is read, changed and written
-again, its footer sealed anew by the rule that docs/data-layout.md gives; the table's manifests are made to
-agree. So each change is one that checksums alone do not show, unless a test wants them to.
+again, its footer is sealed again by the rule that docs/data-layout.md gives; the table's manifests are made to
+agree. So checksums alone do not show the change, unless a test asks for that.
 """
 
 from __future__ import annotations

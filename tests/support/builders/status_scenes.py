@@ -21,7 +21,7 @@ from tests.support.builders.driver import Driver, catalog_table
 from tests.support.intake.transactions import Transactional
 
 HOSTILE = "</td><script>alert('x')</script>\u202e<img src=x onerror=alert(1)>&amp;\x1b[31m"
-"""A transactional id as nobody sends it by accident."""
+"""A transactional id that no client sends by accident."""
 HOUR_S = 3600.0
 LOOK_S = 30.0
 
@@ -70,7 +70,7 @@ class Scene:
         self.journal.add(Cycle(job, self.now_us, seconds, outcome, line, document or {}))
 
     def tick(self) -> None:
-        """Archive whatever is stable, and note it as the daemon does."""
+        """Archive all stable records, and note it as the daemon does."""
         report = self.driver.archive()
         halted = report.halted
         self.stuck = {item.topic: item.why or "" for item in [*halted, *report.deferred]}
@@ -151,8 +151,8 @@ def healthy(root: Path, steps: int = 24) -> Scene:
 
 
 def troubled(root: Path) -> Scene:
-    """A table that somebody dropped, a transaction that stays open, a dependency that is away, an audit that
-    found something."""
+    """A table that was dropped, a transaction that stays open, a dependency that is away, an audit that found
+    something."""
     scene = healthy(root, 8)
     app = scene.driver.application
     with catalog_table(scene.deployment, "shop.clicks") as table:
@@ -213,7 +213,7 @@ def starting(root: Path) -> PageValues:
 
 
 def many(root: Path, partitions: int = 300, others: int = 30) -> Scene:
-    """A topic of many partitions with all kinds of lag, and many small topics beside it."""
+    """A topic of many partitions with all kinds of lag, and many small topics."""
     topics: list[dict[str, Any]] = [
         {"name": "telemetry", "partitions": partitions, "archive": {"kind": "parquet"}}
     ]

@@ -1,8 +1,8 @@
-"""Archives with records that could not be decoded, a schema that is mended later, and what a replay of them
+"""Archives with records that could not be decoded, a schema that is fixed later, and what a replay of them
 must leave as it was.
 
 A codec that refuses some payloads stands for a schema that cannot read them: what it writes is what archives
-of such a schema are, and without it the topic's own schema is the mended one.
+of such a schema are, and without it the topic's own schema is the fixed one.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Other hands on a table, played with pyiceberg on a real one: compaction, appends, rollback, expiry. And a
-look at what it holds."""
+"""External changes of a real table, made with pyiceberg: compaction, appends, rollback, expiry. And a reader
+of what it holds."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Replace(_OverwriteFiles):
 
 
 def compact(tables: Tables, bench: Bench, partition: int, base: int, end: int) -> None:
-    """Somebody rewrites all files into one of the same rows."""
+    """An external client rewrites all files into one of the same rows."""
     view = view_of(tables)
     path = bench.folder / f"compacted-{view.sequence_number}.parquet"
     size = write_rows(path, "row", partition, range(base, end), view.schema_json)
@@ -108,7 +108,7 @@ def roll_forward(tables: Tables, snapshot_id: int) -> None:
 
 
 def commit_to_branch(tables: Tables, bench: Bench, name: str = "theirs") -> None:
-    """Somebody appends an empty file to a branch that begins at the current snapshot."""
+    """An external client appends an empty file to a branch that begins at the current snapshot."""
     if isinstance(tables, MemoryTables):
         tables.commit_to_branch(IDENTIFIER)
         return
@@ -133,7 +133,7 @@ def expire_all_but_current(tables: Tables) -> None:
 
 
 def expire(tables: Tables, gone: Sequence[int]) -> None:
-    """Forget these snapshots, with the tools of somebody else: nothing is told of them."""
+    """Expire these snapshots as external tools do: the archiver is not notified."""
     if isinstance(tables, MemoryTables):
         tables.expire(IDENTIFIER, gone)
         return

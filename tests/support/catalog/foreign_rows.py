@@ -1,5 +1,5 @@
-"""Other hands on the rows of a deployment's table: they rewrite all files, take rows away, or hide them
-behind a position-delete file.
+"""External changes of the rows of a deployment's table: rewrite all files, remove rows, or hide them behind a
+position-delete file.
 
 Played with pyiceberg, whose own way of doing this needs a native library that we do not install.
 """
@@ -41,8 +41,8 @@ def rewrite(
     *,
     remove: bool = True,
 ) -> int:
-    """Write the rows of all files that are kept into a new file for each partition, in place of all there are
-    (or beside them).
+    """Write the kept rows of all files into a new file for each partition, in place of the present files (or
+    in addition to them).
 
     Returns the snapshot's id.
     """

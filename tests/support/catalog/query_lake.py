@@ -85,7 +85,7 @@ class Reads(S3Faults):
         return super().operation_of(asked)
 
     def files(self) -> set[str]:
-        """The data files that were read since the last look, as `bucket/key`."""
+        """The data files that were read since the last call, as `bucket/key`."""
         found, self._files = self._files, set()
         return found
 
@@ -134,7 +134,7 @@ class Lake:
     """Of each column of their archive, as its footer has them."""
 
     def tables(self, topic: str = "orders") -> dict[str, Any]:
-        """What `archiver tables` tells of a topic's table."""
+        """What `archiver tables` reports for a topic's table."""
         (found,) = self.deployment.cli("tables", "--topic", topic, "--output", "json").json()["tables"]
         return dict(found)
 

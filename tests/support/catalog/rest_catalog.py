@@ -90,7 +90,7 @@ class RestCatalog:
         return self._process.pid
 
     def client(self) -> Catalog:
-        """pyiceberg on it, for a test that looks or plays another hand."""
+        """pyiceberg on it, for a test that reads the tables or acts as an external client."""
         return load_catalog("rest", **self.properties)
 
     def warm_up(self) -> None:
@@ -131,10 +131,11 @@ class RestCatalog:
             enable_auth=True,
             return_proc=True,
         )
-        # Without memory management: with it, every Java object tells the JVM when it is collected, and those
-        # of a JVM that was killed log a traceback then, from inside the garbage collector. Formatting one
-        # parses source, and in Python 3.11 before 3.11.8 that breaks any other parsing which the collector
-        # has interrupted: "AST constructor recursion depth mismatch", in whichever test comes later.
+        # Without memory management: with it, every Java object notifies the JVM when it is collected, and
+        # those of a JVM that was killed log a traceback then, from inside the garbage collector. Formatting
+        # one parses source, and in Python 3.11 before 3.11.8 that breaks any other parsing which the
+        # collector has interrupted: "AST constructor recursion depth mismatch", in whichever test comes
+        # later.
         parameters = GatewayParameters(
             port=port_of_gateway, auth_token=token, auto_convert=True, enable_memory_management=False
         )
@@ -160,7 +161,7 @@ class RestCatalog:
             self._gateway = None
 
     def go_away(self) -> None:
-        """End it at once, and refuse connections at its address until it comes back: nobody else gets the
+        """Kill it, and refuse connections at its address until it comes back: no other process gets the
         port."""
         port = int(self.uri.rpartition(":")[2])
         self.kill()
@@ -184,7 +185,7 @@ class RestCatalog:
     def _serve(self, java: Any, port: int) -> int:
         """Build the catalog and its server; the port."""
         configuration = java.org.apache.hadoop.conf.Configuration(False)
-        # The plain one writes a checksum file beside every metadata file: objects that no real store has.
+        # The plain one writes a checksum file next to every metadata file: objects that no real store has.
         configuration.set("fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
         catalog = java.org.apache.iceberg.jdbc.JdbcCatalog()
         catalog.setConf(configuration)

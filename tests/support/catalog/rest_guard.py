@@ -1,10 +1,8 @@
-"""A proxy before the real REST catalog that lets nobody pass whom it does not know, and the token server
-beside it.
+"""A proxy before the real REST catalog that rejects requests without valid credentials, and its token server.
 
-It judges by other means than the client: tokens are its own, and a signature is made anew by botocore and
-compared. It can also hand out credentials with each table, as a catalog does that vends them. Faults of
-`HttpFaults` come before it asks who somebody is; what it does not know the operation of is let through the
-same check.
+It judges by other means than the client: tokens are its own, and botocore computes the signature again to
+compare it. It can also vend credentials with each table. Faults of `HttpFaults` come before authentication. A
+request of an unknown operation passes the same check.
 """
 
 from __future__ import annotations
@@ -36,11 +34,11 @@ class Guard:
     lasts_s: float | None = 3600.0
     """How long a token is said to last; None: nothing is said."""
     uses: int | None = None
-    """After so many requests a token is refused, whatever was said."""
+    """After so many requests a token is refused, even before its stated expiry."""
     forbidden: tuple[str, ...] = ()
-    """Operations that nobody may do."""
+    """Operations that are forbidden to all clients."""
     refusing: bool = False
-    """Nobody is let in any more: every token is refused, new ones as well."""
+    """Every token is refused, new ones as well."""
     vended: dict[str, str] = field(default_factory=dict)
     """Configuration that is handed out with each table."""
     credentials: list[dict[str, object]] = field(default_factory=list)
@@ -52,7 +50,7 @@ class Guard:
     headers: list[dict[str, str]] = field(default_factory=list)
     """Of every request to the catalog."""
     issued: str = ""
-    """Given as the token, whatever it is."""
+    """If set, the token server issues this as the token."""
     refusals: int = 0
     on_swap: Callable[[], None] | None = None
     """Called once, when the next swap has been passed on."""
@@ -122,7 +120,7 @@ class Guarded(HttpFaults):
         self._armed.clear()
 
     def said(self, status: int) -> Answer:
-        """As the base class; what redirects leads to a path of nobody's."""
+        """As the base class; a redirect leads to a path that does not exist."""
         plain = super().said(status)
         return (
             Answer(status, [*plain.headers, ("Location", f"{self.uri}/elsewhere")], plain.body)
@@ -157,7 +155,7 @@ class Guarded(HttpFaults):
 
 
 def properties(guarded: Guarded) -> dict[str, str]:
-    """What a catalog of the archiver must be told to pass."""
+    """The catalog settings with which the archiver passes."""
     plain = {"type": "rest", "uri": guarded.uri}
     match guarded.guard.scheme:
         case "bearer":

@@ -1,7 +1,7 @@
 """Rounds of archiving against the real REST catalog behind a proxy that fails on request, refinement in the
 process of the test.
 
-One topic with a Protobuf value that may change. What a round must not do whatever fails is checked from
+One topic with a Protobuf value that may change. What a round must not do under any failure is checked from
 outside: by pyiceberg on the catalog itself, by DuckDB on the files that it plans, and by the listing of
 objects.
 """
@@ -145,7 +145,7 @@ class RestRounds:
 
     @property
     def ledger(self) -> TopicLedger:
-        """What the ledger knows of the topic."""
+        """The ledger's state of the topic."""
         return self.opened.application.ledger().topic(self.opened.topic_id(TOPIC))
 
     # what must hold

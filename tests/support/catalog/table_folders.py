@@ -99,7 +99,7 @@ class TableFolder:
             self.bench.tell(self.leader, outcome)
 
     def stray(self, partition: int, rows: int) -> str:
-        """An archive that its writer, an older leader, never told the ledger of."""
+        """An archive that its writer, an older leader, never appended to the ledger."""
         base = max(0, self.leader.fold.topic(TOPIC_ID).planned_to(partition) - 1)
         key = archive_key(TOPIC_ID, partition, "day", 20_000, base, base + rows, self.leader.epoch)
         path = self.bench.folder / key
@@ -184,7 +184,7 @@ class TableFolder:
     # what others do
 
     def compact(self) -> None:
-        """Somebody rewrites all files, into one of each partition, in the table's folder."""
+        """An external client rewrites all files, into one for each partition, in the table's folder."""
         view = view_of(self.tables)
         ranges: dict[int, tuple[int, int]] = {}
         for file in self.tables.live_files(view):
@@ -295,8 +295,8 @@ class TableFolder:
                 self.check()
 
     def check_nothing_is_left(self) -> None:
-        """After `settle_down`, of what nobody names the next run condemns or deletes everything but archives
-        that streams need."""
+        """After `settle_down`, the next run marks or deletes every unreferenced object, except archives that
+        streams need."""
         before = {what: paths - self.named() for what, paths in self.stored().items()}
         self.clock.advance(60)  # less than the retention of the newest archive
         self.clean()

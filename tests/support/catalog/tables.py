@@ -114,7 +114,7 @@ def data_file(
     day: int = 20_000,
     spec_id: int = 0,
 ) -> DataFile:
-    """What a table is told about rows [base, end) of one partition."""
+    """What a commit says about rows [base, end) of one partition."""
     lower, upper = bounds_of(fields, partition, base, end - 1)
     return DataFile(
         path=path,
@@ -255,14 +255,14 @@ class Bench:
         return [archive.key for archive, _ in written]
 
     def settle(self, tables: Tables, leader: Leader) -> CommitOutcome | None:
-        """Look at the table and tell the ledger."""
+        """Inspect the table and append the result to the ledger."""
         outcome = self.committer(tables, leader).settle(self.target)
         if outcome is not None:
             self.tell(leader, outcome)
         return outcome
 
     def commit(self, tables: Tables, leader: Leader, **limits: Any) -> CommitOutcome:
-        """Commit what is pending and tell the ledger."""
+        """Commit what is pending and append the result to the ledger."""
         outcome = self.committer(tables, leader, **limits).commit(
             self.target, new_uuid(self.ids), valid_through_us=START_US
         )
@@ -414,7 +414,7 @@ class FaultyTables:
 
 
 class Paused(FaultyTables):
-    """The leader is not scheduled between its look at the log and its swap, while `meanwhile` happens."""
+    """The leader is not scheduled between its read of the log and its swap, while `meanwhile` happens."""
 
     def __init__(self, tables: Tables, meanwhile: Callable[[], object]) -> None:
         super().__init__(tables)

@@ -1,5 +1,5 @@
-"""Packages of Debian, unpacked into a folder: neither installed nor, where the machine's own lists have them,
-looked up anew.
+"""Packages of Debian, unpacked into a folder, not installed. The machine's own package lists are used where
+they have them.
 
 Needs no root. A machine that has never asked for its lists of packages gets private ones, which go again.
 """

@@ -47,7 +47,7 @@ KINDS: Final = {
     "role-rbac-v1": "io.k8s.api.rbac.v1.Role",
     "rolebinding-rbac-v1": "io.k8s.api.rbac.v1.RoleBinding",
 }
-"""Schemas by the name under which kubeconform looks for them: a kind that is not here is refused."""
+"""Schemas by the name under which kubeconform finds them: a kind that is not here is refused."""
 OPERATOR_KINDS: Final = {
     "servicemonitor-monitoring-v1": "servicemonitors",
     "prometheusrule-monitoring-v1": "prometheusrules",

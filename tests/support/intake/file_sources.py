@@ -128,7 +128,7 @@ class Taker:
         )
 
     def look(self, times: int = 1) -> FilesState:
-        """Look so many times; what the first source says then."""
+        """Poll so many times; what the first source says then."""
         for _ in range(times):
             self.sources.poll()
         return self.state

@@ -1,5 +1,5 @@
-"""A writer on a real SQLite log and a real local store, and the way to look at what it did through nobody's
-eyes but the log's."""
+"""A writer on a real SQLite log and a real local store, and functions that read what it did from the log
+alone."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class IntakeRig:
         return self.sequencer.declare_topic(name, partitions)
 
     def writer(self, **settings: object) -> IntakeWriter:
-        """A writer that flushes soon, unless told otherwise."""
+        """A writer that flushes soon, unless the settings say otherwise."""
         chosen = IntakeSettings.model_validate({"delay_max": 0.01, "close_timeout": WAIT_S, **settings})
         return IntakeWriter(self.objects, self.sequencer, chosen, self.clock, SystemIds())
 

@@ -1,8 +1,8 @@
 """A writer that stops itself between the upload of an intake file and the append of its entry.
 
 Run as `python -m tests.support.intake.paused_sender ROOT`. For each line on its standard input it sends one
-record of that value to the topic `paused`, and prints what came of it as JSON. A value that begins with
-`pause` stops the process (SIGSTOP) when its file is stored; whoever wants the answer continues it.
+record of that value to the topic `paused`. It prints the outcome as JSON. A value that begins with `pause`
+stops the process (SIGSTOP) when its file is stored; the test continues it to get the answer.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def process(inbox: Inbox, form: str) -> Taker:
 
 
 def main(root: str, form: str, armed: str) -> None:
-    """Look some times."""
+    """Poll some times."""
     logs = SqliteLogStore(Path(root) / "metadata.db", 30, 512 * 1024)
     taker = process(
         Inbox(Path(root), logs.log("intake"), LocalObjectStore(Path(root) / "data"), os.getpid()), form

@@ -41,7 +41,7 @@ class Transactional:
         }
 
     def try_send(self, values: Values) -> Sequence[Landed]:
-        """As `send`, by topic and partition; whatever becomes of them."""
+        """As `send`, by topic and partition, with any outcome."""
         now_us = self._clock.now_us()
         rows: list[dict[str, object]] = []
         segments: list[SegmentRows] = []

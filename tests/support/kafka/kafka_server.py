@@ -57,7 +57,7 @@ class KafkaServer(LocalServer):
     def __init__(
         self, folder: Path, settings: Mapping[str, object] | None = None, listener: str = "PLAINTEXT"
     ) -> None:
-        """`settings` besides those of every test; `listener`: the protocol that clients speak."""
+        """`settings` are added to those of every test; `listener`: the protocol that clients speak."""
         super().__init__("Kafka")
         self._folder = folder
         self._settings = dict(settings or {})
@@ -75,7 +75,7 @@ class KafkaServer(LocalServer):
         return self._folder / "data"
 
     def new_name(self, what: str = "topic") -> str:
-        """The name of a topic that nobody else uses."""
+        """A unique name for a topic."""
         self._topics += 1
         return f"{what}-{os.getpid()}-{self._topics}"
 

@@ -10,7 +10,7 @@ from intake.sources.kafka.upstream import Bounds, Place, Polled, Stopped, Upstre
 
 @dataclass
 class MemoryUpstream:
-    """`bounds_now` is asked at every look; a partition that is not in it has no answer."""
+    """`bounds_now` is asked at every poll; a partition that is not in it has no answer."""
 
     bounds_now: dict[Place, Bounds]
     ids: dict[str, bytes] = field(default_factory=dict)

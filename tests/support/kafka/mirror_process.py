@@ -1,7 +1,7 @@
 """A process that mirrors: `python -m tests.support.kafka.mirror_process ROOT BROKERS TOPIC PIECE_BYTES`.
 
-The log and the objects are below ROOT. Says `level N` whenever it has taken in N records in all, and goes on
-until it is ended.
+The log and the objects are below ROOT. Prints `level N` whenever it has ingested N records in all, and goes
+on until it is ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def site_of(root: Path, brokers: str) -> tuple[Site, SqliteLogStore]:
 
 
 def main(root: str, brokers: str, topic: str, piece_bytes: str) -> None:
-    """Mirror until somebody ends it."""
+    """Mirror until the process is ended."""
     site, _ = site_of(Path(root), brokers)
     process = site.process(topic, delay_max_bytes=int(piece_bytes), checkpoint_entries=4)
     failpoints.arm(os.environ.get(failpoints.VARIABLE, ""))

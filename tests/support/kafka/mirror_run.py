@@ -1,4 +1,4 @@
-"""A run of the outside harness on mirrored topics: a real broker with somebody's producers, two daemons that
+"""A run of the outside harness on mirrored topics: a real broker with external producers, two daemons that
 mirror it, faults by the seed.
 
 Daemons are killed and stopped, leadership goes from one to the other, producers die in the middle of
@@ -101,7 +101,7 @@ class MirrorRun(EtcdRun):
         super().__init__(scene, members, seed, seconds, tell)
         self.options = replace(
             self.options, workers=1, faults=(STOP,)
-        )  # one writer beside the mirror, for the machine's sake
+        )  # only one writer and the mirror, to spare the machine
         plan = plan_faults(seed, seconds, 1, self.options.rounds, (STOP,), self.options.stop_s)
         self._plan = FaultPlan(plan.actions, plan.spells, (*plan.kinds, *ACTS))
         self._broker = broker
@@ -208,7 +208,7 @@ class MirrorRun(EtcdRun):
         admin = AdminClient({"bootstrap.servers": self._brokers})
         for future in admin.create_partitions([_NewPartitions(name, self._sizes[name])]).values():
             future.result(PATIENCE_S)
-        self._kill_sender()  # the next one knows of them
+        self._kill_sender()  # the next sender uses the new partitions
         return f"{name} has {self._sizes[name]} partitions"
 
     def _kill_broker(self, chosen: float) -> str:
@@ -222,12 +222,12 @@ class MirrorRun(EtcdRun):
     def _settle(self) -> None:
         self._end_sender()
         self._wait_until_level()
-        self._leading()  # somebody still does
+        self._leading()  # one of them still does
         self._end_workers()
         for daemon in self._garrison.running():
             self.seen.stopped.append(self._garrison.stop(daemon))
         self._rounds_done = (
-            0  # one more, of everything that is there now; by itself, whoever of the daemons had the port
+            0  # one more, of everything that is there now; by itself, with either daemon on the port
         )
         Supervisor._settle(self)
 

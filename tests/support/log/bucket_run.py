@@ -70,7 +70,7 @@ class BucketScene(EtcdScene):
 
 @dataclass(eq=False)
 class StoreFaults:
-    """The proxy, which tells what it has played."""
+    """The proxy, which reports the faults it has played."""
 
     server: S3Server
     tell: Callable[[str, str], None] = field(default=lambda kind, what: None)

@@ -22,7 +22,7 @@ BACKOFF_S = 0.02
 
 
 def main() -> None:
-    """Append them all, whoever else does."""
+    """Append them all, while other processes append as well."""
     addresses, folder, name, count = sys.argv[1].split(","), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
     pause_s = float(sys.argv[5]) if len(sys.argv) > 5 else 0.0
     clock = SystemClock()

@@ -1,5 +1,5 @@
-"""Certificates for a server of the tests and for whoever may come, signed by an authority of their own: made
-by the command `openssl`."""
+"""Certificates for a test server and its clients, signed by their own authority, made with the command
+`openssl`."""
 
 from __future__ import annotations
 

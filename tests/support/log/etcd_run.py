@@ -52,7 +52,7 @@ class EtcdScene(SoakScene):
 
 @dataclass
 class Seen:
-    """What the run met besides the history."""
+    """What the run met, apart from the history."""
 
     leaders: list[int] = field(default_factory=list)
     """Process ids of the daemons that held the lease, in order."""

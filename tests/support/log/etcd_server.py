@@ -1,8 +1,8 @@
 """Real members of etcd for tests: one, or three that make a cluster, on loopback ports that the system chose.
 
 Owns the processes: each is stopped by its id and waited for, and none outlives its block. Data are in a
-folder of the test and are kept while a member is down, so that one that is started again is the same one.
-Ports are free when they are chosen; a member that cannot have its own takes others, as long as it is new.
+folder of the test and are kept while a member is down, so that a restarted member is the same one. Ports are
+free when they are chosen; a member that cannot have its own takes others, as long as it is new.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Etcd:
                     if client.maintenancestub.Status(rpc.StatusRequest(), timeout=2).leader:
                         return
             except grpc.RpcError as error:
-                # Newer versions tell their status only to those they know.
+                # Newer versions give their status only to authenticated clients.
                 if "user name is empty" in str(error.details()):
                     return
             assert time.monotonic() < deadline_s, self._said()
@@ -150,7 +150,8 @@ class Etcd:
         return answer
 
     def client(self) -> Any:
-        """A client of etcd3, for a test that looks or plays another hand. It is a context."""
+        """A client of etcd3, for a test that reads keys or acts as another client. It is a context
+        manager."""
         found = self.certificates
         files = (
             {}
@@ -252,7 +253,7 @@ def enable_auth(etcd: Etcd, root: User, user: User, prefix: str, *, read_only: b
 
 
 def free_port() -> int:
-    """A loopback port that nobody has now."""
+    """A loopback port that is free now."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])

@@ -1,8 +1,8 @@
 """A long intake log, made quickly: entries of 20 segments over 400 partitions, an idempotent producer for
-each, put into the database by hand because a million appends with an fsync each would take an hour.
+each. They are put into the database by hand, because a million appends with an fsync each would take an hour.
 
-`python -m tests.support.log.log_filling ROOT` is the process that starts anew on such a log: it prints how
-long that took, as JSON.
+`python -m tests.support.log.log_filling ROOT` is the process that starts on such a log: it prints how long
+that took, as JSON.
 """
 
 from __future__ import annotations

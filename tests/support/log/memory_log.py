@@ -135,6 +135,6 @@ class MemoryLease:
                 self._place.held_by = None
 
     def holder(self) -> str | None:
-        """The owner of whoever holds the place."""
+        """The owner name of the holder."""
         with self._place.lock:
             return None if self._place.held_by is None else self._place.held_by.owner

@@ -1,4 +1,4 @@
-"""The proxy of `http_faults.py` in front of the S3 server: it tells S3's requests apart, counts them, and
+"""The proxy of `http_faults.py` in front of the S3 server: it classifies S3's requests, counts them, and
 answers as S3 does.
 
 Requests pass with the host name they were signed for. It also plays a server that ignores conditional
@@ -38,7 +38,7 @@ OPERATIONS: Final = (
 
 
 class S3Faults(HttpFaults):
-    """The proxy. Reads of `cluster.json` are told apart from other gets, as `identity`."""
+    """The proxy. Reads of `cluster.json` are counted apart from other gets, as `identity`."""
 
     def __init__(self, server: S3Server) -> None:
         super().__init__(lambda: server.uri)
@@ -49,7 +49,7 @@ class S3Faults(HttpFaults):
         self.codes = dict(CODES)
 
     def counts(self) -> dict[str, int]:
-        """How many requests of each kind came since the last look."""
+        """How many requests of each kind came since the last call."""
         with self._lock:
             seen, self._seen = self._seen, []
         return {name: seen.count(name) for name in sorted(set(seen))}

@@ -47,7 +47,7 @@ class S3Server(LocalServer):
         super().kill()
 
     def client(self) -> Any:
-        """boto3 on it, for a test that looks or plays another hand."""
+        """boto3 on it, for a test that reads objects or acts as an external client."""
         import boto3
         from botocore.config import Config
 
@@ -67,7 +67,7 @@ class S3Server(LocalServer):
         return self._folder / "ca.pem"
 
     def new_bucket(self) -> str:
-        """The name of an empty bucket that nobody else uses."""
+        """The name of an empty bucket that no other test uses."""
         self._buckets += 1
         name = f"bucket-{os.getpid()}-{self._buckets}"
         client = self.client()
@@ -163,7 +163,7 @@ def data_group(folder: Path, bucket: str, endpoint: str, prefix: str = "pre/fix"
 
 def _answers(port: int, tls: bool) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    if tls:  # only whether somebody is there
+    if tls:  # only whether the server answers
         connection = http.client.HTTPSConnection(
             "127.0.0.1", port, timeout=5, context=ssl._create_unverified_context()
         )

@@ -48,7 +48,7 @@ class Command:
         self.err: list[str] = []
         self._process = subprocess.Popen(
             [*program, *arguments],
-            # Unbuffered: what was told before a kill is seen.
+            # Unbuffered: output from before a kill is seen.
             env={**deployment.environ(), "PYTHONUNBUFFERED": "1", "TMPDIR": str(scratch)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -9,9 +9,9 @@ address read from its log.
         ...
         assert daemon.stop() == 0
 
-Leaving the block kills whatever is left, the JVM and its workers among them, and waits for it.
-`quick(document)` makes a deployment's configuration one that archives within a second or two. The daemon's
-log is JSON lines on its standard error: `logged` reads them.
+Leaving the block kills what is left, the JVM and its workers among them, and waits for it. `quick(document)`
+makes a deployment's configuration one that archives within a second or two. The daemon's log is JSON lines on
+its standard error: `logged` reads them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Answered:
 
 
 def quick(document: Mapping[str, Any], **daemon: Any) -> dict[str, Any]:
-    """The configuration, made to take a free port, to tick and to look every few tenths of a second; `daemon`
+    """The configuration, with a free port, and with ticks and polls every few tenths of a second; `daemon`
     adds to that group."""
     found = dict(document)
     found["http"] = {"listen": "127.0.0.1:0", **found.get("http", {})}
@@ -100,7 +100,7 @@ class Served:
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Answered:
-        """One request on a connection of its own; raises `OSError` if nobody answers."""
+        """One request on a connection of its own; raises `OSError` if no answer comes."""
         connection = http.client.HTTPConnection(*self.address, timeout=REQUEST_TIMEOUT_S)
         try:
             connection.request(method, path, body, dict(headers or {}))
@@ -158,7 +158,7 @@ class Served:
         until(f"{records} records of {topic} are archived", holds)
 
     def cycles(self, job: str, outcome: str) -> int:
-        """How many cycles of a job have ended so (fine, wrong, untold, skipped), as /metrics says."""
+        """How many cycles of a job have ended so (an outcome of `OUTCOMES`), as /metrics says."""
         wanted = f'archiver_cycles_total{{job="{job}",outcome="{outcome}"}} '
         found = [line for line in self.get("/metrics").body.decode().splitlines() if line.startswith(wanted)]
         return round(float(found[0].removeprefix(wanted))) if found else 0
@@ -171,7 +171,7 @@ class Served:
         return self.command._process.poll() is None
 
     def ready(self) -> bool:
-        """Whether /readyz says so now; False as well if nobody answers."""
+        """Whether /readyz says so now; False as well if no answer comes."""
         try:
             return self.get("/readyz").status == 200
         except OSError:

@@ -67,7 +67,7 @@ class Reader:
     def differences(
         self, row: Mapping[str, Any], message: Any, level: Level, above: Above = (), path: str = ""
     ) -> Iterator[str]:
-        """Where the row of a message is not what it must be. `level`: what the wire holds besides."""
+        """Where the row of a message is not what it must be. `level`: what else the wire holds."""
         above = (*above, message.DESCRIPTOR.full_name)
         columns = self.columns(message.DESCRIPTOR, above, path)
         beside = {"__unrecognized__"} | (set() if path else {"__raw__", "__prefix__", "__err__"})

@@ -2,8 +2,8 @@
 grew, and what came of them.
 
 `python -m tests.support.schema.decode_memory FOLDER refine|consume KIND`. Kinds: `one` is a single record
-beyond the bound of one record, `many` are records within it that are beyond the bound together, `odd` is one
-within it that only the complete engine reads whole.
+beyond the bound of one record. `many` are records within that bound which together exceed the bound. `odd` is
+one within the bound that only the complete engine reads whole.
 """
 
 from __future__ import annotations

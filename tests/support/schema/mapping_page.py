@@ -1,8 +1,7 @@
 """docs/schema-mapping.md as data: the rows of its tables, with the Protobuf source they stand in.
 
 A table of rows begins behind a comment `<!-- rows syntax=… -->`, a table of records behind `<!-- records
--->`. Whatever stands in such a table and cannot be read is an error: a row that is skipped would prove
-nothing.
+-->`. A row of such a table that cannot be read is an error: a skipped row would prove nothing.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 would write them.
 
 Seeded: the same `random.Random` gives the same schema. Descriptors are built without `protoc`, which refuses
-some names that other compilers let through; whatever Protobuf's own library links may come.
+some names that other compilers let through; every schema that Protobuf's own library links is possible.
 """
 
 from __future__ import annotations

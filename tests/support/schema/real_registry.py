@@ -125,7 +125,7 @@ class RealRegistry:
         return int(answer.json()["id"])
 
     def post(self, path: str, document: dict[str, Any]) -> requests.Response:
-        """Ask for a change; whatever comes back."""
+        """Ask for a change; the answer, of any status."""
         return requests.post(self.url + path, json=document, timeout=30)
 
     def put(self, path: str, document: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """A schema registry that does what the real one cannot be made to do: it is slow, cuts answers off, sends
 elsewhere, contradicts itself.
 
-It serves Confluent's protocol from a dictionary over real HTTP (or HTTPS) on a loopback port, counts what it
-is asked, and lets a test put any behaviour in the place of an answer.
+It serves Confluent's protocol from a dictionary over real HTTP (or HTTPS) on a loopback port. It counts
+requests, and lets a test put any behaviour in the place of an answer.
 """
 
 from __future__ import annotations

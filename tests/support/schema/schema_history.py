@@ -5,7 +5,7 @@ A field is known by its number inside of its message. As long as its type fits (
 one type, so are float and double), it goes on in its column; if it does not, in the column it had last with a
 fitting type, else in a new one. `Level.advance` follows that rule from descriptors alone. `Level.claim` then
 holds the ids that the archiver recorded against it: one column, one id, for ever, and no id for two. `wanted`
-says what a message must look like as a row by ids, `found` what a row that some engine read looks like.
+is the row by ids that a message must give, `found` is the row that an engine read.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Level:
     active: dict[int, Column] = field(default_factory=dict)
 
     def advance(self, descriptor: Descriptor) -> None:
-        """The message looks like this from now on."""
+        """The message has this shape from now on."""
         self.active = {}
         for one in descriptor.fields:
             known, kind = self.columns.setdefault(one.number, []), kind_of(one)

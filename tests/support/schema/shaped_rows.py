@@ -16,8 +16,8 @@ def shaped(value: Any, kind: Any, binary: Binary = bytes) -> Any:
     """Structs as dicts by name, without a null `__unrecognized__`; maps as pairs in an order of their own;
     leaves as plain values.
 
-    A struct may come as a dict or in the order of its fields, a map as a dict or as pairs, a number as its
-    text.
+    A struct may be a dict or a sequence in the order of its fields. A map may be a dict or pairs. A number
+    may be its text.
     """
     if value is None:
         return None

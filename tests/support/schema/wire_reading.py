@@ -47,7 +47,7 @@ class WireRecord:
 
 @dataclass
 class Level:
-    """What one message, or all parts of it that are merged, holds besides what the columns show."""
+    """What one message, or all parts of it that are merged, holds in addition to what the columns show."""
 
     unknown: bytes = b""
     inside: dict[int, Any] = field(default_factory=dict)
@@ -105,7 +105,7 @@ def tag(number: int, wire: int) -> bytes:
 
 
 def records(data: bytes) -> Iterator[WireRecord]:
-    """The fields of a message in wire order. Raises Malformed where they cannot be told apart."""
+    """The fields of a message in wire order. Raises Malformed where they cannot be separated."""
     at = 0
     while at < len(data):
         begin, (key, at) = at, read_varint(data, at)

@@ -1,9 +1,9 @@
 """A proxy in front of a real server that loses, delays and falsifies what passes through it, request by
 request.
 
-It knows the requests of a REST catalog by what they ask for, so that a test can say which of them shall meet
-which fault; `s3_faults.py` does so for those of S3. It also plays the whole server being away: connections
-refused, or accepted and never answered.
+It classifies the requests of a REST catalog by operation, so that a test can give each kind its fault.
+`s3_faults.py` does so for those of S3. It also plays the whole server being away: connections refused, or
+accepted and never answered.
 """
 
 from __future__ import annotations
@@ -160,9 +160,9 @@ class HttpFaults:
         return [(self.operation_of(asked), self._pass_on(asked).status) for asked in late]
 
     def refuse(self) -> None:
-        """From now on nobody listens; connections that there are end."""
+        """From now on connections are refused; existing ones end."""
         self._stop_listening()
-        # Bound and not listening: connections are refused, and nobody else gets the port.
+        # Bound and not listening: connections are refused, and no other process gets the port.
         self._held = socket.socket()
         self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._held.bind(("127.0.0.1", self.port))

@@ -78,7 +78,7 @@ class LocalServer(ABC):
 
     @abstractmethod
     def _started(self, port: int) -> bool:
-        """Start it there; False if somebody else has taken a port meanwhile."""
+        """Start it there; False if another process has taken a port since."""
 
     def _run(self, command: Sequence[str], port: int, answers: Callable[[], bool], timeout_s: float) -> bool:
         """Whether the process is there and answers."""
@@ -107,7 +107,7 @@ def _collect(stream: IO[bytes], into: list[bytes]) -> None:
 
 
 def free_port() -> int:
-    """One that nobody has at the moment."""
+    """One that is free at the moment."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return int(taken.getsockname()[1])

@@ -79,7 +79,7 @@ def _unpack(final: Path) -> None:
         with zipfile.ZipFile(plugin) as zipped:
             zipped.extractall(made / "plugins")
         made.rename(final)
-        for archive in archives:  # half a gigabyte that nobody looks at again
+        for archive in archives:  # half a gigabyte that is not read again
             archive.unlink()
     finally:
         shutil.rmtree(made, ignore_errors=True)
@@ -186,9 +186,9 @@ class TrinoServer:
     def sql(self, statement: str) -> Sequence[Sequence[Any]]:
         """The rows of one statement.
 
-        A server tells whether it is ready, and a node that it is there, before it says which catalogs it has;
-        until then a statement that reads tables of one ends, with nothing done, for want of nodes. So that is
-        asked again.
+        A server reports that it is ready, and a node that it is there, before it reports its catalogs. Until
+        then a statement on a catalog's tables fails for lack of nodes, with nothing done. So that is asked
+        again.
         """
         given_up = time.monotonic() + START_TIMEOUT_S
         while True:

@@ -1,4 +1,4 @@
-"""Engines that a test asks for rows: each says besides which data files it read, as the proxy before the
+"""Engines that a test asks for rows: each also reports which data files it read, as the proxy before the
 bucket has seen it."""
 
 from __future__ import annotations

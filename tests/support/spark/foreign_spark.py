@@ -1,5 +1,5 @@
-"""Other hands on a deployment's tables, with a real tool: Spark SQL and Iceberg's own procedures, in a
-process of their own.
+"""External changes of a deployment's tables with a real tool: Spark SQL and Iceberg's own procedures, in a
+separate process.
 
 `from tests.support.spark.foreign_spark import foreign_spark` makes the fixture known in a test file. The
 process knows nothing of the archiver: what it may do to a table is what Iceberg's Spark runtime lets it do.
@@ -53,7 +53,8 @@ def foreign_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForeignS
 
 @dataclass(frozen=True)
 class Aftermath:
-    """What became of `clicks`, whose table somebody had in hand; `orders` went on, or there is none."""
+    """The outcome for `clicks`, whose table an external client changed; `orders` went on, or there is
+    none."""
 
     state: str
     """Of the topic, after a round with new records for both."""
@@ -61,7 +62,7 @@ class Aftermath:
     partitions: dict[int, Any]
     """The audit's word on each partition after that round."""
     findings: list[tuple[str, str | None]]
-    """(id, topic) of what the reconciler tells."""
+    """(id, topic) of the reconciler's findings."""
 
     @property
     def verdicts(self) -> list[str]:
@@ -77,7 +78,7 @@ class Aftermath:
 
 
 def aftermath(deployment: Deployment) -> Aftermath:
-    """One round of both topics. Whatever becomes of the one, the other is archived, complete and valid, and
+    """One round of both topics. With any outcome for the one, the other is archived, complete and valid, and
     has no finding."""
     with Driver(deployment) as driver:
         driver.send("orders", [order(7)] * 2, 1)

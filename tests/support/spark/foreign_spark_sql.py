@@ -1,4 +1,4 @@
-"""A program of its own: somebody else's Spark, with Iceberg's runtime, that runs statements on the tables of
+"""A separate program: an external Spark, with Iceberg's runtime, that runs statements on the tables of
 deployments.
 
 `python foreign_spark_sql.py JARS`. Reads one JSON object a line, `{"folder": DEPLOYMENT, "sql": STATEMENT}`,
@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 def main(jars: str) -> None:
     """Answer until the input ends; one session for each folder, because a session holds its catalogs."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # Nobody else writes between the answers.
+    os.dup2(2, 1)  # No other output comes between the answers.
     spark = _started(jars)
     sessions: dict[str, SparkSession] = {}
     for line in sys.stdin:
@@ -64,7 +64,7 @@ def _session(spark: SparkSession, folder: str) -> SparkSession:
     session.conf.set(f"{catalog}.uri", f"jdbc:sqlite:{folder}/catalog.db")
     session.conf.set(f"{catalog}.jdbc.schema-version", "V1")
     session.conf.set(f"{catalog}.warehouse", f"{folder}/data")
-    # Somebody else's catalog is asked each time: the archiver commits between two statements.
+    # The external catalog is asked each time: the archiver commits between two statements.
     session.conf.set(f"{catalog}.cache-enabled", "false")
     session.conf.set("spark.sql.defaultCatalog", "local")
     return session

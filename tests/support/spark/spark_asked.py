@@ -22,7 +22,7 @@ METRICS = ("resultDataFiles", "skippedDataFiles")
 def main(settings: str, jars: str) -> None:
     """Answer until the input ends."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # Nobody else writes between the answers.
+    os.dup2(2, 1)  # No other output comes between the answers.
     spark = _started(json.loads(settings), jars)
     for line in sys.stdin:
         asked = json.loads(line)
@@ -49,7 +49,7 @@ def _started(settings: dict[str, str], jars: str) -> SparkSession:
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.session.timeZone": "UTC",
-        # A plan that is not changed on the way tells its numbers itself.
+        # A plan that is not changed at run time has its own numbers.
         "spark.sql.adaptive.enabled": "false",
     }
     builder = SparkSession.builder.master("local[2]")

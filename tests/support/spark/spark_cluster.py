@@ -29,7 +29,7 @@ from tests.support.servers import class_data
 
 START_S = 240.0
 _LOOK_EVERY_S = 0.2
-"""A look goes through all processes of the machine."""
+"""A poll goes through all processes of the machine."""
 HOST = "127.0.0.1"
 SPARK_HOME = Path(pyspark.__file__).parent
 _OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -40,7 +40,7 @@ DRIVER = {
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": _OPTIONS,
 }
-"""Spark properties of whoever gives work to the cluster."""
+"""Spark properties of a driver that submits work to the cluster."""
 
 
 class SparkProcess:

@@ -52,7 +52,7 @@ class SparkProcess:
         assert process.stdout is not None
         process.stdin.write(json.dumps(question) + "\n")
         process.stdin.flush()
-        # A Spark that hangs is ended, and the empty answer is told with the end of its log.
+        # A Spark that hangs is ended, and the empty answer is reported with the end of its log.
         limit = threading.Timer(STATEMENT_TIMEOUT_S, process.kill)
         limit.start()
         try:

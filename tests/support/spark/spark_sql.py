@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 
 def main(folder: str, cache: str, packages: str) -> None:
-    """Count, sum, and look one offset up."""
+    """Count, sum, and read one offset."""
     catalog = "spark.sql.catalog.local"
     settings = {
         "spark.jars.packages": packages,
