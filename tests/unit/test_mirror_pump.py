@@ -31,9 +31,8 @@ def test_those_that_do_not_end_share_one_time_and_are_named() -> None:
     for pump in pumps:
         pump.start()
     assert all(one.entered.wait(10) for one in mirrors)
-    threading.Timer(
-        0.1, mirrors[3].let_go.set
-    ).start()  # The last one needs the time that the first ones must not use up.
+    # The last one needs the time that the first ones must not use up.
+    threading.Timer(0.1, mirrors[3].let_go.set).start()
     began_s = time.monotonic()
     assert stop_all(pumps, 1.0, SystemClock()) == ["0", "1", "2"]
     assert time.monotonic() - began_s < 2.5

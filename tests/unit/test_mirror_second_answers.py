@@ -35,9 +35,8 @@ def look(mirror: Mirroring) -> list[tuple[str, str]]:
     mirror.mirror._inspect_at_s = None
     mirror.mirror._state_at_s = 0.0
     mirror.step()
-    if (
-        mirror.mirror._upstream is None
-    ):  # A partition that was read before is read again over a new connection.
+    # A partition that was read before is read again over a new connection.
+    if mirror.mirror._upstream is None:
         mirror.step()
     return mirror.kinds
 

@@ -37,7 +37,7 @@ class Table:
         return (0,) * PARTITIONS if self.current is None else self.retained[self.current]
 
     def commit(self, moved: dict[int, int], told: bool = True) -> None:
-        """A commit of this cluster that archives so many more offsets. With `told`, COMMIT_TO_TABLE follows."""
+        """Commit so many more offsets per partition. With `told`, COMMIT_TO_TABLE follows."""
         marks = tuple(mark + moved.get(partition, 0) for partition, mark in enumerate(self.watermarks))
         self.snapshot(marks)
         if told:

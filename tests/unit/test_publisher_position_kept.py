@@ -1,7 +1,8 @@
 """What the publisher's position retains in the control log, and where publication begins after a trim or a
 new topic.
 
-The topic is in memory and fails at chosen places."""
+The topic is in memory and fails at chosen places.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Every place where the installed pyiceberg imports by a string, or runs text, is known, and each has a test
-that closes it.
+"""Lists every place where the installed pyiceberg imports by a string or runs text. A test closes each one.
 
-A new version that opens another one fails here. What closes each place is in `CLOSED_BY`.
+A new version that adds a place fails here. `CLOSED_BY` names what closes each place.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def package() -> Path:
 
 
 def _functions(tree: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """Each statement with the innermost function around it."""
+    """Each statement with the innermost function that contains it."""
 
     def walk(node: ast.AST, around: str) -> Iterator[tuple[str, ast.AST]]:
         for child in ast.iter_child_nodes(node):
@@ -72,8 +71,8 @@ def _functions(tree: ast.AST) -> Iterator[tuple[str, ast.AST]]:
 
 
 def places(root: Path) -> set[str]:
-    """`file:function` of every call that imports or runs what a string names, and `file:module` of what is
-    imported that could."""
+    """`file:function` of every call that imports or runs what a string names. `file:module` of every imported
+    module that could."""
     found: set[str] = set()
     for path in sorted(root.rglob("*.py")):
         name = str(path.relative_to(root))

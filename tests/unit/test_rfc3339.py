@@ -1,4 +1,4 @@
-"""Times are read as RFC 3339 writes them."""
+"""Times are parsed as RFC 3339 defines them."""
 
 from __future__ import annotations
 

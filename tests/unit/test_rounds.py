@@ -1,4 +1,4 @@
-"""Which partitions a round takes, and how far a table may say it is complete."""
+"""Which partitions a round archives, and up to which ingest time a table is complete."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DUE = RoundLimits(memory_bytes=2**40, round_bytes_max=2**40)
 
 
 class Logs:
-    """Two topics, `one` with three partitions and `two` with two, and what both logs say of them."""
+    """Two topics, `one` with three partitions and `two` with two, and the state of both logs."""
 
     def __init__(self) -> None:
         self.intake = IntakeFold()
@@ -307,7 +307,7 @@ def test_aborted_records_hold_no_time_back_and_open_ones_do() -> None:
 
 
 class Counting(Backlog):
-    """Counts what it hands out, and refuses to hand out everything."""
+    """Counts the segments it returns, and refuses to return all of them."""
 
     def __init__(self, fold: IntakeFold) -> None:
         super().__init__(fold)
@@ -410,7 +410,7 @@ def test_a_round_of_tiny_segments_ends_at_their_number(rows: int) -> None:
 
 @dataclass
 class Model:
-    """The same history, record by record: every record's ingest time, found without segments."""
+    """The same history by record: the ingest time of each one, computed without segments."""
 
     fold: IntakeFold = field(default_factory=IntakeFold)
     ingest: dict[int, list[int]] = field(default_factory=dict)
@@ -492,11 +492,11 @@ def test_a_backlog_holds_the_time_back_only_as_far_as_it_is_old() -> None:
     assert model.through_us({0: 0, 1: 1}, 40) == 0
 
 
-# shelves that cannot be read
+# history files that cannot be read
 
 
 class FootersOnly(UnreadHistory):
-    """Sums are known from the index, rows are damaged."""
+    """The sums of the index can be read; the rows are damaged."""
 
     def summary(self, tp: TopicPartition, start: int, end: int) -> BacklogSummary:
         return summed(Segments.of(self.kept[tp]), start)

@@ -27,7 +27,7 @@ def page(name: str) -> str:
 
 @cache
 def names_of_tests() -> frozenset[str]:
-    """Of all test functions there are."""
+    """The names of all test functions of the project."""
     return frozenset(
         name for path in (ROOT / "tests").rglob("test_*.py") for name in _FUNCTION.findall(path.read_text())
     )

@@ -1,5 +1,4 @@
-"""What `schema_change` allows, and what is said of a change: in the halt, in the log, in the status, in the
-metrics."""
+"""What `schema_change` allows, and how a change is reported: in the halt, the log, the status, the metrics."""
 
 from __future__ import annotations
 

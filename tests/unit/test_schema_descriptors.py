@@ -1,4 +1,4 @@
-"""Descriptor sets: what is refused, and how the message tells what to do."""
+"""Descriptor sets: which are refused, and how the message states the remedy."""
 
 from __future__ import annotations
 

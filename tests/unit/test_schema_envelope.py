@@ -1,4 +1,4 @@
-"""Registry envelopes: taken off, given back as they were, and refused with a cause."""
+"""Registry envelopes: removed, restored as they were, and refused with a cause."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def rows_of(engine: EngineName, items: list[bytes | None]) -> list[dict[str, Any
 
 
 def test_many_long_spellings_are_looked_at_once_each() -> None:
-    """Told apart byte by byte, these took 35 ms a record."""
+    """A comparison byte by byte took 35 ms a record."""
     rng = random.Random(1)
     items = [
         b"\0\0\0\0\7\xc8\1"

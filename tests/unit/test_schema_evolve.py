@@ -219,7 +219,7 @@ def test_of_several_former_columns_the_newest_that_fits_is_taken() -> None:
     kinds = (INT32, STRING, DOUBLE, STRING, ENUM)
     found = steps(*(sale(("p", 1, kind)) for kind in kinds))
     assert field_id(found[4], "1") == field_id(found[1], "1")
-    # int, then a new column double, then int again: int fits the first column alone.
+    # int, then a new column double, then int again: int fits only the first column.
     assert field_id(steps(*(sale(("p", 1, kind)) for kind in (INT32, DOUBLE, INT64)))[2], "1") == field_id(
         found[0], "1"
     )
@@ -307,7 +307,7 @@ def test_configured_names() -> None:
     assert told(third) == [("renamed", "s.x", "inner", "x", True)]
     assert (
         steps(named, replace(named, columns=(*named.columns, ("s", "s"))))[1].changes == ()
-    )  # asks for the name it has
+    )  # It asks for the name that it already has.
     renamed = replace(sale(("z", 1, INT32), ("s", 2, MESSAGE, "Side"), Side=SIDE), columns=(("z", "amount"),))
     assert told(steps(plain, replace(plain, columns=(("a", "amount"),)), renamed)[2]) == [
         ("unchanged_column", "amount", "named a", "named z", True)

@@ -1,6 +1,7 @@
-"""Random walks of schemas, held against Iceberg's own rules and a second reading of ours.
+"""Random walks of schemas, checked against Iceberg's own rules and a second implementation of the project's
+rules.
 
-`ARCHIVER_SCHEMA_SEEDS=N` walks N times as many.
+`ARCHIVER_SCHEMA_SEEDS=N` runs N times as many walks.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ Flat = tuple[int, int, str, str, bool]
 
 
 def flat(text: str) -> list[Flat]:
-    """Every column, element, key and value of a schema, in order: written here anew, to be independent of the
-    code."""
+    """Every column, element, key and value of a schema, in order. Written again here, to be independent of
+    the code."""
 
     def kind_of(kind: Any) -> str:
         return str(kind) if isinstance(kind, str) else str(kind["type"])
@@ -57,7 +58,7 @@ PROMOTIONS = {("int", "long"), ("float", "double")}
 
 
 def check_iceberg(before: str | None, after: str) -> None:
-    """The schema is one, and Iceberg allows it to follow the former one."""
+    """The schema is valid, and Iceberg allows it to follow the former one."""
     Schema.model_validate_json(after)
     new = flat(after)
     ids = [one[0] for one in new]
@@ -69,7 +70,7 @@ def check_iceberg(before: str | None, after: str) -> None:
     old = flat(before)
     by_id = {one[0]: one for one in new}
     for number, owner, name, kind, required in old:
-        now = by_id[number]  # nothing is ever taken away
+        now = by_id[number]  # No field is ever removed.
         assert now[1] == owner and now[4] == required
         assert now[3] == kind or ((kind, now[3]) in PROMOTIONS and name != "key"), (number, kind, now[3])
     known = {one[0] for one in old}
@@ -152,7 +153,7 @@ class Book:
 
 
 def fits(one: FieldDescriptor, kind: Any, exactly: bool) -> bool:
-    """Whether a column of that type can take the field, wider or narrower."""
+    """Whether a column of that type can store the field, wider or narrower."""
     shape = kind["type"] if isinstance(kind, dict) else ""
     inner = one.message_type
     if inner is not None and inner.GetOptions().map_entry:
@@ -182,7 +183,7 @@ def test_random_walks_break_no_rule(seed: int, changes: int) -> None:
     history: tuple[TopicSchema, ...] = ()
     book, rng, above = Book(), random.Random(seed), 0
     for number, one in enumerate(walk(seed, changes)):
-        above += rng.randrange(3) * (number > 0)  # other hands take ids of the table as well
+        above += rng.randrange(3) * (number > 0)  # Other writers assign ids in the table as well.
         decision = decide("t", history, None, one, above)
         if number % 20 == 0:
             trees_of.cache_clear()
@@ -200,7 +201,7 @@ def test_random_walks_break_no_rule(seed: int, changes: int) -> None:
 
 
 def check_active(one: Source, schema: TopicSchema) -> None:
-    """The archive's columns are the message's, in its order, with their ids."""
+    """The archive's columns are the fields of the message, in its order, with their ids."""
     assert schema.value is not None
     struct = arrow_schema(schema).field("value").type
     tree = column_tree(schema.value, schema.schema()["fields"][1]["type"])

@@ -1,4 +1,4 @@
-"""Do files alone tell the columns that the ledger recorded?"""
+"""Checks that files alone show the columns that the ledger recorded."""
 
 from __future__ import annotations
 

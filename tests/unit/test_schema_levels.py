@@ -1,5 +1,5 @@
-"""Nesting is counted as the libraries count it: what is let through can be written and read, the rest is
-refused at set-up by name."""
+"""Nesting is counted as the libraries count it. Accepted schemas can be written and read; others are refused
+at set-up by name."""
 
 from __future__ import annotations
 
@@ -88,8 +88,7 @@ DEEPEST: list[tuple[Link, ...]] = [
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("links", DEEPEST, ids=lambda links: f"{len(links)}-{links[0]}-{links[-1]}")
 def test_the_deepest_message_that_is_let_through_works(links: tuple[Link, ...], engine: Any) -> None:
-    """It is decoded, encoded again, written and read; with a list of unknown fields in the deepest message
-    too."""
+    """It is decoded, encoded again, written and read. The deepest message also has a list of unknown fields."""
     source = make_source(chain(*links), "n.L0")
     schema = decide("t", (), None, source).schema
     codec = RecordCodec(schema, engine)
@@ -130,7 +129,7 @@ def test_recursion_across_several_types_is_counted_the_same_way(links: tuple[Lin
 
 
 def test_times_and_wrappers_are_a_level_more() -> None:
-    """On the wire they are messages, and this form passes between the libraries."""
+    """On the wire they are messages, and this form is passed between the libraries."""
     from google.protobuf import timestamp_pb2, wrappers_pb2
 
     for module, name in ((timestamp_pb2, "Timestamp"), (wrappers_pb2, "Int64Value")):
@@ -155,5 +154,5 @@ def test_times_and_wrappers_are_a_level_more() -> None:
 
 
 def test_a_recorded_schema_is_read_whatever_its_levels() -> None:
-    """Earlier versions let it through; commands that only look must still read it."""
+    """Earlier versions accepted it, so commands that only read must still be able to read it."""
     assert source_tree(Source("n.L0", chain(*("list",) * 40))).full_name == "n.L0"

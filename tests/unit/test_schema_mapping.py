@@ -1,5 +1,5 @@
-"""docs/schema-mapping.md is true: every row of its tables, with both engines, byte for byte; and everything
-it must cover is there."""
+"""docs/schema-mapping.md is true: every row of its tables holds with both engines, byte for byte, and nothing
+required is absent."""
 
 from __future__ import annotations
 
@@ -82,8 +82,7 @@ def file_set(compiled: bytes, name: str) -> bytes:
 
 
 def source_of(row: PageRow, compiled: bytes) -> Source:
-    """A row's message, with the settings of its table; what a table renames must be in every message of
-    it."""
+    """A row's message, with the settings of its table. What a table renames must be in every message of it."""
     table = row.table
     return Source(
         f"shop.{row.message}",
@@ -334,7 +333,7 @@ def test_a_row_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 
 
 def test_the_page_has_no_other_tables_of_rows() -> None:
-    """A table whose comment was lost would be read by people only."""
+    """A table whose comment was lost would be read by people only, and by no test."""
     heads = [
         line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| declaration ")
     ]

@@ -1,5 +1,5 @@
-"""The state machine against an independent model: in 200 changes each column keeps one meaning, and breaking
-a rule is noticed."""
+"""The state machine against an independent model: in 200 changes each column keeps one meaning. A broken rule
+is detected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHANGES = 200
 
 
 def hold(seed: int, changes: int = CHANGES, every: int = 1) -> int:
-    """Walk, and hold the ids of each version against the model; the number of versions."""
+    """Walk, and compare the ids of each version with the model. Returns the number of versions."""
     history: list[TopicSchema] = []
     level, owners = Level(), dict[int, tuple[int, str]]()
     for number, source in enumerate(walk(seed, changes)):
@@ -44,7 +44,7 @@ def test_every_single_change_is_seen() -> None:
 
 
 def by_name(self: Any, place: Any, field: Any, columns: dict[int, Any]) -> Former | None:
-    """What must not be: a field goes on in the column that has its name."""
+    """A broken rule: a field continues in the column that has its name."""
     same = [
         one
         for one in columns.values()
@@ -54,7 +54,7 @@ def by_name(self: Any, place: Any, field: Any, columns: dict[int, Any]) -> Forme
 
 
 def any_type(self: Any, place: Any, field: Any, columns: dict[int, Any]) -> Former | None:
-    """What must not be: the field's last column, whatever its type; its id now stands for something else."""
+    """A broken rule: a field continues in its last column, of any type, whose id now means something else."""
     return next(iter(self._past.formers.get((place.owner, field.number), ())), None)
 
 

@@ -1,4 +1,4 @@
-"""Rows of several parts in their order, and rows taken out."""
+"""Rows of several parts in their order, and rows removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The state machine of a topic's columns: what is equal, what the next version is, what is recorded."""
+"""The state machine of a topic's columns: which schemas are equal, what the next version is, what is
+recorded."""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ def test_what_does_not_reach_columns_changes_nothing(change: Any) -> None:
 
 
 def test_a_field_that_the_code_of_a_recorded_version_did_not_map_gets_its_column() -> None:
-    """The recorded descriptors have it, the recorded columns do not."""
+    """The recorded descriptors have the field, the recorded columns do not."""
     more = changed(lambda file: field(order_of(file), "extra", 30, F.TYPE_INT32))
     known = decide("t", (), None, ORDER).schema
     assert known.value is not None

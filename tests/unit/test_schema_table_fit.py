@@ -1,4 +1,4 @@
-"""What a table lacks of a topic's recorded columns, whose ids it has otherwise, and what halts."""
+"""What a table lacks of a topic's recorded columns, which ids differ in it, and what halts."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_recorded_version_with_other_ids_stands_for_the_one_before_it() -> Non
 
 
 def test_an_id_that_was_given_up_is_not_given_again() -> None:
-    """Ours was higher than the one that the catalog assigned instead."""
+    """The id of this cluster was higher than the one that the catalog assigned instead."""
     one, two = shop(("a", 1, F.TYPE_STRING)), shop(("a", 1, F.TYPE_STRING), ("b", 2, F.TYPE_STRING))
     (first,) = versions(one)
     second = decide("t", (first,), None, two, ids_above=500).schema

@@ -1,5 +1,4 @@
-"""Trees of everything Protobuf has: kinds, presence, packing, groups, extensions, recursion, well-known
-types."""
+"""Trees of every Protobuf feature: kinds, presence, packing, groups, extensions, recursion, well-known types."""
 
 from __future__ import annotations
 

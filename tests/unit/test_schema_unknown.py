@@ -1,5 +1,5 @@
-"""Unknown fields: found on the wire, learned by the fast engine, kept byte for byte; the judge's columns in
-every case."""
+"""Unknown fields: found on the wire, learned by the fast engine, kept byte for byte. The columns equal the
+judge's in every case."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class TestScanner:
 
 
 class TestLearning:
-    """From what was found to an extension."""
+    """From found fields to an extension."""
 
     def test_what_few_records_have_is_left_alone(self) -> None:
         often, twice, once = ([((), number)] for number in (100, 200, 300))
@@ -218,7 +218,7 @@ class TestLearning:
 
 
 class TestEngine:
-    """What the fast engine makes of it."""
+    """How the fast engine handles them."""
 
     def rows(self, extra: bytes, count: int = 500) -> list[bytes]:
         return [one + extra for one in orders(count, 3)]
@@ -400,7 +400,7 @@ class TestEngine:
 
 
 class TestHostileBytes:
-    """Whatever is sent: the judge's verdict, and the process goes on."""
+    """The outcome for any bytes is the judge's verdict, and the process continues."""
 
     hostile = (
         b"\x12" + varint(2**31 - 1) + b"a",

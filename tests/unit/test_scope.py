@@ -1,4 +1,4 @@
-"""What part of the topics is meant."""
+"""Which part of the topics is selected."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Scratch folders: a process's own lives as long as it does, those of dead processes go, and nobody else's
-are touched."""
+"""Scratch folders: a living process keeps its own, those of dead processes are deleted, and no other folder
+is touched."""
 
 from __future__ import annotations
 

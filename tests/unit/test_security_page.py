@@ -1,4 +1,4 @@
-"""docs/operations/security.md: every line is held by a test, and each that it names exists."""
+"""docs/operations/security.md: a test holds every line, and each test that it names exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segments as numbers: the same as a list of them, whatever is done with it."""
+"""Segments as columns of numbers behave like a list of segments under every operation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLACED = st.lists(
 
 
 def made(lines: list[tuple[int, int, int, int]], start: int = 0) -> list[SegmentRef]:
-    """One behind the other; in files of the log in order."""
+    """Consecutive segments, in the order of the files in the log."""
     bases = [start, *accumulate((rows for rows, *_ in lines), initial=start)][1:]
     return [
         SegmentRef(file_ref(number // 2 + file), file, rows % 7, rows, base, raw_bytes, time_us, time_us // 2)

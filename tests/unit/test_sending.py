@@ -1,4 +1,4 @@
-"""Sending an input: one acknowledgement per record, in input order, whatever happens in between."""
+"""Sending an input: one acknowledgement for each record, in input order, under all outcomes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from intake.write.acknowledgements import OK, FlushOutcome, PendingRecord
 
 
 class StubWriter:
-    """Takes records and settles them when the test says so; whatever is left is until_resolved as `at_close`."""
+    """Accepts records and settles them when the test calls `settle`. On close, the rest gets `at_close`."""
 
     def __init__(self, at_close: FlushOutcome | None = OK, close_error: Exception | None = None) -> None:
         self.sent: list[PendingRecord] = []
@@ -370,7 +370,7 @@ def test_the_first_reason_counts() -> None:
 
 
 class StubProducer:
-    """Ends a transaction with the errors of the test, one per call; then well."""
+    """Ends a transaction with the errors of the test, one for each call, and then without an error."""
 
     transactional_id = "x"
 
@@ -391,7 +391,7 @@ class StubProducer:
 
 
 def ended(producer: StubProducer, broken: str | None) -> EndedTransaction | None:
-    """What `WholeInput` says of a transaction of that producer."""
+    """How `WholeInput` reports a transaction of that producer."""
     whole = WholeInput.__new__(WholeInput)
     stub: Any = producer
     whole.producer, whole.ended = stub, None

@@ -1,4 +1,4 @@
-"""The one appender: topics, files and ticks get into the log once, whatever happens to the replies."""
+"""The only appender: topics, files and ticks are appended once, even if responses are lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTINGS = LogSettings(append_attempts_max=3)
 
 
 class Bench:
-    """One log, any number of appenders."""
+    """One log and any number of appenders."""
 
     def __init__(self) -> None:
         self.log = FaultyLog(MemoryLogStore(SETTINGS.entry_bytes_max).log("intake"))
@@ -125,8 +125,8 @@ def test_nothing_is_appended_before_an_unknown_entry_is_settled(
     bench.log.script(*[AppendFault.DROPPED] * 3)
     with pytest.raises(RetryLater, match="not resolved yet"):
         append(sequencer, topic_id)
-    # The unknown entry is the only one that was ever sent to its index; now it gets in, and the next one
-    # stands behind it.
+    # The unknown entry is the only one that was ever sent to its index. It lands now, and the next one
+    # follows it.
     assert append(sequencer, topic_id) == 5
     assert len({data for index, data in bench.log.appends if index == 1}) == 1
     assert bench.reread().next_offset((topic_id, 0)) == 6

@@ -1,5 +1,5 @@
-"""A process that slept while others made checkpoints and trimmed: it appends nothing below the floor, and
-nobody is told otherwise."""
+"""A process that paused while others wrote checkpoints and trimmed appends nothing below the floor, and
+reports no false outcome."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def filled(scene: Scene, files: int) -> Played:
 
 
 def slept(scene: Scene) -> tuple[Played, Played]:
-    """One that read the log before everything it knew was trimmed, and one that is awake."""
+    """A process that read the log before all its entries were trimmed, and a current one."""
     sleeper = filled(scene, 3)
     awake = scene.process()
     awake.sequencer.refresh()
@@ -70,7 +70,7 @@ def test_an_unsettled_entry_below_the_floor(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It was sent, the reply was lost, and before it could be asked again the log was trimmed past it."""
+    """It was sent and the response was lost. Before the outcome was resolved, the log was trimmed past it."""
     if not remembered:
         monkeypatch.setattr("intake.log.fold.IDS_REMEMBERED", 2)
     sleeper = filled(scene, 3)
@@ -104,7 +104,8 @@ def test_an_unsettled_entry_below_the_floor(
 
 
 def test_a_store_that_is_away_leaves_it_unknown(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Below the floor, and the checkpoint that could tell cannot be read: never a failure."""
+    """Below the floor, while the checkpoint that could resolve it cannot be read. The outcome is never a
+    failure."""
     sleeper, awake = slept(scene)
     topic_id = sleeper.sequencer.fold.topics_by_name["a"].topic_id
     wrapped = scene.log.append
@@ -165,7 +166,8 @@ def test_a_file_behind_a_barrier_is_refused_after_a_trim_too(scene: Scene) -> No
 def test_the_end_of_a_transaction_below_the_floor(
     scene: Scene, landed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If it is in the log, nobody can say any more what came of it; if it is not, it is asked for again."""
+    """If it is in the log, its outcome can no longer be determined. If it is not, the caller is asked to
+    retry."""
     sleeper = filled(scene, 3)
     topic_id = sleeper.sequencer.fold.topics_by_name["a"].topic_id
     producer_id, epoch = sleeper.sequencer.open_producer("bank", 60_000_000)

@@ -1,4 +1,4 @@
-"""Which sequence number is next, whatever became of the ones before."""
+"""Which sequence number is next, after every outcome of the earlier ones."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def test_a_transactional_producer_sends_inside_of_a_transaction_only() -> None:
 
 
 def test_a_newer_record_is_never_taken_for_one_that_failed(rig: IntakeRig) -> None:
-    """Two are numbered, the first fails, a third gets the number of the first and so on over the second: that
-    one must not be written."""
+    """Two records are numbered and the first fails. A third batch reuses both numbers: the second record must
+    not be written."""
     publishing = Publishing(rig, ManualClock(), 1)
     one = publishing.session(*publishing.sequencer.open_producer("", 1))
     first = publishing.send("t", 0, b"first", one)

@@ -1,5 +1,5 @@
-"""How far a table that was set back is complete: exact where the ledger saw every commit, never too high,
-never below a row."""
+"""The watermark of a table that was set back: exact if the ledger saw every commit, never too high, never
+below a row."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def view(
 
 
 def ledger_of(*commits: dict[int, int]) -> TopicLedger:
-    """The ledger that saw these commits, at the sequence numbers 1, 2, …"""
+    """The ledger that recorded these commits, at the sequence numbers 1, 2, …"""
     made = TopicLedger(TopicId("ab" * 16))
     for number, offsets in enumerate(commits, start=1):
         commit(made, number, offsets)
@@ -66,15 +66,14 @@ def test_the_watermark_of_the_commit_that_is_left() -> None:
 
 
 def test_rows_that_were_erased_before_do_not_come_back() -> None:
-    """The last rows of the commit that is left were deleted on purpose: the ledger knows that they were
-    there."""
+    """The last rows of the remaining commit were deleted on purpose. The ledger knows that they were there."""
     ledger = ledger_of({0: 5}, {0: 9})
     erased = snapshot(2, 1, {}, "delete")
     assert lowered(view(snapshot(1, None), erased, current=2), ledger, {0: ((0, 2),)}, 1, no_gaps) == (5,)
 
 
 def test_rows_that_were_erased_do_not_come_back_when_no_commit_of_ours_is_left_below() -> None:
-    """Expiry has taken it. The commit that went on from the erasure says what the ledger knew before."""
+    """The commit below has expired. The commit that followed the erasure states what the ledger knew before."""
     ledger = ledger_of({0: 5})
     commit(ledger, 3, {0: 9})
     erased, above = snapshot(2, None, {}, "delete"), snapshot(3, 2)
@@ -88,8 +87,8 @@ def test_rows_that_were_erased_do_not_come_back_when_no_commit_of_ours_is_left_b
 
 @pytest.mark.parametrize("silent", [REBUILT, REPLAYED, SET_BACK])
 def test_what_the_ledger_did_not_hear_of_proves_nothing_of_what_is_below(silent: str) -> None:
-    """The ledger is at the end of a history that was set back, or of a table that was made anew: what it
-    knows is above the snapshot."""
+    """The ledger is at the end of a history that was set back, or of a rebuilt table. Its watermarks are
+    above the snapshot."""
     ledger = ledger_of({0: 5}, {0: 9})
     foreign, mine, above = (
         snapshot(3, None, {}, "replace"),
@@ -102,7 +101,7 @@ def test_what_the_ledger_did_not_hear_of_proves_nothing_of_what_is_below(silent:
 
 
 def test_a_part_of_a_table_that_was_made_anew_says_nothing_of_the_watermark() -> None:
-    """The ledger knows the table's whole extent, and hears of the new one when all parts are in."""
+    """The ledger knows the old table's whole extent, and records the new one when all parts are committed."""
     ledger = ledger_of({0: 9})
     parts = (
         snapshot(1, None, {COMMIT_ID: "x", REBUILT: "1"}),
@@ -119,16 +118,16 @@ def test_aborted_offsets_are_the_same_place() -> None:
 
 
 def test_a_replay_says_nothing_of_the_watermark() -> None:
-    """It carries the evidence of the commit before it; what came between and was set back is not in the
-    lineage."""
+    """It carries the evidence of the commit before it. The commits between them were set back and are not in
+    the lineage."""
     ledger = ledger_of({0: 5}, {0: 9})
     replay = snapshot(3, 1, {COMMIT_ID: "x", REPLAYED: "1"}, "replace")
     assert lowered(view(snapshot(1, None), replay, current=3), ledger, {0: ((0, 5),)}, 1, no_gaps) == (5,)
 
 
 def test_an_earlier_takeover_says_nothing_of_the_watermark() -> None:
-    """It died before the ledger was told: what the ledger knows at its number is of the history that was set
-    back."""
+    """It died before its entry in the ledger. The ledger's watermarks at its number are of the history that
+    was set back."""
     ledger = ledger_of({0: 5}, {0: 9})
     taken_over = snapshot(3, 1, {COMMIT_ID: "x", SET_BACK: "5"})
     assert lowered(view(snapshot(1, None), taken_over, current=3), ledger, {0: ((0, 5),)}, 1, no_gaps) == (5,)
@@ -174,8 +173,8 @@ def test_behind_a_cut_what_others_removed_may_be_missing_between_the_rows() -> N
 
 
 def test_random_histories_give_the_watermark_of_the_snapshot_that_is_left() -> None:
-    """Commits of several partitions, rollbacks, takeovers and commits again; each look finds what really
-    was."""
+    """Commits of several partitions, rollbacks, takeovers and further commits. Each rollback gives the true
+    watermarks."""
     for seed in range(300):
         dice = random.Random(seed)
         ledger = ledger_of()

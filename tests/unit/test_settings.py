@@ -1,4 +1,4 @@
-"""Settings: what a good file becomes, how topics override the cluster, what stays hidden."""
+"""Settings: how a valid file is parsed, how topics override the cluster, what stays hidden."""
 
 from __future__ import annotations
 

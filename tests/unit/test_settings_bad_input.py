@@ -1,4 +1,4 @@
-"""Settings: every kind of mistake gets an error with its line, its key path and what to do."""
+"""Settings: every kind of mistake gets an error with its line, its key path and the remedy."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Is a catalog's way in understood, kept secret, and refused where it would be unsafe? And do the examples of
-the docs load?"""
+"""Checks that a catalog's authentication is parsed, kept secret, and refused where it is unsafe; and that the
+examples of the docs load."""
 
 from __future__ import annotations
 

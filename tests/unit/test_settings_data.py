@@ -1,4 +1,4 @@
-"""Is the group `data` understood, and everything that cannot be meant refused with a reason?"""
+"""Checks that the group `data` is parsed, and that everything invalid is refused with a reason."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, data: str) -> None:
 def test_a_configuration_is_found_above_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`-c ../orders/archiver.yaml`: no value in the file has a `..`, so none may be complained of."""
+    """`-c ../orders/archiver.yaml`: no value in the file has a `..`, so no error may name one."""
     (tmp_path / "orders").mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "orders" / "archiver.yaml").write_text(
@@ -138,7 +138,7 @@ def test_a_configuration_is_found_above_the_working_folder(
 
 
 def test_a_link_behind_the_last_step_up_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Table metadata names the data folder by its path: a release that is linked to must not change it."""
+    """Table metadata names the data folder by its path. A linked release must not change that path."""
     (tmp_path / "releases" / "5").mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "current").symlink_to(tmp_path / "releases" / "5")

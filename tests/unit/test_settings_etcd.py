@@ -1,4 +1,4 @@
-"""Is etcd refused where it would be unsafe, and taken with what is meant?"""
+"""Checks that etcd settings are refused where they are unsafe, and otherwise parsed as intended."""
 
 from __future__ import annotations
 

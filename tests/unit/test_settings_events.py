@@ -1,4 +1,4 @@
-"""What the control topic may be told."""
+"""The settings of the control topic."""
 
 from __future__ import annotations
 

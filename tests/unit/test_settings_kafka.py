@@ -1,4 +1,4 @@
-"""What a Kafka source may be told, and what fits together with the topics."""
+"""The settings of a Kafka source, and which of them are consistent with the topics."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Whom a Kafka client believes and what it sends in the clear: one rule, for sources and for the control
-topic."""
+"""Which certificates a Kafka client trusts and what it sends unencrypted: one rule, for sources and the
+control topic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.parametrize("place", ["source", "control topic"])
 def load(
     tmp_path: Path, place: str, properties: dict[str, Any], brokers: str = "kafka-1:9093", **environ: str
 ) -> dict[str, str]:
-    """The properties that the client of such a configuration gets."""
+    """The client properties that such a configuration gives."""
     kafka = {"brokers": brokers, "properties": properties}
     document: dict[str, Any] = {
         "cluster": "demo",

@@ -1,4 +1,4 @@
-"""Spark on other machines is protected, or said not to be."""
+"""A Spark cluster on other machines is protected, or the lack of protection is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Durations and sizes: what they mean, for every way of writing them."""
+"""Durations and sizes: their values, for every spelling."""
 
 from __future__ import annotations
 

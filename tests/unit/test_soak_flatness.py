@@ -1,5 +1,5 @@
-"""Does the soak's rule find a leak of the size it states, in noise of every kind, and nothing in what is
-flat?"""
+"""Checks that the soak's rule finds a leak of the stated size in every kind of noise, and none in flat
+series."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def quiet(rng: random.Random, at: float) -> float:
 
 
 def sawtooth(rng: random.Random, at: float) -> float:
-    """Memory that is collected every few rounds."""
+    """Memory that is freed every few rounds."""
     return 10 * (at / 7 % 1) + rng.gauss(0, 1)
 
 
 def spikes(rng: random.Random, at: float) -> float:
-    """One sample in ten during a round that needs much."""
+    """One sample in ten is taken during a round that needs much memory."""
     return rng.uniform(50, 300) if rng.random() < 0.1 else rng.gauss(0, 2)
 
 
 def warming(rng: random.Random, at: float) -> float:
-    """What is loaded in the first minute."""
+    """Memory that is loaded in the first minute."""
     return 150 * (1 - math.exp(-(at - BEGIN_S) / 15)) + rng.gauss(0, 2)
 
 
@@ -72,8 +72,8 @@ def test_what_is_flat_is_flat(noise: Noise, seconds: float) -> None:
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize(("seconds", "per_hour"), [(HOUR_S, 60.0), (SHARE_S, 1080.0)])
 def test_a_leak_of_the_stated_size_is_found(noise: Noise, seconds: float, per_hour: float) -> None:
-    """With an allowance of 12 MB the run of an hour sees 60 MB/h, that of five minutes 1080 MB/h; the finding
-    states it."""
+    """With an allowance of 12 MB, an hour's run detects 60 MB/h and one of five minutes 1080 MB/h. The
+    finding states it."""
     for seed in SEEDS:
         finding = found(series(seconds, seed, noise, per_hour=per_hour), seconds)
         assert finding.state == "grows", finding

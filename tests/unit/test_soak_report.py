@@ -1,7 +1,7 @@
-"""Does the soak's report call a thing by its name: wrong is invalid, unmeasured is unknown, and only what was
-all looked at is valid?
+"""Checks the verdicts of the soak's report: wrong is invalid, unmeasured is unknown, and only complete checks
+are valid.
 
-On a folder made of a saved history of the outside harness and invented samples.
+The soak folder is made of a saved history of the outside harness and invented samples.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Change = Callable[[Path], None]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A soak in which all went well."""
+    """A soak without any fault."""
     made = tmp_path / "soak"
     shutil.copytree(SAVED, made)
     rng = random.Random(1)
@@ -122,7 +122,7 @@ def sampled(name: str, value: Callable[[dict[str, Any]], float | None]) -> Chang
 
 
 def spoiled(file: str, **fields: Any) -> Change:
-    """One line in the middle of a file says something else."""
+    """Replaces one line in the middle of a file."""
 
     def change(folder: Path) -> None:
         lines = read(folder / file)

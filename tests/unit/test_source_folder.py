@@ -1,4 +1,4 @@
-"""Which files a pattern means."""
+"""Which files a pattern selects."""
 
 from __future__ import annotations
 

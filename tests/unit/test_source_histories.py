@@ -1,5 +1,4 @@
-"""Random files, random pieces, random faults of log and store, processes that vanish: in the end the log
-holds the files, each once."""
+"""Random files, pieces, faults of log and store, and crashes: in the end the log holds each file once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file cut into pieces is the file, wherever the reading begins anew."""
+"""The pieces of a file add up to the file, at any place where reading restarts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cutting(
 
 
 def read(data: bytes, how: Cutting, restarts: Any = None) -> list[Piece]:
-    """The pieces; where `restarts` draws true, by another reader that knows the place only."""
+    """The pieces. Where `restarts` draws true, another reader continues that has only the position."""
     pieces: list[Piece] = []
     reader = PieceReader(io.BytesIO(data), how, InputPosition())
     while not pieces or not (pieces[-1].done or pieces[-1].broken):
@@ -83,7 +83,7 @@ def test_an_error_names_the_same_place_after_a_restart(form: InputFormat) -> Non
 
 
 def test_a_byte_order_mark_belongs_to_the_beginning() -> None:
-    """Whether the reading begins anew before it or not."""
+    """Whether or not reading restarts before it."""
     content = b'{"value": "x"}\n\xef\xbb\xbf{"value": "y"}\n'
     first, second = (
         read(content, cutting("jsonl", 1)),
@@ -103,7 +103,7 @@ def test_no_more_than_a_piece_is_read(form: InputFormat) -> None:
 
 
 def test_a_parquet_file_of_large_values_is_read_in_small_batches() -> None:
-    """Nobody knows how large the next row is, but the pages and the dictionary say how large it can be."""
+    """The size of the next row is unknown, but the pages and the dictionary bound it."""
     large = [bytes([number]) * (9 << 20) for number in range(6)]
     source = io.BytesIO(file_of([b"", *large, b""], "parquet"))
     batches = [batch for batch in batches_from(source, pq.ParquetFile(source), 2, LARGE) if batch.num_rows]

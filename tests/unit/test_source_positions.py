@@ -1,5 +1,5 @@
-"""Positions of sources in the fold of the intake log: an entry counts if everything it says of its items
-holds, else nothing of it does."""
+"""Source positions in the fold of the intake log: an entry counts if all its moves are valid, otherwise none
+counts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def move(
 
 
 class Log:
-    """A fold and the entries that made it; topic 1 has two partitions."""
+    """A fold and its entries. Topic 1 has two partitions."""
 
     def __init__(self) -> None:
         self.fold = IntakeFold()
@@ -53,7 +53,7 @@ class Log:
     def take(
         self, *moves: Any, partitions: tuple[int, ...] = (0,), topic: int = 1, key: str = KEY
     ) -> Applied:
-        """A file with two records for each partition, and positions."""
+        """Append a file with two records for each partition, and positions."""
         segments = [pb.Segment(partition=partition, rows=2, accept_max_us=5) for partition in partitions]
         topics = [pb.TopicSegments(topic_id=bytes.fromhex(topic_id_of(topic)), segments=segments)]
         return self.add(
@@ -93,7 +93,7 @@ def test_an_identity_that_is_short_is_kept_in_full_width() -> None:
 
 
 class Watched(dict[str, Any]):
-    """Another thread is as far as it can be after each step: `look` is what it does then."""
+    """A dictionary that calls `look` after each step: what another thread could do or see at that moment."""
 
     def __init__(self, content: dict[str, Any], look: Callable[[], None]) -> None:
         super().__init__(content)
@@ -141,7 +141,7 @@ def test_who_looks_while_the_fold_moves_never_takes_a_known_item_for_a_new_one()
 
 
 def test_who_looks_is_not_overtaken_by_the_fold() -> None:
-    """The item is finished between the two places where it can stand."""
+    """The item is finished between the reads of the two dictionaries that can hold it."""
 
     def finish() -> None:
         state.begun, state.finished = dict(state.begun), dict(state.finished)
@@ -232,8 +232,8 @@ def test_only_finished_items_are_forgotten() -> None:
 
 
 def test_an_item_that_was_finished_after_the_look_is_not_forgotten() -> None:
-    """Somebody slept between finding it gone and saying so; meanwhile it was forgotten, came again, and was
-    taken in again."""
+    """A process paused between finding it absent and saying so. In that time it was forgotten, came again,
+    and was ingested again."""
     log = Log()
     log.take(move(0, 10, done=True))
     log.forget("/in/a", seen=2)
@@ -375,7 +375,7 @@ def test_a_checkpoint_with_positions_is_nothing_for_older_versions() -> None:
 
 
 def test_a_million_finished_files_in_a_checkpoint_take_some_20_bytes_each() -> None:
-    """Here 20,000: names as programs make them, in the order in which they come."""
+    """Here 20,000 names as programs generate them, in order of arrival."""
     state = SourceState("files:orders")
     for number in range(20_000):
         path = f"/var/lib/inbox/2026/{number // 800:03}/orders-2026-11-21T{number % 24:02}-{number * 7919 % 60:02}-{number:07}.jsonl"

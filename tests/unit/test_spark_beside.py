@@ -1,4 +1,4 @@
-"""A thread that waits for Spark receives a Ctrl-C at any moment."""
+"""A thread that waits for Spark receives SIGINT at any moment."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_the_other_thread_answers_or_raises() -> None:
     ids=["at any moment", "twice"],
 )
 def test_an_interrupt_gives_up_and_a_second_one_leaves(program: str, said: str) -> None:
-    """Nobody waits for the work itself, which takes longer than a test does."""
+    """The call does not wait for the work itself, which takes longer than a test."""
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )

@@ -1,4 +1,4 @@
-"""Which environment variables Spark gets: what it needs, and no secret."""
+"""Which environment variables Spark gets: those that it needs, and no secret."""
 
 from __future__ import annotations
 

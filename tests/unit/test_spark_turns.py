@@ -1,4 +1,4 @@
-"""Turns on the Spark session: one at a time, in the order of asking, and never waited for without end."""
+"""Turns on the Spark session: one at a time, in the order of requests, with a limited wait."""
 
 from __future__ import annotations
 

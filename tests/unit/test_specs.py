@@ -1,4 +1,4 @@
-"""Under which partition spec an archive is filed, and whose change of a spec it was."""
+"""Under which partition spec an archive is filed, and who changed a spec."""
 
 from __future__ import annotations
 

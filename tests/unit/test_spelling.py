@@ -1,4 +1,4 @@
-"""However a path is spelled, an object that metadata names never looks like an orphan."""
+"""An object that metadata names is never reported as unreferenced, in any spelling of its path."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ names = st.lists(
     st.booleans(),
 )
 def test_any_name_in_any_spelling(components: list[str], root: str, rounds: int, doubled: bool) -> None:
-    """Whatever an engine calls its files: what it writes into its metadata names the object that it wrote."""
+    """For any file name, the name in an engine's metadata refers to the object that the engine wrote."""
     key = f"{FOLDER}/data/{'/'.join(components)}"
     path = key.replace("/", "//") if doubled else key
     for _ in range(rounds):

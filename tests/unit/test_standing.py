@@ -1,5 +1,5 @@
-"""Where everything stands: against a look at every single offset, over random histories, and every reason
-there is."""
+"""The status of all stages: against a model of every single offset, over random histories, with every reason
+that exists."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def one(
 
 
 def filled(*rows: int, raw_bytes: int = 10, apart_us: int = SECOND) -> IntakeFold:
-    """A log whose newest record is a second old; the segments before it are a second older each."""
+    """A log whose newest record is one second old. Each segment before it is one second older."""
     fold = IntakeFold()
     fold.apply(0, declared(1, "orders", 1))
     for place, count in enumerate(rows):
@@ -95,8 +95,7 @@ def filled(*rows: int, raw_bytes: int = 10, apart_us: int = SECOND) -> IntakeFol
 
 
 class Twin:
-    """A fold that was never cut, and one of the same entries whose decided part was moved into shelves now
-    and then."""
+    """A fold that was never cut, and one of the same entries with decided parts moved into history files."""
 
     def __init__(self, root: Path) -> None:
         self.whole, self.cut = IntakeFold(), IntakeFold()
@@ -130,7 +129,7 @@ def naive_stable(fold: IntakeFold, tp: TopicPartition) -> int:
 
 
 def naive_lag(fold: IntakeFold, tp: TopicPartition, start: int, now_us: int) -> StageLag:
-    """Every offset looked at by itself."""
+    """The naive model: inspects every offset alone."""
     gone = {offset for low, high in fold.partition(tp).gaps for offset in range(low, min(high, 100_000))}
     accepted = {o: s.accept_max_us for s in fold.partition(tp).segments for o in range(s.base, s.end)}
     left = [offset for offset in range(start, fold.next_offset(tp)) if offset not in gone]
@@ -156,7 +155,7 @@ def test_every_lag_is_what_a_look_at_every_offset_says(
         for number in range(state.partitions):
             stable = naive_stable(twin.whole, (state.topic_id, number))
             if stable > 100_000:
-                return  # a history with a producer that wraps is too long for a look at every offset
+                return  # With a producer that wraps, the history is too long to inspect every offset.
             archived[number] = chance.randint(0, stable)
             marks[number] = chance.choice((archived[number], chance.randint(0, archived[number])))
         ledger.topics |= ledger_of(marks, archived, state.topic_id).topics

@@ -1,5 +1,6 @@
-"""What an operator is told: each trouble with what to do and where the runbook says more, the worst first;
-ages and numbers as people read them.
+"""The advice for operators: each problem with its remedy and its place in the runbook, the worst first.
+
+Ages and numbers are formatted for people.
 """
 
 from __future__ import annotations

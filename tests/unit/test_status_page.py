@@ -1,5 +1,4 @@
-"""The status page: what it says first, that nothing in it is taken for markup, that it is bounded, and that
-pictures are put in words."""
+"""The status page: its first line, escaping, bounds, and a text for every picture."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ VOID = {"meta", "br", "line", "path", "link", "img", "input", "hr"}
 
 
 class Reading(HTMLParser):
-    """What a browser makes of a page: its elements, attributes and words."""
+    """Parses a page as a browser does: its elements, attributes and words."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -75,7 +74,7 @@ class Reading(HTMLParser):
 
     @property
     def text(self) -> str:
-        """The words, white space drawn together."""
+        """The words, with white space collapsed."""
         return " ".join(" ".join(self.words).split())
 
 

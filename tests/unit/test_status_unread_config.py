@@ -1,4 +1,4 @@
-"""`archiver status` with an invalid configuration: it says where a daemon can be asked, and asks nothing
+"""`archiver status` with an invalid configuration: it names the daemon's address to ask, and sends no request
 itself."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A request to stop wakes a reader that waits, also when the signal meets it right before it waits."""
+"""A request to stop wakes a reader that waits, even if the signal arrives right before the wait."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 def test_a_signal_right_before_the_wait_ends_it(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The C handler has run, Python's has not: only the descriptor that C writes to can wake the wait."""
+    """The C handler has run, Python's has not. Only the descriptor that C writes to can end the wait."""
     real = select.select
     met: list[bool] = []
 

@@ -1,4 +1,4 @@
-"""The loop that brings a table to a recorded schema: lost answers, conflicts, other hands, bounds."""
+"""The loop that brings a table to a recorded schema: lost responses, conflicts, other writers, bounds."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SECOND = sale(("a", 1, F.TYPE_INT64), ("b", 2, F.TYPE_STRING))
 
 
 class Scene(FaultyTables):
-    """A table of the first schema, a ledger that records both, and faults by a script."""
+    """A table of the first schema, a ledger that records both, and scripted faults."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Scene(FaultyTables):
 
 
 def _otherwise(view: TableView, schema_json: str) -> str:
-    """As a catalog would have it that assigns ids itself."""
+    """The schema as a catalog returns it that assigns ids itself."""
     document = json.loads(schema_json)
     for one in document["fields"][1]["type"]["fields"]:
         if one["id"] > view.last_column_id:
@@ -134,7 +134,7 @@ def _otherwise(view: TableView, schema_json: str) -> str:
 
 
 def add_foreign(scene: Scene, name: str = "mine") -> None:
-    """Somebody else adds a column to the value, once."""
+    """Another writer adds a column to the value, once."""
     scene.before = None
     view = scene.memory.load(IDENTIFIER)
     assert view is not None
@@ -146,7 +146,7 @@ def add_foreign(scene: Scene, name: str = "mine") -> None:
 
 
 def check(scene: Scene, found: TopicSchema) -> None:
-    """What comes back is recorded, and the table's."""
+    """The result is recorded, and agrees with the table."""
     assert found == scene.history[-1]
     ours = {one["name"]: (one["id"], one["type"]) for one in found.schema()["fields"][1]["type"]["fields"]}
     assert ours.items() <= scene.value_columns().items()

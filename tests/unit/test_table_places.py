@@ -1,5 +1,4 @@
-"""Is the file that is opened for a location of table metadata the one that was compared with the catalog's
-places?"""
+"""Checks that the file opened for a location of table metadata is the one compared with the catalog's places."""
 
 from __future__ import annotations
 
@@ -96,7 +95,7 @@ def test_nothing_is_read_written_or_deleted_elsewhere(tmp_path: Path) -> None:
 
 
 def test_what_is_accepted_is_opened_in_the_places() -> None:
-    """Every row of up to four pieces. The path that is opened is pyiceberg's reading of the location."""
+    """Every location of up to four pieces. The opened path is pyiceberg's interpretation of the location."""
     folder = Path("/nowhere/data")
     access = GuardedFileIO({LIMITS: RemoteLimits(places=TablePlaces([f"file://{folder}"]))})
     pieces = ("", "secret", "data/x", "/../", "?", "#", "\n", "/", ";", "@")

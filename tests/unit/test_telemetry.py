@@ -1,4 +1,4 @@
-"""Logging: one line per event, values as fields, nothing on standard output."""
+"""Logging: one line for each event, values as fields, nothing on standard output."""
 
 from __future__ import annotations
 

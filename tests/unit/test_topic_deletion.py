@@ -1,5 +1,5 @@
-"""A deleted topic is gone for everybody from its entry on, whoever has heard of it, and nobody else is held
-up or harmed."""
+"""A deleted topic is gone for every process from its entry on, and no other topic or process is held up or
+harmed."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_second_deletion_is_void_and_one_of_an_unknown_topic_is_damage(fold: I
 def test_declared_again_it_is_another_topic(fold: IntakeFold) -> None:
     apply(fold, deleted(A))
     assert fold.deleted_named("a") is fold.deleted_topics[A]
-    apply(fold, declared(1, "a", 2))  # the same id never comes back
+    apply(fold, declared(1, "a", 2))  # A declaration of a deleted id has no effect.
     assert "a" not in fold.topics_by_name
     apply(fold, declared(3, "a", 1))
     assert fold.topics_by_name["a"].topic_id == topic_id_of(3)
@@ -104,8 +104,7 @@ def test_declared_again_it_is_another_topic(fold: IntakeFold) -> None:
 
 
 def test_an_open_transaction_that_touches_it_holds_nobody_back(fold: IntakeFold) -> None:
-    """Its records elsewhere become gaps, as if its time were over: what is left of it must not be committed
-    in part."""
+    """Its records in other topics become gaps, as after a time-out: the rest must not be committed in part."""
     sender, other = TransactionEntries(fold, "both"), TransactionEntries(fold, "b alone")
     sender.send(Run(A, 0), Run(B, 0, rows=2))
     apply(fold, named("f5", [Run(B, 0, rows=5)]))
@@ -145,7 +144,7 @@ def test_a_checkpoint_keeps_it(fold: IntakeFold) -> None:
     assert encode(stored) == data
     again = stored.fold()
     assert apply(again, named("f6", [Run(A, 0)])).landed[0].refusal == "deleted"
-    # Only what an older version would misread keeps it away.
+    # Only a checkpoint that an older version would misread has the format that stops it.
     assert [
         pb.IntakeState.FromString(one[len(MAGIC) + hashlib.sha256().digest_size :]).format
         for one in (before, data)
@@ -179,7 +178,7 @@ def test_its_backlog_needs_no_file_and_pins_nothing(fold: IntakeFold) -> None:
 
 
 class Bench:
-    """One log, any number of processes."""
+    """One log and any number of processes."""
 
     def __init__(self) -> None:
         self.log = FaultyLog(MemoryLogStore(SETTINGS.entry_bytes_max).log("intake"))
@@ -215,7 +214,7 @@ def test_a_writer_that_has_not_heard_of_it_is_refused(bench: Bench) -> None:
 
 
 def test_nobody_declares_it_again_unasked(bench: Bench) -> None:
-    """A daemon with the configuration of yesterday goes on declaring what it is told to serve."""
+    """A daemon with an old configuration still declares the topics in it."""
     one, stale = bench.sequencer(), bench.sequencer()
     first = stale.declare_topic("orders", 1)
     one.delete_topic(first.topic_id)
@@ -265,8 +264,8 @@ def test_deleting_twice_is_one_entry_and_an_unknown_outcome_is_settled(bench: Be
 
 
 def test_an_older_version_stops(bench: Bench) -> None:
-    """What is told apart by the format alone: the entry says 3, and a reader that knows less halts (as this
-    one does at 5)."""
+    """Readers distinguish it by format alone: the entry has format 3, and an older reader halts (as this one
+    does at 5)."""
     entry = log_pb.IntakeEntry(
         format=5, id=b"i" * 16, deleted=log_pb.TopicDeleted(topic_id=bytes.fromhex(A), time_us=1)
     )

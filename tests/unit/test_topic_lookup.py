@@ -1,4 +1,4 @@
-"""Whoever asks for topics that do not exist holds nobody up, and a topic that comes is found."""
+"""Requests for topics that do not exist delay no other request, and a new topic is found."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CountedLog(MemoryLog):
 
 
 class Ground:
-    """A log, one process that looks up and another that declares."""
+    """A log, one process that looks topics up and another that declares them."""
 
     def __init__(self) -> None:
         self.log = CountedLog()

@@ -1,4 +1,4 @@
-"""Transactions in the fold: what a list of records with their states says, the fold says."""
+"""Transactions in the fold agree with a list of records and their states."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ TIMEOUT_US = 100
 
 @dataclass
 class OneRecord:
-    """What the naive model knows of a record."""
+    """The naive model's data of one record."""
 
     producer: int | None
     state: Literal["committed", "open", "aborted"]
 
 
 class Model:
-    """The log as a list of records per partition, beside the fold that is tested."""
+    """The log as a list of records per partition, together with the fold under test."""
 
     def __init__(self) -> None:
         self.fold = IntakeFold()
@@ -72,7 +72,8 @@ class Model:
                     record.state = state
 
     def write(self, batches: list[tuple[int | None, int, int, int]]) -> None:
-        """One file of (producer, partition, rows, epoch beside the true one); producer None: without one."""
+        """Append one file of (producer, partition, rows, difference from the true epoch). Producer None: no
+        producer."""
         segments = []
         for producer, partition, rows, wrong in batches:
             if producer is None:
@@ -115,7 +116,7 @@ class Model:
             self.forget_sequences(producer)
 
     def check(self) -> None:
-        """Everything that the fold says about offsets follows from the list."""
+        """Everything that the fold states about offsets follows from the list."""
         for partition, records in enumerate(self.records):
             tp = (TOPIC, partition)
             stable = next(

@@ -1,4 +1,4 @@
-"""Open and due, exactly as design section 6 says."""
+"""When a partition is open and when it is due, exactly as design section 6 defines it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_open(backlog: tuple[BacklogSummary, int], min_bytes: int, expected: boo
 @pytest.mark.parametrize(
     ("backlog", "now_s", "changes", "expected"),
     [
-        # Not open: never due, whatever else holds.
+        # Not open: never due, under any other condition.
         (NOTHING, 10**6, {}, False),
         (NOTHING, 10**6, {"min_bytes": 0, "idle_max": 0}, False),
         (held(99), 10**6, {}, False),
@@ -81,7 +81,7 @@ def test_open(backlog: tuple[BacklogSummary, int], min_bytes: int, expected: boo
         # A clock behind the records by less than a delay makes nothing due …
         (held(100, opened_at_s=100, newest_s=100), 71, {}, False),
         (held(100, opened_at_s=100, newest_s=100), 99, {}, False),
-        # … by a delay or more it cannot tell how long they have waited, and they are due.
+        # … by a delay or more, it cannot determine how long they have waited, and they are due.
         (held(100, opened_at_s=100, newest_s=100), 70, {}, True),
         (held(100, opened_at_s=100, newest_s=100), 0, {}, True),
         (held(100, opened_at_s=10**9, newest_s=10**9), 0, {}, True),
@@ -90,7 +90,7 @@ def test_open(backlog: tuple[BacklogSummary, int], min_bytes: int, expected: boo
         (held(100, opened_at_s=400, newest_s=110), 100, {}, True),
         (held(100, opened_at_s=90, newest_s=110), 100, {}, False),
         (held(100, opened_at_s=90, newest_s=130), 100, {}, True),
-        # … but not what is too small to be open.
+        # … but not a backlog that is too small to be open.
         (held(99, newest_s=10**9), 0, {}, False),
     ],
 )
@@ -125,8 +125,8 @@ def test_the_opening_is_not_looked_for_where_it_does_not_matter(
         (0, 10**6, 0, True),
         (1000, 1299, 0, False),
         (1000, 1300, 0, True),
-        (1000, 1300, 10**9, True),  # gaps make no file, so its smallest size is no matter
-        (1000, 1300, -1, False),  # never means never
+        (1000, 1300, 10**9, True),  # Gaps make no file, so its minimum size does not matter.
+        (1000, 1300, -1, False),  # `never` means never.
         (1000, 701, 0, False),
         (1000, 700, 0, True),  # a clock that was set back
     ],

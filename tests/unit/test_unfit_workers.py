@@ -1,4 +1,5 @@
-"""What the error of a Spark job says of the workers: waited out, or for somebody to mend."""
+"""What the error of a Spark job shows about the workers: a shortage to wait out, or a fault for the operator
+to fix."""
 
 from __future__ import annotations
 

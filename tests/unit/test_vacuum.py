@@ -1,4 +1,4 @@
-"""What the vacuum may take: the decision against a model that remembers every record by itself."""
+"""What the vacuum can delete: its decision against a model that remembers every record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOPICS = {"a": 2, "b": 1}
 
 @dataclass
 class Model:
-    """Every record that has an offset: its file, and whether its transaction was aborted."""
+    """Every record that has an offset, with its file, and whether its transaction was aborted."""
 
     vacuumed: Vacuumed = field(default_factory=Vacuumed)
     records: dict[tuple[str, int, int], str] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Model:
         self.open.clear()
 
     def needed(self, lines: dict[tuple[str, int], int]) -> set[str]:
-        """Naively: the files of all records that are not aborted and not below their line."""
+        """The naive model: the files of all records that are not aborted and not below their floor."""
         return {
             key
             for (topic, partition, offset), key in self.records.items()

@@ -1,8 +1,8 @@
-"""Any history of writers that sleep, cleaners that die or sleep, and archiving that goes on: no record that
-is needed loses its file.
+"""Histories of paused writers, of cleaners that die or pause, and of archiving: no record that is needed
+loses its file.
 
-A cleaner that sleeps holds a lease of its own: leases are trusted for nothing. It wakes between any two of
-its effects.
+A paused cleaner holds a lease of its own, because correctness never depends on leases. It continues between
+any two of its effects.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PAUSES = ["look", "barrier", "tail", "delete", "condemn"]
 
 
 class History:
-    """One log with two partitions; what is acknowledged is remembered here."""
+    """One log with two partitions. It remembers what was acknowledged."""
 
     def __init__(self) -> None:
         self.vacuumed = Vacuumed(deletes_max=3)
@@ -56,7 +56,7 @@ class History:
         self._append(self.vacuumed.new_sequencer(), self.vacuumed.upload(), partitions)
 
     def fall_asleep(self, partitions: list[int]) -> None:
-        """A writer stores its file and sleeps before its append."""
+        """A writer stores its file and pauses before its append."""
         sequencer = self.vacuumed.new_sequencer()
         sequencer.refresh()
         self.vacuumed.clock.advance(1)
@@ -74,7 +74,7 @@ class History:
                 self.records[landed.tp[1], offset] = key
 
     def archive(self, partition: int) -> None:
-        """The line rises by one record."""
+        """The retention floor rises by one record."""
         line = self.vacuumed.lines.get(("a", partition), 0)
         if (partition, line) in self.records:
             self.vacuumed.lines["a", partition] = line + 1
@@ -96,7 +96,7 @@ class History:
             failpoints.arm("")
 
     def unsure(self, number: int) -> None:
-        """A deletion's reply is lost."""
+        """The response to a deletion is lost."""
         self.vacuumed.objects.fail("delete", (ObjectFault.LOST, ObjectFault.REPLY_LOST)[number % 2])
         try:
             assert self.vacuumed.clean().findings == []
@@ -104,7 +104,7 @@ class History:
             self.vacuumed.objects.heal()
 
     def sleeping_clean(self, what: tuple[str, list[Step]]) -> None:
-        """A cleaner that sleeps at that step while other things happen."""
+        """A cleaner that pauses at that step while other things happen."""
         pause, steps = what
         place, self.vacuumed.place = self.vacuumed.place, LeasePlace()
         run = self.vacuumed.cleaning(name="sleeper")
@@ -134,7 +134,7 @@ class History:
             pass
 
     def finish(self) -> None:
-        """Whoever sleeps wakes; then a few runs, and nothing is left that nobody needs."""
+        """All paused writers continue. After a few runs, no unneeded file is left."""
         while self.asleep:
             self.play(("wake", 0))
         for _ in range(2 + 2 * len(self.vacuumed.keys())):

@@ -1,4 +1,4 @@
-"""How much may be archived while a catalog is away: the plans that stay within the bound."""
+"""How much can be archived while a catalog is unavailable: the plans that stay within the bound."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_a_segment_that_two_plans_share_is_wanted_by_both() -> None:
 
 @st.composite
 def plans(draw: st.DrawFn) -> list[Plan]:
-    """Plans whose segments lie anywhere, in the order of the log."""
+    """Plans with segments at any place, in the order of the log."""
     places = st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 50), st.integers(1, 5))
     found = []
     for partition in range(draw(st.integers(1, 5))):

@@ -64,7 +64,7 @@ def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def check_schema(schema: Any, where: str) -> None:
-    """A JSON Schema of 2020-12, of the keywords that are used here."""
+    """A JSON Schema of 2020-12, limited to the keywords used here."""
     assert isinstance(schema, dict), where
     assert set(schema) <= SCHEMA, f"{where}: {set(schema) - SCHEMA}"
     if "$ref" in schema:

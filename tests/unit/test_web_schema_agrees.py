@@ -1,5 +1,4 @@
-"""The OpenAPI document and the checks of requests agree: what the schema allows is taken, and what it does
-not allow is refused."""
+"""The OpenAPI document and the checks of requests agree: they accept and refuse the same requests."""
 
 from __future__ import annotations
 

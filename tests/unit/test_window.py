@@ -1,4 +1,4 @@
-"""Going through a backlog window by window: nothing twice, nothing left out, whatever the windows hold."""
+"""Reading a backlog window by window: no record twice and none left out, for any content of the windows."""
 
 from __future__ import annotations
 

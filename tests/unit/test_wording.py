@@ -1,5 +1,4 @@
-"""One of a thing is not several, wherever people are told of it; and `status` shows no more partitions than
-somebody reads."""
+"""Messages use the singular for one thing, and `status` prints a limited number of partitions."""
 
 from __future__ import annotations
 
