@@ -32,6 +32,7 @@ def _settings_of(config: str | os.PathLike[str]) -> Settings:
     try:
         return load_settings(Path(config), os.environ)
     except ConfigInvalid as error:
+        # Under another name, because Python deletes `error` at the end of the block.
         problem = error
     # Raised outside the `except` block, because Python would otherwise attach the cause as context.
     raise problem.with_traceback(None) from None
@@ -58,6 +59,7 @@ class Writer:
             check_start_clock(
                 self._application.objects, SystemClock(), newest_us, settings.intake.clock_skew_max
             )
+            # Last: the writer starts a thread, which nothing would end if a check failed.
             self._writer = self._application.intake.writer()
         # An opened application holds connections and threads, also if the writer cannot start.
         except BaseException:
@@ -82,6 +84,7 @@ class Writer:
         queue is full or no schema is available (`Halt` if that needs an operator). With `validate: dlq` a
         record that does not decode goes to another topic, which the acknowledgement names.
         """
+        # A tuple: the caller may change its list while the record is queued.
         return self._writer.send(topic, Record(key, value, tuple(headers), timestamp_us), partition)
 
     def send_batch(
@@ -246,6 +249,7 @@ class Reader:
 
     def __init__(self, config: str | os.PathLike[str]) -> None:
         """Open the configuration file `config`. Raises `ConfigInvalid`."""
+        # Each method reads the logs to their tails again, so a reader also sees newer records.
         self._application = open_application(_settings_of(config), os.environ)
 
     def topics(self) -> dict[str, int]:
@@ -295,6 +299,7 @@ class Reader:
         stream = self._application.stream()
         remaining = limit
         for partition in range(state.partitions) if partitions is None else partitions:
+            # Before the next partition is opened.
             if remaining == 0:
                 return
             for batch in stream.read_batches(

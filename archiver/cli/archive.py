@@ -33,6 +33,7 @@ def archive(
 
     If a daemon of this configuration runs, the daemon does it, with its own settings.
     """
+    # Checked here as well, before the stores are opened or the daemon gets the text.
     scope = parse_scope(topic) if topic is not None else None
     with application(config) as app:
         # Not called if a daemon does the work. It then needs no lease here.

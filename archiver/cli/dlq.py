@@ -43,6 +43,7 @@ def list_(
     """
     scope = parse_scope(topic) if topic is not None else None
     with application(config) as app_:
+        # Reads only, so it needs neither a leader nor the daemon.
         report = app_.archiving.undecoded(scope, records_max)
     if output is Output.JSON:
         print_json(report.to_json())

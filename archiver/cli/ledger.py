@@ -243,6 +243,7 @@ def _summary(app_: Application) -> dict[str, object]:
                 "files": topic.totals.files,
                 "rows": topic.totals.rows,
                 "stored_bytes": topic.totals.stored_bytes,
+                # Keys and not archives: a document for people who then inspect the objects.
                 "pending": [item.archive.key for item in topic.pending],
                 "killed": [{"key": key, "why": item.why} for key, item in topic.killed.items()],
             }

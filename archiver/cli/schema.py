@@ -162,6 +162,7 @@ def check(
     """As plan, for the CI of a schema's owner. Exit code 1: the change is incompatible with older records or
     queries.
     """
+    # Exactly one of the two: a comparison of files needs no deployment.
     if (topic is None) == (against is None):
         raise InvalidInput("name either a topic, or with --against the descriptor set to compare with")
     if topic is not None:

@@ -48,6 +48,7 @@ def status(
         daemon = readiness(app)
         # Needs the token, so another user gets only the readiness.
         reported = None if daemon is None else last_rounds(app)
+        # Why the last round could not finish a topic; only the daemon that ran it knows.
         stuck = (
             {}
             if reported is None

@@ -146,6 +146,7 @@ def _duckdb(view: TableView, uris: Sequence[str]) -> str:
         return engines.duckdb(uris)
     try:
         return engines.duckdb(uris, columns_by_id(view.schema_json))
-    # DuckDB cannot read some column types by field id; the statement then warns and reads by name.
+    # DuckDB cannot read some columns by field id, such as one with a default. The statement then warns and
+    # reads by name.
     except Halt:
         return f"{engines.BY_NAME}\n{engines.duckdb(uris)}"

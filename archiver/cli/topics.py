@@ -68,6 +68,7 @@ def describe(topic: KnownTopic, config: ConfigOption = None, output: OutputOptio
                 "topic": topic,
                 "topic_id": state.topic_id,
                 "partitions": [vars_of(item) for item in found],
+                # A topic can be in the log and not in the configuration any more.
                 "settings": settings.model_dump(mode="json") if settings is not None else None,
                 "attention": attention,
             }
@@ -108,6 +109,7 @@ def create(
     """
     with application(config) as app_:
         settings = app_.settings.topic(topic)
+        # Only a configured topic: the number of partitions comes from the configuration.
         if settings is None:
             raise ConfigInvalid(
                 f"topic {topic} is not in the configuration; add it under topics, with its number of "

@@ -79,7 +79,7 @@ class EtcdMetadata(EtcdLogStore):
         super().close()
 
 
-# Two refreshes may fail before the lease is lost.
+# One refresh may fail without a loss of the lease: the next one comes before it expires.
 _REFRESHES_PER_TTL: Final = 3
 # etcd's lease ids are positive signed 64-bit numbers.
 _ID_MASK: Final = 2**63 - 1
@@ -185,7 +185,6 @@ class EtcdLease:
         self._clock = clock
         self._ids = ids
         self._holder_lock = holder_lock
-        # Shorter than the refresh interval, or one slow member would use up the whole TTL.
         self._timeout_s = ttl_s / _REFRESHES_PER_TTL
         """Timeout per member, short enough to try another member before the lease expires."""
         self._lock = threading.Lock()
