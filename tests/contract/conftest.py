@@ -1,4 +1,4 @@
-"""What the suites share: every catalog that those of tables run on, the S3 server and the proxy before it."""
+"""Fixtures that the suites share: every catalog that those of tables run on, the S3 server and its proxy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["faults", "iceberg", "server", "tables"]
 
 @pytest.fixture(params=KINDS)
 def tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tables]:
-    """Each kind."""
+    """Tables of each kind."""
     found = opened(request, tmp_path)
     yield found
     found.close()
@@ -26,7 +26,7 @@ def tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tables]:
 
 @pytest.fixture(params=REAL)
 def iceberg(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[IcebergTables]:
-    """Each kind but the twin in memory."""
+    """Tables of each kind but the twin in memory."""
     found = real_tables(request, tmp_path)
     yield found
     found.close()
@@ -34,13 +34,13 @@ def iceberg(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[IcebergT
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest) -> S3Server:
-    """The module's own; tests keep apart by their buckets."""
+    """The module's own server; each test has its own bucket."""
     found: S3Server = request.getfixturevalue("s3_server")
     return found
 
 
 @pytest.fixture
 def faults(server: S3Server) -> Iterator[S3Faults]:
-    """A proxy that loses, refuses and counts."""
+    """A proxy that loses, refuses and counts requests."""
     with S3Faults(server) as proxy:
         yield proxy

@@ -1,5 +1,7 @@
-"""What each answer of a REST catalog is taken for, request by request: the table of
-docs/protocols/outcomes.md, against a real catalog."""
+"""How each response of a REST catalog is interpreted, request by request, against a real catalog.
+
+The expectations are the table of docs/protocols/outcomes.md.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ NOT_APPLIED: dict[Fault, SwapOutcome] = {
     **{Fault(play): UNKNOWN for play in (Play.RESET_BEFORE, Play.SILENT_BEFORE, Play.GARBAGE_BEFORE)},
 }
 APPLIED: dict[Fault, SwapOutcome] = {
-    # The catalog says no to a repetition that somebody in between has sent: only a look tells.
+    # The catalog refuses a repetition that a library or proxy sent in between: only a reload shows the
+    # outcome.
     Fault(Play.ANSWER_AFTER, 409): NO,
     **{Fault(Play.ANSWER_AFTER, status): UNKNOWN for status in (408, 500, 502, 503, 504)},
     **{
@@ -63,7 +66,7 @@ class Rig:
     folder: Path
 
     def of(self, fault: Fault) -> IcebergTables:
-        """The one to meet the fault with."""
+        """The tables to meet the fault with."""
         waited_for = (Play.SILENT_BEFORE, Play.SILENT_AFTER, Play.DRIP, Play.DRIP_HEADER)
         return self.hurried if fault.play in waited_for else self.tables
 

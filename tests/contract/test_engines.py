@@ -46,7 +46,7 @@ def field_ids_in_json(schema: TopicSchema, columns: tuple[str, ...]) -> set[int]
 
 
 def expected(message: Any) -> dict[str, Any]:
-    """What the columns of a message must hold, from the producer's own descriptor; without unknown fields."""
+    """The expected columns of a message, from the producer's own descriptor; without unknown fields."""
     result: dict[str, Any] = {}
     for one in message.DESCRIPTOR.fields:
         value = getattr(message, one.name)
@@ -133,8 +133,8 @@ def test_random_schemas_and_records(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_producers_write_needs_no_raw(seed: int) -> None:
-    """Canonical bytes are rebuilt from columns alone, but for the fractions of a microsecond that columns do
-    not hold."""
+    """Canonical bytes are rebuilt from columns alone, except fractions of a microsecond, which columns do not
+    hold."""
     rng = random.Random(1000 + seed)
     value = source(random_file(rng), "M0")
     make = message_class(value)
@@ -435,8 +435,8 @@ def float_source() -> Any:
 
 
 def test_what_one_engine_wrote_the_other_gives_back_also_signaling_nans() -> None:
-    """A Python float cannot hold one. The fast engine falls back to the complete one for whole batches, so
-    both must give the same."""
+    """A Python float cannot hold a signaling NaN. The fast engine falls back to the complete one for whole
+    batches, so both must give the same."""
     items = [
         b"\x0d\x00\x00\x84\x7f",
         b"\x12\x04\x01\x00\x80\x7f",
@@ -452,7 +452,7 @@ def test_what_one_engine_wrote_the_other_gives_back_also_signaling_nans() -> Non
 
 def test_json_too_deep_for_the_message_around_it() -> None:
     """Protobuf counts 100 levels from the outermost message; the fast engine parses JSON by itself, one level
-    further in."""
+    deeper."""
     number = next(
         one.number
         for one in descriptor_of(source(well_known_file(), "WellKnown")).fields

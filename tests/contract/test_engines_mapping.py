@@ -93,7 +93,8 @@ class TestGroups:
         ("payload", "part", "rest", "raw"),
         [
             (b"\x0b\x08\x05\x10\x07\x0c", {"x": 5, UNRECOGNIZED: b"\x10\x07"}, None, False),
-            (b"\x0a\x02\x08\x05", None, b"\x0a\x02\x08\x05", False),  # behind a length it is an unknown field
+            # as a length-delimited field it is unknown
+            (b"\x0a\x02\x08\x05", None, b"\x0a\x02\x08\x05", False),
             (
                 b"\x0b\x08\x05\x0c\x0b\x10\x01\x0c",
                 {"x": 5, UNRECOGNIZED: b"\x10\x01"},
@@ -109,7 +110,7 @@ class TestGroups:
         assert (row["part"], row[UNRECOGNIZED], row[RAW] is not None) == (part, rest, raw)
 
     def test_many_that_stand_behind_a_length(self) -> None:
-        """Enough rows for the fast engine to look for what they share."""
+        """Enough rows for the fast engine to search for what they share."""
         rows = both(self.old(), [b"\x0a\x02\x08\x05"] * 200)
         assert {(row["part"], row[UNRECOGNIZED], row[RAW]) for row in rows} == {
             (None, b"\x0a\x02\x08\x05", None)

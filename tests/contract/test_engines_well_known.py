@@ -189,7 +189,7 @@ def _fill(message: Any, value: Any) -> None:
 
 
 def test_the_fast_engine_needs_no_second_look() -> None:
-    """Without the codec, which would have the odd rows revised."""
+    """The engines run without the codec, which would have the odd rows decoded again."""
     make = message_class(WELL_KNOWN)
     full = make(a_string={"value": "x"}, an_int32={}, a_double={"value": -0.0}, doubles=[{"value": 2}, {}])
     full.at.seconds, full.wait.nanos = 5, 7

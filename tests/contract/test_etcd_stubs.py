@@ -31,7 +31,8 @@ def test_etcd3_still_needs_our_messages() -> None:
 
 
 def test_its_client_works_on_ours(etcd: Etcd) -> None:
-    """But for watches, which we do not use: the thread that it starts for them ends only by an error."""
+    """Watches are left out, because we do not use them: the thread that etcd3 starts for them ends only by an
+    error."""
     with etcd.client() as client:
         client.put("one", b"1")
         assert client.get("one")[0] == b"1"

@@ -1,4 +1,4 @@
-"""What a lease in etcd owes beyond the Protocol, because etcd and its holder have a clock each."""
+"""Properties of a lease in etcd beyond the Protocol, because etcd and its holder have a clock each."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def lease_of(
 
 
 def taken_after(lease: EtcdLease) -> float:
-    """Seconds until it can be had; a server that has just begun may not answer at once."""
+    """Seconds until the lease is acquired; a server that has just started may not answer at once."""
     began_s = time.monotonic()
     while True:
         try:
@@ -85,7 +85,7 @@ def test_a_holder_keeps_it_far_beyond_its_time_to_live(etcd: Etcd, tmp_path: Pat
 
 @contextmanager
 def holding(etcd: Etcd, folder: Path, ttl_s: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Another process that holds the lease, and keeps what belongs to its machine in `folder`."""
+    """Another process that holds the lease, and keeps the file of its machine in `folder`."""
     command = [sys.executable, "-c", HOLDING, etcd.address, str(folder), str(ttl_s)]
     with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
@@ -204,7 +204,7 @@ def test_a_member_has_a_third_of_a_lease_to_answer_a_refresh(etcd: Etcd, tmp_pat
 
 
 def test_a_holder_that_slept_knows_that_it_holds_nothing(etcd: Etcd, tmp_path: Path) -> None:
-    """Its thread may not have run yet: its own clock says so, and what it does next begins with taking the
+    """Its thread may not have run yet. Its own clock shows the loss, and its next action first acquires the
     lease."""
     clock = ManualClock()
     one, two = lease_of(etcd, tmp_path, "host:1", clock), lease_of(etcd, tmp_path, "host:2")

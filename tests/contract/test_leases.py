@@ -67,7 +67,7 @@ def test_acquiring_and_releasing_twice_is_harmless(make: Make) -> None:
 
 
 def test_of_all_who_want_it_one_gets_it_while_others_look(make: Make) -> None:
-    """Looking must not keep the lease from whoever wants it."""
+    """Reading the holder must not keep the lease from its contenders."""
     done = threading.Event()
     watcher = make("watcher:0")
 

@@ -218,7 +218,7 @@ def test_of_all_who_want_one_index_one_gets_it(log: Log) -> None:
     assert log.read(0)[0].data == f"from {outcomes.index(Appended.OK)}".encode()
 
 
-# Settling an unknown outcome (rule L2)
+# Resolving an unknown outcome (rule L2)
 
 DROPPED, REPLY_LOST, LATE, REFUSED = (
     AppendFault.DROPPED,

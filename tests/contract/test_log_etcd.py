@@ -1,4 +1,4 @@
-"""What the log in etcd owes beyond the Protocol, because it lives in servers that other people run."""
+"""Properties of the log in etcd beyond the Protocol, because it lives in servers that other people run."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_entries_outlive_a_power_cut_of_the_server_and_the_connection_recovers(
 
 
 def test_a_server_that_ends_under_an_append_leaves_it_unknown(etcd: Etcd, log: EtcdLog) -> None:
-    """The connection was seen to work a moment ago, so it cannot be said that nothing was sent."""
+    """The connection worked a moment ago, so it is not certain that nothing was sent."""
     for member in log._cluster._members:
         member._clock = ManualClock()  # the moment lasts
     fill(log, 1)
@@ -87,7 +87,7 @@ def test_a_closed_store_asks_nobody(etcd: Etcd, tmp_path: Path) -> None:
 
 
 def test_pages_of_large_and_small_entries(log: EtcdLog) -> None:
-    """More than fits into one message, and small ones before and behind."""
+    """Entries beyond the size of one message, and small ones before and after."""
     sizes = [10] * 300 + [ENTRY_BYTES_MAX] * 40 + [10] * 300
     entries = [bytes([index % 251]) * size for index, size in enumerate(sizes)]
     for index, data in enumerate(entries):
@@ -122,7 +122,7 @@ def test_a_trim_between_two_pages_is_told(log: EtcdLog, monkeypatch: pytest.Monk
 def test_a_trim_that_stops_in_the_middle_hides_what_it_left(
     etcd: Etcd, log: EtcdLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The floor is moved before anything is deleted, and what is deleted goes from the oldest on."""
+    """The floor is moved before anything is deleted, and the oldest entries are deleted first."""
     monkeypatch.setattr(module, "TRIM_ENTRIES", 4)
     entries = fill(log, 20)
     asked = log._cluster.ask
@@ -172,7 +172,7 @@ def test_a_wholly_trimmed_log_whose_entries_are_left_takes_only_the_next(
 
 
 def test_history_that_etcd_forgets_is_not_missed(etcd: Etcd, log: EtcdLog) -> None:
-    """Compacted between the pages of a reader, and under a writer."""
+    """etcd is compacted between the pages of a reader, and during the appends of a writer."""
     entries = fill(log, 600)
     with etcd.client() as client:
         reading: list[Entry] = []
@@ -189,7 +189,7 @@ def test_history_that_etcd_forgets_is_not_missed(etcd: Etcd, log: EtcdLog) -> No
 
 
 def test_the_quota_takes_nothing_from_the_log(tmp_path: Path) -> None:
-    """What is acknowledged is there, what is refused is not, until people have helped."""
+    """Acknowledged entries are there, refused ones are not, until an operator raises the quota."""
     with Etcd(tmp_path / "server", "--quota-backend-bytes", str(6 * 2**20)) as etcd:
         store = etcd_store([etcd.address], tmp_path)
         log = store.log("intake")
@@ -204,7 +204,8 @@ def test_the_quota_takes_nothing_from_the_log(tmp_path: Path) -> None:
             with pytest.raises(RetryLater, match="used up its quota"):
                 work()
         assert (log.floor(), log.tail()) == (0, len(entries))
-        # What the message asks for. Nothing is old enough to be forgotten here, so the quota is raised.
+        # The steps that the message asks for. No entry is old enough to be compacted here, so the quota is
+        # raised.
         with etcd.client() as client:
             revision = client.get_response("nothing").header.revision
         control(etcd, "compact", str(revision))
@@ -221,8 +222,8 @@ def test_the_quota_takes_nothing_from_the_log(tmp_path: Path) -> None:
 
 
 def test_an_append_that_etcd_calls_refused_may_be_applied(tmp_path: Path) -> None:
-    """Of several requests that use the quota up together, some are applied and answered as if they were
-    not."""
+    """Of several requests that exhaust the quota together, some are applied, and their responses say the
+    opposite."""
     writers = 8
     with Etcd(tmp_path / "server", "--quota-backend-bytes", str(6 * 2**20)) as etcd:
         store = etcd_store([etcd.address], tmp_path)
@@ -247,7 +248,7 @@ def test_an_append_that_etcd_calls_refused_may_be_applied(tmp_path: Path) -> Non
 
 
 def fill_up(log: EtcdLog) -> list[bytes]:
-    """Append until the quota is used up; what was acknowledged."""
+    """Append until the quota is exhausted; returns what was acknowledged."""
     entries: list[bytes] = []
     with pytest.raises(RetryLater, match=r"nothing was appended.*etcdctl alarm disarm"):
         append_many(log, entries)
@@ -262,7 +263,7 @@ def append_many(log: EtcdLog, entries: list[bytes]) -> None:
 
 
 def control(etcd: Etcd, *arguments: str) -> None:
-    """As an operator does."""
+    """Run etcdctl as an operator does."""
     run([str(required(CONTROL)), f"--endpoints={etcd.address}", *arguments])
 
 
@@ -315,8 +316,8 @@ def test_what_others_did_to_the_keys_is_noticed(etcd: Etcd, log: EtcdLog) -> Non
 
 
 def test_an_older_copy_of_the_data_takes_nothing(etcd: Etcd, tmp_path: Path) -> None:
-    """Restored as etcd's handbook says, from a snapshot that lacks the last entry: cluster and members have
-    the ids they had."""
+    """A restore by etcd's handbook, from a snapshot that lacks the last entry: cluster and members have the
+    ids they had."""
     store = etcd_store([etcd.address], tmp_path)
     log = store.log("intake")
     fill(log, 5)

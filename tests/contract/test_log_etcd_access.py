@@ -1,4 +1,4 @@
-"""Who is let in: certificates, users and their tokens, and what is said to those who are not."""
+"""Access to etcd: certificates, users and their tokens, and the errors of clients without access."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_file_of_a_certificate_that_is_gone_halts(
 
 
 def test_a_user_who_may_only_what_we_need(guarded: Etcd, tmp_path: Path) -> None:
-    """The token is forgotten when the server starts again, and a new one is asked for."""
+    """The server forgets the token at its restart, and a new one is requested."""
     store = store_of(access_to([guarded.address], user=OURS), tmp_path)
     log = store.log("intake")
     assert log.append(0, b"one") is Appended.OK
@@ -127,7 +127,7 @@ def test_who_is_refused_is_told_why(guarded: Etcd, tmp_path: Path) -> None:
 
 
 def test_a_user_where_nobody_is_asked_for_one_is_refused(tmp_path: Path) -> None:
-    """Whoever has configured it believes that the logs are guarded."""
+    """An operator who configured a user believes that the logs are guarded."""
     with (
         Etcd(tmp_path / "server") as etcd,
         pytest.raises(

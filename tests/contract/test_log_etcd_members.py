@@ -58,8 +58,8 @@ def check_all_are_there_once(
     addresses: Sequence[str],
     folder: Path,
 ) -> None:
-    """Wait for the appenders; then the log is dense, and holds what they were told at the index they were
-    told, and nothing else."""
+    """Wait for the appenders. The log must be dense, and hold exactly the acknowledged entries at the
+    acknowledged indexes."""
     results = [process.communicate(timeout=APPENDERS_TIMEOUT_S) for process in running]
     assert [process.returncode for process in running] == [0] * len(running), [
         error[-2000:] for _, error in results
@@ -81,7 +81,7 @@ def check_all_are_there_once(
 
 
 def while_they_append(progress: Callable[[], int], at: int, fault: Callable[[], None]) -> threading.Thread:
-    """Do it once the log has that many entries."""
+    """Run `fault` once the log has that many entries."""
 
     def wait() -> None:
         while progress() < at:
@@ -134,7 +134,7 @@ def test_a_member_that_hangs_costs_one_deadline(three: EtcdThree, tmp_path: Path
     store = store_of(access_to([paused.address, *(member.address for member in others)], timeout_s), tmp_path)
     log = store.log("intake")
     assert log.append(0, b"first") is Appended.OK
-    store.cluster._current = 0  # another one, where the first was slow to find its leader
+    store.cluster._current = 0  # another member, where the first was slow to find its leader
     paused.pause()
     began_s = time.monotonic()
     assert log.read(0) == [Entry(0, b"first")]
@@ -166,7 +166,7 @@ def test_an_append_that_a_hanging_member_has_is_unknown_and_lands_later(tmp_path
 
 
 def test_a_member_without_the_others_says_nothing_old(three: EtcdThree, tmp_path: Path) -> None:
-    """A read is answered by most members or not at all: an old tail would be the tail of a deposed leader."""
+    """A majority answers a read, or the read fails: an old tail would be the tail of a deposed leader."""
     alone, *others = three.members
     store = store_of(access_to([alone.address], timeout_s=1.0), tmp_path)
     log = store.log("intake")

@@ -1,4 +1,4 @@
-"""What the log in SQLite owes beyond the Protocol, because it lives in a file that processes share."""
+"""Properties of the log in SQLite beyond the Protocol, because it lives in a file that processes share."""
 
 from __future__ import annotations
 

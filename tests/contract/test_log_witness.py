@@ -1,4 +1,4 @@
-"""The note beside the metadata database of how far a log once reached."""
+"""The tail marker next to the metadata database, which holds how far a log once reached."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_copy_that_lost_one_entry_takes_none(tmp_path: Path) -> None:
     ):
         log.append(3, b"another")
     assert log.tail() == 3
-    assert len(log.read(0)) == 3  # what only reads goes on
+    assert len(log.read(0)) == 3  # a read-only process continues
     assert store.log("control").append(0, b"of another log") is Appended.OK
     store.close()
 
@@ -61,7 +61,7 @@ def test_it_never_goes_back_and_outlives_trimming(tmp_path: Path) -> None:
     log.trim(5)
     assert log.append(4 + 1, b"behind the floor") is Appended.OK
     slow = TailMarker(tmp_path / "metadata.db.intake.tail")
-    slow.note(2)  # of a process that was paused between its commit and its note
+    slow.note(2)  # written by a process that was paused between its commit and its marker
     slow.close()
     assert (tmp_path / "metadata.db.intake.tail").read_text() == f"{6:020} {6:020}\n"
     store.close()

@@ -32,7 +32,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
 
 
 def is_s3(store: ObjectStore) -> bool:
-    """A bucket has no folders: a key may be what others go through. The server of the tests keeps objects as
+    """A bucket has no folders: a key may be a prefix of others. The server of the tests keeps objects as
     files, where it cannot."""
     return isinstance(store, S3ObjectStore)
 
@@ -186,7 +186,7 @@ def test_a_listing_is_in_the_order_of_whole_keys(store: ObjectStore) -> None:
         "p/q",
         "\uffee",
     ]
-    if not is_s3(store):  # whose server sorts by UTF-16, not by UTF-8 as S3 does; keys of ours are ASCII
+    if not is_s3(store):  # the server sorts by UTF-16, not by UTF-8 as S3 does; keys of ours are ASCII
         names.append("\U0001f600")
     for name in names:
         store.create(name, name.encode())
@@ -261,7 +261,7 @@ def test_bad_prefixes_are_refused_at_once(store: ObjectStore, prefix: str) -> No
 
 
 def test_the_longest_component_is_a_key(store: ObjectStore) -> None:
-    spare = 55 if is_s3(store) else 0  # its server makes a file of that name and a suffix first
+    spare = 55 if is_s3(store) else 0  # the server first makes a file of that name and a suffix
     key = "a/" + "x" * (255 - spare) + "/" + "é" * (127 - spare)
     store.create(key, b"")
     assert keys(store) == [key]
@@ -269,7 +269,7 @@ def test_the_longest_component_is_a_key(store: ObjectStore) -> None:
 
 @pytest.mark.parametrize("store", ["local", "memory"], indirect=True)
 def test_a_key_is_not_the_folder_of_another(store: ObjectStore) -> None:
-    """Nobody relies on it; in a bucket, which has no folders, both can be."""
+    """No code relies on it; in a bucket, which has no folders, both can exist."""
     store.create("a/b", b"")
     for key in ("a", "a/b/c", "a/b/c/d"):
         with pytest.raises(InvalidInput, match="folder"):

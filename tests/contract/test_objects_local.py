@@ -1,4 +1,6 @@
-"""What the local object store owes beyond the Protocol, because objects are files that anybody can see."""
+"""Properties of the local object store beyond the Protocol, because objects are files that every program can
+see.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,8 @@ def test_nothing_half_done_is_left(local: LocalObjectStore) -> None:
 def test_syncs_file_and_folders_before_create_returns(
     local: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """File before link, and every folder from the object's own up to the one that holds the root."""
+    """The file is synced before the link, and every folder from the object's own up to the one that holds the
+    root."""
     synced: list[tuple[str, bool]] = []
     real = os.fsync
 
@@ -170,8 +173,8 @@ def test_the_spool_of_a_killed_process_is_removed_by_the_next(
 def test_a_spool_that_is_cleaned_up_before_it_is_locked_is_made_anew(
     local: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Processes that begin together clean up after each other: a folder may go between its making and its
-    opening."""
+    """Processes that start together clean up after each other: a folder may vanish between its creation and
+    its opening."""
     real = os.open
     removed: list[str] = []
 
@@ -200,7 +203,7 @@ OURS, THEIRS = "a" * 32, "b" * 32
 
 @pytest.fixture
 def restarted(local: LocalObjectStore) -> LocalObjectStore:
-    """Opened for its cluster as a process does that starts on an existing folder; it has stored nothing
+    """A store opened as by a process that starts on an existing folder of its cluster; it has stored nothing
     yet."""
     identify(local.root, OURS)
     local.create("one", b"1")
@@ -278,7 +281,7 @@ def test_a_folder_that_was_exchanged_is_left_alone(
 def test_a_folder_that_goes_in_the_middle_of_a_write(
     how: str, left: str, restarted: LocalObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was there when the write began, and is gone before the object gets its name."""
+    """The folder was there when the write began, and is gone before the object gets its name."""
     root, real = restarted.root, os.fsync
     spooled = restarted.spool_dir() / "two"
     spooled.write_bytes(b"2")

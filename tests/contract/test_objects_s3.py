@@ -1,7 +1,7 @@
-"""What the store on S3 owes beyond the Protocol: outcomes told right when answers are lost, late or refused,
-in bounded tries.
+"""Properties of the store on S3 beyond the Protocol: correct outcomes when responses are lost, late or
+refused, in bounded retries.
 
-A real server behind a proxy that loses, refuses and counts. Nothing is mocked.
+A real server stands behind a proxy that loses, refuses and counts requests. Nothing is mocked.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def store(server: S3Server, faults: S3Faults) -> S3ObjectStore:
 
 
 def beside(store: S3ObjectStore, server: S3Server, **changed: object) -> S3ObjectStore:
-    """The same objects without the proxy, seen by another process."""
+    """The same objects without the proxy, as another process sees them."""
     return S3ObjectStore(StorePlace(store.place.uri, options(server.uri, **changed)))
 
 
@@ -96,7 +96,7 @@ def test_taken_after_a_lost_answer_is_somebody_elses_with_the_same_bytes(
     faults: S3Faults,
     server: S3Server,
 ) -> None:
-    """Of two that create the same bytes one wins, lost answer or not."""
+    """Of two stores that create the same bytes one wins, also with a lost response."""
     beside(store, server).create("k", b"same")
     faults.arm(Fault(Play.RESET_BEFORE), "put")
     with pytest.raises(KeyExists):
@@ -217,7 +217,7 @@ def test_a_server_that_is_away_has_stored_nothing(store: S3ObjectStore, faults: 
         nameless.create("k", b"x")
 
 
-# who may not
+# without the right to write
 
 
 def test_a_refusal_says_what_to_do_and_is_not_repeated(store: S3ObjectStore, faults: S3Faults) -> None:
@@ -369,7 +369,7 @@ def test_a_listing_goes_through_its_pages(store: S3ObjectStore, faults: S3Faults
     folder = server.folder_of(bucket(store)) / "pre" / "fix" / "many"
     folder.mkdir(parents=True)
     for number in range(1_100):
-        (folder / f"{number:04}").touch()  # a put each would take a minute
+        (folder / f"{number:04}").touch()  # a put for each would take a minute
     assert [info.key for info in store.list("many/")] == [f"many/{number:04}" for number in range(1_100)]
     assert faults.counts() == {"list": 2}
 
@@ -443,7 +443,7 @@ def spooled(store: S3ObjectStore, data: bytes) -> Path:
 
 
 def test_the_server_states_its_time(store: S3ObjectStore) -> None:
-    """By the `Date` of an answer, cut to the second."""
+    """From the `Date` of a response, cut to the second."""
     before_us = time.time_ns() // 1000
     stated_us = store.time_us()
     assert stated_us is not None

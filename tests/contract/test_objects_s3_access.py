@@ -1,5 +1,6 @@
-"""Who may use the store on S3, and on which server: guarantees asked for, credentials found and renewed,
-forks, spool."""
+"""Access to the store on S3, and its server: required guarantees, credentials found and renewed, forks,
+spool.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +92,7 @@ def test_a_certificate_is_verified(tmp_path: Path) -> None:
                     io.new_input(trusting.uri("k")).open()
 
 
-# uploads that never ended
+# unfinished uploads
 
 
 def test_only_stale_uploads_are_aborted(store: S3ObjectStore, server: S3Server) -> None:
@@ -127,7 +128,7 @@ def test_the_usual_chain_is_asked_if_the_configuration_has_no_keys(
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     without: dict[str, object] = {"access_key_id": None, "secret_access_key": None}
-    # The client of a process is made once for its options: a time-out of its own gives each case its own.
+    # A process makes one client for the same options: a time-out of its own gives each case its own client.
     with pytest.raises(ConfigInvalid, match="there are no credentials"):
         new_store(server, **without, request_timeout_s=11.0).create("k", b"")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY_ID)

@@ -1,5 +1,6 @@
-"""What is acknowledged is on the disk: every sync that a stored object or a new log needs, seen through the
-only call that makes one."""
+"""An acknowledged object is on the disk: every sync that a stored object or a new log needs, observed at
+`os.fsync`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Does text that a catalog or a table's author wrote run code, open a server, or reach a file that is not the
-table's?"""
+"""Can text that a catalog or a table's author wrote run code, open a server, or reach a file that is not the
+table's?
+"""
 
 from __future__ import annotations
 
@@ -150,7 +151,7 @@ class sql_tables_closed:  # noqa: N801 - used as a function
 
 
 def test_table_properties_import_nothing(tmp_path: Path, canary: Path) -> None:
-    """Every call of the adapter, on a table whose author named code and another place for metadata."""
+    """Every call of the adapter, on a table whose author named code and another location for metadata."""
     elsewhere = tmp_path / "elsewhere"
     with sql_tables_closed(tmp_path) as tables:
         view = made(tables, tmp_path)
@@ -184,7 +185,7 @@ def test_table_properties_import_nothing(tmp_path: Path, canary: Path) -> None:
 
 
 def test_a_catalog_leads_to_no_other_origin(hostile: HostileCatalog) -> None:
-    """An override of `uri`, a redirect: neither is sent our token."""
+    """Neither an override of `uri` nor a redirect gets our token."""
     with HostileCatalog() as thief:
         hostile.config = {"defaults": {}, "overrides": {"uri": thief.uri}}
         tables = rest(hostile, token="secret-token")
@@ -240,7 +241,7 @@ def test_what_a_catalog_says_of_a_refusal_is_cut(hostile: HostileCatalog, tmp_pa
 def test_many_mistakes_in_an_answer_are_counted_and_not_listed(
     hostile: HostileCatalog, tmp_path: Path
 ) -> None:
-    """200 bytes of text for each two bytes of the answer."""
+    """Two bytes of the response give 200 bytes of text."""
     with sql_tables_closed(tmp_path) as sql:
         view = made(sql, tmp_path)
     document = metadata_of(view) | {"snapshots": [0] * 10_000}
@@ -253,7 +254,7 @@ def test_many_mistakes_in_an_answer_are_counted_and_not_listed(
 
 
 def test_an_answer_has_a_bound_in_values(hostile: HostileCatalog) -> None:
-    """Each of them can become an error of 850 bytes."""
+    """Each value can become an error of 850 bytes."""
     limits = RemoteLimits(10.0, bytes_max=2**20)
     hostile.table = [b'{"metadata": {"snapshots": [', b"0," * (2**20 // VALUE_BYTES_MIN), b"0]}}"]  # type: ignore[assignment]
     tables = rest(hostile, limits)
@@ -298,7 +299,7 @@ def test_the_charset_of_an_answer_chooses_no_codec(hostile: HostileCatalog) -> N
 
 
 def test_a_redirected_commit_is_not_taken_for_an_applied_one(hostile: HostileCatalog, tmp_path: Path) -> None:
-    """The library would send a GET in its place, which loads the table."""
+    """The library would send a GET instead, which loads the table."""
     with sql_tables_closed(tmp_path) as sql:
         view = made(sql, tmp_path)
     hostile.table = {"metadata-location": view.metadata_location, "metadata": metadata_of(view)}
@@ -316,8 +317,8 @@ def test_a_redirected_commit_is_not_taken_for_an_applied_one(hostile: HostileCat
 def test_pyicebergs_own_configuration_counts_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The working directory of a service is its data folder. A right to write there is none to configure a
-    catalog."""
+    """The working directory of a service is its data folder. A right to write there is no right to configure
+    a catalog."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("PYICEBERG_HOME", raising=False)
@@ -347,7 +348,7 @@ def limited(folder: Path, *places: str, bytes_max: int = 2**20) -> IcebergTables
 
 
 def manifest_list(folder: Path) -> Path:
-    """That of a table with one snapshot."""
+    """The manifest list of a table with one snapshot."""
     with sql_tables_closed(folder) as tables:
         view = made(tables, folder)
         assert tables.swap(prepared(tables, view, one_file(view, 0, 5))).outcome is SwapOutcome.APPLIED
@@ -402,7 +403,7 @@ def test_a_manifest_list_names_no_data_file_as_a_manifest(tmp_path: Path) -> Non
 
 
 def test_a_manifest_has_the_size_that_its_list_says(tmp_path: Path) -> None:
-    """Cut behind a block, Avro takes it for a whole one."""
+    """Avro accepts a file that is cut after a block as whole."""
     manifest_list(tmp_path)
     with sql_tables_closed(tmp_path) as tables:
         handle: Any = loaded(tables).handle
@@ -449,7 +450,7 @@ def cut(path: Path, share: float) -> None:
 def test_damaged_metadata_is_a_halt_with_the_name_of_the_file(
     tmp_path: Path, kind: str, share: float
 ) -> None:
-    """Not an `EOFError`, which a command would take for Ctrl-C, and not a shorter list of files."""
+    """It is neither an `EOFError`, which a command would handle as Ctrl-C, nor a shorter list of files."""
     lists = manifest_list(tmp_path)
     with sql_tables_closed(tmp_path) as tables:
         view = loaded(tables)
@@ -484,7 +485,7 @@ def test_every_flipped_byte_of_a_manifest_list_is_typed(tmp_path: Path) -> None:
 
 
 def test_metadata_that_grows_when_decompressed_is_not_read(tmp_path: Path) -> None:
-    """200 KB of gzip for 200 MB of text."""
+    """200 KB of gzip expand to 200 MB of text."""
     manifest_list(tmp_path)
     with sql_tables_closed(tmp_path) as tables:
         view = loaded(tables)

@@ -1,5 +1,7 @@
-"""Does a REST catalog that asks who we are get a good answer, in time, and is no answer of its or of a token
-server's taken for another?"""
+"""Does a REST catalog that requires authentication get valid credentials in time?
+
+No response of the catalog or of a token server may be mistaken for another.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ Opened = Callable[..., tuple[Guarded, IcebergTables]]
 
 @pytest.fixture
 def opened(rest_catalog: RestCatalog) -> Iterator[Opened]:
-    """A guarded catalog and the archiver's tables in it; what is named is configured otherwise."""
+    """A guarded catalog and the archiver's tables in it; keyword arguments change the configuration."""
     rest_catalog.empty()
     ends: list[Callable[[], None]] = []
 
@@ -169,7 +171,7 @@ def test_a_token_is_replaced_before_it_expires(opened: Opened) -> None:
     clock, guard = SystemClock(), guarded.guard
     assert tables.load(IDENTIFIER) is None
     assert len(guard.asked_for_tokens) == 1
-    clock.sleep(1.6)  # a quarter of its life before its end
+    clock.sleep(1.6)  # a quarter of its lifetime before its end
     assert tables.load(IDENTIFIER) is None
     assert (len(guard.asked_for_tokens), guard.refusals) == (2, 0)
 
@@ -255,7 +257,7 @@ def test_whoever_waits_for_the_same_token_does_not_ask_in_turn(opened: Opened) -
     with within(8 * TIMEOUT_S):
         assert at_once(tables, 8) == [None] * 8
     asked = len(guarded.guard.asked_for_tokens)
-    assert 2 <= asked <= 4, asked  # a thread whose refusal comes late may replace one that is new
+    assert 2 <= asked <= 4, asked  # a thread whose refusal comes late may replace a new token
     guarded.guard.expire()
     for _ in range(8):
         guarded.arm(Fault(Play.SILENT_BEFORE), "token")
@@ -265,7 +267,7 @@ def test_whoever_waits_for_the_same_token_does_not_ask_in_turn(opened: Opened) -
 
 
 def at_once(tables: IcebergTables, count: int) -> list[object]:
-    """What so many threads get that load at the same time."""
+    """The results of so many threads that load at the same time."""
     found: list[object] = []
     barrier = threading.Barrier(count)
 
@@ -286,7 +288,7 @@ def at_once(tables: IcebergTables, count: int) -> list[object]:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_silent_catalog_is_waited_for_within_the_bound(opened: Opened, tmp_path: Path, scheme: str) -> None:
-    """pyiceberg would send a signed request ten times more."""
+    """pyiceberg would retry a signed request ten times."""
     guarded, tables = opened(Guard(scheme), TIMEOUT_S)
     _, request = ready(tables, tmp_path)
     guarded.arm(Fault(Play.SILENT_AFTER), "swap")
@@ -309,8 +311,8 @@ def test_what_we_may_not_do_is_told_as_it_is(opened: Opened, tmp_path: Path) -> 
 
 
 def test_neither_a_tables_own_properties_nor_its_token_count(opened: Opened, tmp_path: Path) -> None:
-    """Whoever may change a table could else send our keys to a server of his own; a token would go along to
-    other tables."""
+    """Otherwise a user who may change a table could redirect our keys to another server. A token would be
+    sent for other tables, too."""
     guarded, tables = opened(
         Guard("bearer", vended={"token": "for-this-table", "s3.region": "eu-north-1"}),
         **{"s3.endpoint": "https://ours"},

@@ -1,5 +1,6 @@
 """One suite for every `Tables`: the pyiceberg adapter on a SQL catalog in SQLite and on the real REST
-catalog, and the twin in memory."""
+catalog, and the twin in memory.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def one_file(view: TableView, base: int, end: int, partition: int = 0) -> DataFi
 
 
 def named(**properties: str) -> Any:
-    """New properties that also tell what the adapter announced."""
+    """New properties that also hold what the adapter announced."""
 
     def properties_of(snapshot_id: int, sequence_number: int) -> Mapping[str, str]:
         return {"announced": f"{snapshot_id} {sequence_number}", **properties}
@@ -240,7 +241,7 @@ def test_expiring_what_is_gone_already_is_a_conflict_or_changes_nothing(
     swapped = tables.swap(prepared(tables, view, one_file(view, 4, 5), expire=(ids[0],)))
     if swapped.outcome is SwapOutcome.CONFLICT:
         assert loaded(tables) == view
-    else:  # Java's metadata builder passes over a snapshot that it does not know
+    else:  # Java's metadata builder ignores a snapshot that it does not find
         assert swapped.outcome is SwapOutcome.APPLIED
         assert [item.snapshot_id for item in loaded(tables).snapshots] == [
             *ids[1:],
@@ -287,7 +288,7 @@ def test_merging_manifests_changes_nothing_else(tables: Tables, tmp_path: Path) 
     assert tables.data_paths(view, 4) == frozenset({one_file(view, 4, 5).path, one_file(view, 5, 6).path})
 
 
-# Foreign hands, played with the real thing where there is one.
+# External changes, made with the real library where there is one.
 
 
 def roll_back(tables: Tables, folder: Path, snapshot_id: int) -> None:
@@ -349,7 +350,7 @@ def test_a_merge_leaves_grown_manifests_until_enough_have_come_together(
         item.path: (item.snapshot_id, item.sequence_number) for item in iceberg.live_files(loaded(iceberg))
     }
     assert len(merged) == 4
-    assert added.items() < merged.items()  # who added a file, and when, is still told
+    assert added.items() < merged.items()  # who added a file, and when, is still on record
 
 
 def test_rows_are_readable_by_pyiceberg(iceberg: IcebergTables, tmp_path: Path) -> None:

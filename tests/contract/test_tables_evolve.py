@@ -1,5 +1,6 @@
 """One suite for every `Tables` that gets another schema: the pyiceberg adapter on a SQL catalog in SQLite,
-and the twin in memory."""
+and the twin in memory.
+"""
 
 from __future__ import annotations
 

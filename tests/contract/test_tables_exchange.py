@@ -1,4 +1,6 @@
-"""Files that give way to others in one snapshot, and what a table still names: the same of every `Tables`."""
+"""Files that are replaced by others in one snapshot, and what a table still names: the same of every
+`Tables`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a catalog take a table with the field ids that its files have?"""
+"""Does a catalog register a table with the field ids that its files have?"""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_whatever_the_catalog_answers_each_file_is_in_once(
 def test_files_that_were_compacted_before_the_lost_reply_was_looked_into_are_not_added_again(
     tmp_path: Path,
 ) -> None:
-    """The commit is in, its paths are not: somebody rewrote them at once."""
+    """The commit is applied, its paths are gone: an external compaction rewrote them at once."""
     bench = Bench(tmp_path)
     iceberg = iceberg_tables(tmp_path, 7)
     begun = registered(iceberg, tmp_path)

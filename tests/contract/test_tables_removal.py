@@ -1,5 +1,6 @@
 """Files that leave a table without others in their place, and everything that a table names: the same of
-every `Tables`."""
+every `Tables`.
+"""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_files_of_several_specs_in_one_snapshot_keep_each_its_own(tables: Tables
 
 
 def test_the_name_decides_where_the_id_beside_it_is_not_right(tables: Tables, view: TableView) -> None:
-    """What was written while the catalog was away names the spec that its writer knew."""
+    """An archive written while the catalog was unavailable names the spec that its writer had."""
     assert tables.repartition(view, "hour").outcome is SwapOutcome.APPLIED
     append(tables, archive(view, "hour", HOUR, 0, 0), archive(view, "day", DAY, 10, 7))
     assert filed(tables) == {0: (1, (HOUR,)), 10: (0, (DAY,))}
@@ -99,7 +99,7 @@ def test_a_view_that_is_not_the_newest_is_refused(tables: Tables, view: TableVie
 
 
 def test_a_commit_prepared_before_the_spec_changed_still_lands(tables: Tables, view: TableView) -> None:
-    """A leader that slept offers what it wrote by day: its base stands, and its files keep their spec."""
+    """A late leader offers what it wrote by day: its base stands, and its files keep their spec."""
     late = tables.prepare(view, [archive(view, "day", DAY, 0, 0)], lambda *_: {}, {}, False, ())
     assert tables.repartition(view, "hour").outcome is SwapOutcome.APPLIED
     assert tables.swap(late).outcome is SwapOutcome.APPLIED

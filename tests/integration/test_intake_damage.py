@@ -168,7 +168,7 @@ def pages(file: File) -> Iterator[tuple[str, int, int]]:
     ],
 )
 def test_a_bit_of_the_pages_is_seen_or_changes_no_record(file: File, column: str) -> None:
-    # The data of a page is covered by its checksum. Its header is not: most of it is needed to find the data,
+    # The data of a page is covered by its checksum. Its header is not: most of it is needed to find the data;
     # a few fields are never read.
     start, end = next((start, end) for name, start, end in pages(file) if name == column)
     seen = 0

@@ -131,7 +131,7 @@ def test_what_compaction_took_is_a_gap(site: Site, cluster: Cluster, topic: str)
     mirror = site.process(topic)
     mirror.until_level(site, topic)
     mirror.close()
-    # The broker continues to compact: what it still has is here.
+    # The broker continues to compact, but all that it still has was mirrored.
     here = {one.offset: one for one in site.records(topic)}
     assert all(here[one.offset] == one for one in upstream_records(site.brokers, topic))
     assert len(site.gaps(topic)) > 3

@@ -1,6 +1,6 @@
-"""Random histories of producing, archiving and dying, each repeatable by its seed: in the end every
-acknowledgement is true, and every transaction is there as a whole or not at all.
+"""Random histories of producing, archiving and crashing, each repeatable by its seed.
 
+At the end every acknowledgement is true, and every transaction is there as a whole or not at all.
 `ARCHIVER_HISTORY_SEEDS=N` runs N histories instead of the few that continuous integration does.
 """
 
@@ -32,12 +32,12 @@ Place = tuple[str, int, int]
 
 
 class Died(BaseException):
-    """The end of a process at a failpoint, as far as the process itself can play it."""
+    """The end of a process at a failpoint, as far as the process itself can simulate it."""
 
 
 @dataclass
 class History:
-    """One seed's history: what was acknowledged how."""
+    """One seed's history, with the outcome of every record."""
 
     deployment: Deployment
     random: random.Random
@@ -57,7 +57,7 @@ class History:
             self.driver.application.intake.declare_topic(topic)
 
     def restart(self) -> None:
-        """Of the archiver; producers live elsewhere and go on."""
+        """Restart the archiver; producers live elsewhere and continue."""
         self.steps.append("restart")
         self.driver.close()
         self.driver = Driver(self.deployment, self.clock)
@@ -65,7 +65,7 @@ class History:
             producer.application = self.driver.application
 
     def arm(self, prefixes: tuple[str, ...]) -> None:
-        """Perhaps something will go wrong, somewhere."""
+        """Arm up to two random failpoints."""
         names = [name for name in failpoints.NAMES if name.startswith(prefixes)]
         chosen = self.random.sample(names, self.random.choice((0, 1, 1, 2)))
         text = ",".join(
@@ -107,7 +107,7 @@ class History:
     # transactions
 
     def transaction(self) -> None:
-        """A producer sends into its transaction, ends it, or is opened anew."""
+        """A producer sends into its transaction, ends it, or is opened again."""
         name = self.random.choice("abc")
         open_ = self.in_transaction.get(name)
         act = self.random.choice(("send", "send", "commit", "abort", "open"))
@@ -155,7 +155,7 @@ class History:
             self.open(name)
 
     def lose(self, name: str) -> None:
-        """What it had open is aborted."""
+        """Its open transaction is aborted."""
         self.failed.update(self.in_transaction.pop(name, {}).values())
 
     def later(self) -> None:
@@ -197,7 +197,7 @@ class History:
             failpoints.arm("")
 
     def look(self) -> None:
-        """Reading and the audit in the middle of everything."""
+        """Read and audit in the middle of everything."""
         self.steps.append("look")
         for topic in self.driver.application.backlog().topics_by_name:
             self.check(topic)
@@ -229,7 +229,7 @@ class History:
         assert not set(found.values()) & still_open
 
     def settle(self) -> None:
-        """Whatever is open runs out of time, and everything that is left is archived."""
+        """Let every open transaction time out, and archive all that is left."""
         self.clock.ahead_s += max(TIMEOUTS_S)
         for name in self.producers:
             self.lose(name)

@@ -1,5 +1,6 @@
-"""The catalog is gone: tables are made anew from the archives, and hold what they held. With the ledger, and
-from the bucket alone."""
+"""The catalog is lost: tables are rebuilt from the archives with the same content, with the ledger and from
+the bucket alone.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ STEPS = [
 
 @pytest.fixture(scope="module")
 def lost(tmp_path_factory: pytest.TempPathFactory) -> tuple[Deployment, Before]:
-    """The history without its catalog, and what could be read before; only to be copied."""
+    """The history without its catalog, and what could be read before; tests work on copies."""
     deployment = Deployment(tmp_path_factory.mktemp("lost") / "d")
     with pytest.MonkeyPatch.context() as patch:
         before = make_history(deployment, patch)
@@ -66,7 +67,7 @@ def before(lost: tuple[Deployment, Before], deployment: Deployment) -> Before:
 
 
 def rebuild(deployment: Deployment, *options: str) -> dict[str, Any]:
-    """By topic, what the command says; its exit code is right for it."""
+    """Run the rebuild; its document by topic. The exit code must match it."""
     done = deployment.cli("reconcile", "--rebuild", "--output", "json", *options)
     document = done.json()
     states = {item["state"] for item in document["tables"]}
@@ -78,8 +79,7 @@ def rebuild(deployment: Deployment, *options: str) -> dict[str, Any]:
 
 
 def check_tables(deployment: Deployment, before: Before, *, same_files: bool = True) -> None:
-    """Every row is there once, as it was, for two readers; manifests say of each file what they said
-    before."""
+    """Every row is there once, unchanged, for two readers; manifests describe each file as before."""
     for topic, table in TABLES.items():
         assert rows_of(deployment, table) == before.rows[topic]
         assert places_by_duckdb(deployment, table) == sorted(before.rows[topic])
@@ -89,7 +89,7 @@ def check_tables(deployment: Deployment, before: Before, *, same_files: bool = T
 
 
 def test_the_history_is_what_it_is_meant_to_be(deployment: Deployment, before: Before) -> None:
-    """Else the tests below would prove less than they say."""
+    """Otherwise the tests below would prove less than they claim."""
     with Driver(deployment) as driver:
         ledger = driver.application.ledger().topic(driver.topic_id("orders"))
         assert sorted(ledger.schemas) == [1, 2]
@@ -103,7 +103,7 @@ def test_the_history_is_what_it_is_meant_to_be(deployment: Deployment, before: B
     topic_id = next(key.split("/")[1] for key in live)
     strays = sorted(key for key in stored - live if f"/{topic_id}/" in key)
     parsed = [key for stray in strays if (key := parse_archive_key(stray)) is not None]
-    # The archive that was replaced, and two of the attempt that came to nothing.
+    # The replaced archive, and two of the attempt that failed.
     assert [(key.partition, key.base, key.end) for key in parsed] == [(0, 0, 22), (0, 22, 24), (2, 4, 7)]
     assert any(
         row["value"] and "customer" in row["value"] and row["value"]["note"]
@@ -198,7 +198,7 @@ def test_a_step_that_fails_or_loses_its_reply(
 
 
 def foreign_table(deployment: Deployment) -> None:
-    """A table of that name that is nobody's we know."""
+    """A table of that name that is not the archiver's."""
     catalog = load_catalog("local", type="sql", uri=f"sqlite:///{deployment.root}/catalog.db?timeout=60")
     catalog.create_namespace("shop")
     schema = Schema(NestedField(1, "id", LongType(), required=False))
@@ -222,7 +222,7 @@ def test_a_table_of_somebody_else_is_left_alone(deployment: Deployment, before: 
 def test_a_half_made_table_that_somebody_wrote_to(
     deployment: Deployment, before: Before, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A snapshot that changes no row does no harm; a file that is none of ours does."""
+    """A snapshot that changes no row does no harm; an external file does."""
     monkeypatch.setattr(restore, "FILES_MAX", 1)
     assert (
         deployment.cli("reconcile", "--rebuild", "--topic", "orders", armed="table.swap.before=error@2").code
@@ -302,7 +302,7 @@ def test_both_are_gone(deployment: Deployment, before: Before) -> None:
     found = rebuild(deployment)
     assert found["mode"] == "bucket"
     assert {topic: found[topic]["state"] for topic in TABLES} == dict.fromkeys(TABLES, "rebuilt")
-    # Offsets that were aborted, with nothing else between two archives: nobody can tell them from what is
+    # Aborted offsets with nothing else between two archives cannot be distinguished from those that are
     # lost.
     assert found["orders"]["holes"] == [[2, 0, 4]]
     assert found["clicks"]["holes"] == [[1, 0, 1]]
@@ -329,7 +329,7 @@ def test_both_are_gone(deployment: Deployment, before: Before) -> None:
 
 
 def check_backup_returns(deployment: Deployment, before: Before, away: Path) -> None:
-    """The metadata store was found again: the tables made without it give way to ones that go on."""
+    """The metadata store was found again: the tables made without it are replaced by ones that continue."""
     for path in [*deployment.root.glob("metadata.db*")]:
         path.unlink()
     for path in away.iterdir():

@@ -1,5 +1,7 @@
-"""What other hands, crashes and damage leave, on a real catalog and a real folder: each is told by its own
-id, and by no other."""
+"""What external programs, crashes and damage leave, on a real catalog and a real folder.
+
+Each difference is reported by its own id, and by no other.
+"""
 
 from __future__ import annotations
 
@@ -123,8 +125,8 @@ def test_what_a_leader_has_in_hand_is_no_finding(deployment: Deployment) -> None
 def test_a_ledger_that_moves_on_is_looked_at_again(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An archiver commits between the look at the ledger and the look at the table: the second look finds
-    that nothing is wrong."""
+    """An archiver commits between the read of the ledger and the read of the table. The second read finds no
+    difference."""
     with Driver(deployment) as worker, Driver(deployment) as driver:
         worker.send("clicks", [b"d"] * 2, 0)
         slept: list[float] = []
@@ -148,8 +150,7 @@ def test_a_ledger_that_moves_on_is_looked_at_again(
 def test_a_ledger_that_never_holds_still_raises_no_alarm(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each time the ledger has been read an archiver commits, so the table is ahead of every view of the
-    ledger."""
+    """After each read of the ledger an archiver commits, so the table is ahead of every view of the ledger."""
     with Driver(deployment) as worker, Driver(deployment) as driver:
         monkeypatch.setattr(SystemClock, "sleep", lambda _, seconds: None)
         run = driver.application.maintenance.reconciling(driver.told.append, dry_run=True)
@@ -158,7 +159,7 @@ def test_a_ledger_that_never_holds_still_raises_no_alarm(
         def overtaken() -> LedgerFold:
             fold = ledger()
             asked.append(fold.next_index)
-            if len(asked) % 2:  # once in each attempt, behind its first reading
+            if len(asked) % 2:  # once in each attempt, after its first read
                 worker.send("clicks", [b"d"], 0)
                 worker.archive()
             return fold
@@ -175,7 +176,7 @@ def test_a_ledger_that_never_holds_still_raises_no_alarm(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_repairs_come_to_a_fixed_point(seed: int, tmp_path: Path) -> None:
-    """Whatever crashes and rollbacks left: repaired twice is repaired once, and then nothing is missing or
+    """For all that crashes and rollbacks left, a second repair changes nothing, and no record is missing or
     doubled."""
     dice = random.Random(seed)
     deployment = archived(tmp_path / "d")
@@ -208,7 +209,7 @@ def test_repairs_come_to_a_fixed_point(seed: int, tmp_path: Path) -> None:
         assert {number: len(records) for number, records in driver.records("clicks").items()} == values
 
 
-# what other hands do
+# what external programs do
 
 
 def drop(deployment: Deployment) -> None:
@@ -339,7 +340,7 @@ def test_the_same_file_twice_is_doubled(deployment: Deployment) -> None:
 
 
 def test_rows_taken_out_without_a_word(deployment: Deployment) -> None:
-    """A `replace` that lost rows: the archives still hold them."""
+    """A `replace` that lost rows: the archives still have them."""
     rewrite(deployment, "replace", lambda offset: offset != 1, table="shop.orders")
     report = reconciled(deployment)
     assert [(finding.id, finding.severity, finding.safe) for finding, _ in report.findings] == [

@@ -1,5 +1,7 @@
-"""A table that somebody set back: told, never repaired unasked; taken over for an operator, every record is
-in the table once again."""
+"""A table that was rolled back externally is reported, and never repaired unasked.
+
+After an operator asked for the takeover, every record is in the table once again.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def deployment(tmp_path: Path) -> Deployment:
 
 
 def archive_again(deployment: Deployment, values: int = 9) -> None:
-    """The next round brings back what is missing; the audit is valid and every record is there once."""
+    """The next round restores what is missing; the audit is valid and every record is there once."""
     with Driver(deployment) as driver:
         assert driver.archive().topics["clicks"].state == "archived"
         driver.check_complete("clicks", "orders")
@@ -79,7 +81,7 @@ def test_repaired_twice_is_repaired_once(deployment: Deployment) -> None:
 
 
 def test_set_back_again_and_again(deployment: Deployment) -> None:
-    """Each takeover is of the newest evidence; what an earlier one abandoned never counts again."""
+    """Each takeover is of the newest evidence; offsets that an earlier one abandoned never count again."""
     for values in (9, 12):
         roll_back(deployment)
         assert fixed(reconciled(deployment, "everything")) == ROLLED_BACK
@@ -140,7 +142,7 @@ def test_rows_that_were_erased_before_do_not_come_back(tmp_path: Path) -> None:
 
 
 def test_without_its_intake_nothing_is_written(deployment: Deployment) -> None:
-    """P1: what could not be archived again is not given up."""
+    """P1: no record is given up if it cannot be archived again."""
     for path in (deployment.data / "intake").rglob("*.parquet"):
         path.unlink()
     roll_back(deployment)
@@ -170,8 +172,8 @@ def test_what_waits_is_killed_and_planned_anew(deployment: Deployment) -> None:
 
 
 def test_what_landed_below_the_rollback_is_committed_and_not_killed(deployment: Deployment) -> None:
-    """C3 by path: whoever swapped it in died before the ledger was told, and a later commit of ours was taken
-    back."""
+    """C3 by path: the leader that swapped it in died before the ledger entry, and a later commit of ours was
+    rolled back."""
     with Driver(deployment) as driver:
         driver.send("clicks", [b"d"] * 2, 0)
         failpoints.arm("committed.append.before=error")
@@ -212,7 +214,7 @@ def test_a_takeover_that_failed_anywhere_is_gone_on_with(
 def test_a_change_between_look_and_swap_is_refused(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C5: somebody rolls forward at the last moment; table and ledger stay as they are."""
+    """C5: an external roll forward comes at the last moment; table and ledger stay as they are."""
     roll_back(deployment)
     with Driver(deployment) as driver:
         reach, came = failpoints.reach, list[str]()

@@ -1,5 +1,6 @@
-"""A refinement task that goes on while its archives are stored and its intake is read: how many at a time,
-and what becomes of each."""
+"""A refinement task that continues while its archives are stored and its intake is read: how many at a time,
+with which results.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ PARTITIONS = 6
 
 
 class Watched:
-    """A store that tells what is being created, and does to a create of an archive what a test wants before
-    it."""
+    """A store that records creates under way, and runs a function of the test before the create of an
+    archive."""
 
     def __init__(self, store: LocalObjectStore) -> None:
         self._store = store
@@ -42,7 +43,7 @@ class Watched:
         self.begun: list[str] = []
         self.created: list[str] = []
         self.before: Callable[[str], object] = lambda _: None
-        """What happens to a key first."""
+        """Called with a key before its create."""
         self.opening = 0
         self.before_opening: Callable[[], object] = lambda: None
 
@@ -90,7 +91,7 @@ def task_with(store: Watched, options: RefineOptions) -> TaskDescriptor:
 
 
 def run(task: TaskDescriptor, store: Any) -> dict[int, PlanResult]:
-    """Results by partition; one for each."""
+    """Results by partition, exactly one for each."""
     found = list(run_bundle(task, store))
     assert sorted(result.partition for result in found) == list(range(PARTITIONS))
     return {result.partition: result for result in found}
@@ -130,7 +131,7 @@ def test_as_many_archives_are_stored_at_a_time_as_the_options_say(store: Watched
 
 
 def test_no_more_archives_wait_for_their_upload_than_are_under_way(store: Watched) -> None:
-    """Else a quick task fills the disk of its spool while a bucket is slow."""
+    """Otherwise a quick task fills the disk of its spool while a bucket is slow."""
     task = task_with(store, RefineOptions(uploads_max=2))
     gate = threading.Event()
     store.before = lambda _: gate.wait(PATIENCE_S)
@@ -158,7 +159,7 @@ def test_without_uploads_beside_the_work_each_archive_is_stored_by_the_task_itse
     ("error", "kind"),
     [
         (RetryLater("the bucket is away"), "retry"),
-        (OutcomeUnknown("no answer"), "retry"),  # nothing is to be seen under the key
+        (OutcomeUnknown("no answer"), "retry"),  # nothing must be visible under the key
         (Halt("the bucket is read-only"), "failed"),
         (MemoryError("no memory"), "retry"),
         (ValueError("a defect"), "failed"),
@@ -207,7 +208,7 @@ def test_another_archive_under_the_key_of_one_is_a_conflict_of_that_one(store: W
 
 
 def test_a_file_of_a_plan_is_begun_when_the_one_before_it_is_stored(store: Watched) -> None:
-    """So nothing is stored behind a conflict, which only an answer tells."""
+    """So nothing is stored after a conflict, which only the answer shows."""
     intake = Intake(store)
     topic = intake.topic("raw")
     intake.file({(topic, 0): [Row(NOW + day * DAY) for day in range(4)]})
@@ -219,7 +220,7 @@ def test_a_file_of_a_plan_is_begun_when_the_one_before_it_is_stored(store: Watch
 
 
 def test_who_stops_asking_waits_for_what_is_under_way(store: Watched) -> None:
-    """Else a worker would go on to store for a task that is over."""
+    """Otherwise a worker would continue to store for a task that is over."""
     task = task_with(store, RefineOptions(uploads_max=3))
     gate = threading.Event()
     store.before = lambda key: _partition(key) == 0 or gate.wait(PATIENCE_S)
@@ -248,7 +249,8 @@ def test_who_stops_asking_waits_for_what_is_being_read(store: Watched) -> None:
         "Generator[PlanResult]",
         run_bundle(task_of(intake, plans, options=RefineOptions(uploads_max=0, reads_max=2)), store),
     )
-    # The first file tells how large they are, the second ends a plan: by then the next two are being read.
+    # The first file gives the size of the others, the second ends a plan: by then the next two are being
+    # read.
     first = next(results)
     assert (first.partition, first.error) == (0, None)
     until("there is something to wait for", lambda: store.opening == 2, PATIENCE_S)
@@ -282,7 +284,7 @@ def test_a_machine_without_a_thread_to_spare_stores_in_the_task_itself(
 
 
 def test_what_ends_a_process_comes_through(store: Watched) -> None:
-    """A thread that it ended would leave the task waiting."""
+    """A thread that ended silently would leave the task waiting."""
     task = task_with(store, RefineOptions(uploads_max=2))
 
     def before(_: str) -> None:
@@ -320,7 +322,7 @@ def test_intake_is_read_ahead_where_a_bucket_keeps_one_waiting(
     path.write_text(least + f"archive: {{{given}}}\n", encoding="utf-8")
     application: Any = SimpleNamespace(
         settings=load_settings(path, {}), environ={}
-    )  # a whole one would ask the bucket whose it is
+    )  # a whole application would ask the bucket for its owner
     assert Application.refine_options(application).reads_max == expected
 
 

@@ -1,5 +1,6 @@
-"""Refinement and reading of ranges with gaps, on real intake files: every committed record once, where it
-was, in the right file."""
+"""Refinement and reading of ranges with gaps, on real intake files: every committed record once, at its
+offset, in the right file.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ MANY_SEEDS = 12
 
 @dataclass
 class History:
-    """A topic of one partition into which several producers write at once; `kept` is what nobody aborted, by
-    offset."""
+    """A topic of one partition into which several producers write at once; `kept` has the records that were
+    not aborted, by offset."""
 
     intake: Intake
     random: random.Random
@@ -95,7 +96,7 @@ def read(
 
 
 def check_files(objects: LocalObjectStore, plan: Plan, files: list[ArchiveFile]) -> None:
-    """They follow each other over the whole plan, and each names the gaps of its range."""
+    """Files follow each other over the whole plan, and each names the gaps of its range."""
     assert [files[0].base, *(one.end for one in files)] == [*(one.base for one in files), plan.end]
     assert files[0].base == plan.base
     assert [gap for one in files for gap in one.gaps] == list(plan.gaps)
@@ -152,7 +153,7 @@ def test_random_histories(seed: int, tmp_path: Path) -> None:
 
 
 def test_records_are_the_same_from_archives_as_from_intake(tmp_path: Path) -> None:
-    """Ingest times above all: aborted records lie between, and their times count all the same."""
+    """Ingest times in particular: aborted records lie between, and their times count too."""
     history = History(Intake(LocalObjectStore(tmp_path)), random.Random(5))
     for _ in range(60):
         history.step()
@@ -212,7 +213,7 @@ def test_where_the_ledger_knows_of_nothing_but_gaps_intake_is_not_asked(tmp_path
 
 
 def test_an_altered_archive_with_a_row_in_its_gap_is_seen(tmp_path: Path) -> None:
-    """Also if the part that is asked for lies inside of the gap."""
+    """This holds also if the requested part lies inside of the gap."""
     objects = LocalObjectStore(tmp_path)
     intake = Intake(objects)
     topic = intake.topic("orders")

@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 def program(folder: Path, *bounds: int) -> str:
-    """Run it; what it printed."""
+    """Run it; returns what it printed."""
     command = [sys.executable, "-m", "tests.support.builders.refine_memory", str(folder), *map(str, bounds)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
@@ -24,7 +24,7 @@ def program(folder: Path, *bounds: int) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize(("reads_max", "most"), [(0, 180), (4, 230)])
 def test_it_is_bounded_by_buffers_and_row_groups(reads_max: int, most: int, tmp_path: Path) -> None:
-    """MiB by which a process grows that refines 320 MB in one task."""
+    """Growth in MiB of a process that refines 320 MB in one task."""
     grown: list[int] = []
     for number, bounds in enumerate([(32 * MIB, 8 * MIB, reads_max), (2048 * MIB, 1024 * MIB, reads_max)]):
         folder = tmp_path / str(number)

@@ -63,7 +63,7 @@ def test_results_in_the_order_of_the_plans(
     for result in results:
         table = pq.read_table(objects.root / result.files[0].archive.key, partitioning=None)
         assert [row["id"] for row in rows_of(table["value"])] == [0, 1, 2, 10, 11, 12, 20, 21, 22]
-    # Plain Python says the same: it is the same code, and it adopts the files.
+    # Plain Python gives the same results: it is the same code, and it reuses the files.
     plain = [result for task in job.descriptors() for result in run_bundle(task)]
     assert sorted(plain, key=lambda result: result.partition) == sorted(
         results, key=lambda result: result.partition

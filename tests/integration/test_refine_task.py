@@ -119,7 +119,7 @@ def test_event_time_and_batch_start(intake: Intake) -> None:
             [(0, 2), (2, 3), (3, 4)],
             ["month=01", "month=02", "month=04"],
         ),
-        ("day", [5, DAY + 5, 7], [(0, 1), (1, 3)], ["day=01", "day=02"]),  # the third is lifted over midnight
+        ("day", [5, DAY + 5, 7], [(0, 1), (1, 3)], ["day=01", "day=02"]),  # the third moves over midnight
     ],
 )
 @pytest.mark.parametrize("per_file", [1, 2, 100])
@@ -183,7 +183,7 @@ def test_headers_keep_order_repeats_and_nulls(intake: Intake) -> None:
 
 
 def test_records_with_and_without_headers_come_together(intake: Intake) -> None:
-    """Files, row groups and parts of one that have none beside others that have."""
+    """Files, row groups and parts of row groups without headers between others that have them."""
     topic = intake.topic("raw", 2)
     some: tuple[tuple[str, bytes | None], ...] = (("a", b"1"),)
     has = [(0, 0), (0, 1), (1, 0), (0, 0), (1, 1)]
@@ -401,7 +401,7 @@ def test_whatever_is_wanted_of_a_row_group_is_what_comes(intake: Intake, wanted:
 
 
 def test_what_records_take_as_columns_is_held(intake: Intake) -> None:
-    """It may be more than they took as they came."""
+    """Columns may take more memory than the records did."""
     topic = intake.topic("orders")
     for _ in range(10):
         intake.file({(topic, 0): [Row(NOW, b"", None)] * 100})
@@ -437,7 +437,7 @@ def test_a_writer_that_is_given_fewer_rows_than_the_log_says_stores_nothing(
 
 
 def test_what_is_stored_is_held_no_more(intake: Intake) -> None:
-    """Writers that end one after the other may take more together than is allowed at a time: none has to
+    """Writers that end one after the other may take more together than is allowed at a time. None has to
     close its row group early."""
     topic = intake.topic("raw", 8)
     for partition in range(8):
@@ -457,7 +457,7 @@ def test_what_is_stored_is_held_no_more(intake: Intake) -> None:
 
 
 def test_small_archives_of_a_topic_share_encodings_within_a_task(intake: Intake) -> None:
-    """One topic's do not become another's; and the records are the same, whatever the encodings."""
+    """A topic does not share them with another; and the records are the same for all encodings."""
     one, other = intake.topic("one", 2), intake.topic("other")
     numbered = [Row(NOW, key=b"order-%09d" % number) for number in range(ROWS_MIN)]
     intake.file(

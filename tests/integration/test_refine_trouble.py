@@ -1,5 +1,4 @@
-"""A refinement task on a real local store, without Spark: repeated tries, damage, and who is concerned by
-it."""
+"""A refinement task on a real local store, without Spark: retries, damage, and which plans it affects."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ def test_a_second_run_adopts_the_files_of_the_first(intake: Intake) -> None:
     objects: Any = intake.objects
     before = {info.key: info.modified_us for info in objects.list("archive/")}
     assert refine(intake, intake.plans(topic), schema=order_schema()) == first
-    # Written otherwise (another library, another level): the file that stands is taken with its own size and
+    # Encoded otherwise (another library, another level): the existing file is used with its own size and
     # digest.
     assert (
         refine(
@@ -171,8 +170,8 @@ def _one_twice(plan: Plan) -> Plan:
 
 
 def _against_the_log(plan: Plan) -> Plan:
-    """Offsets follow each other, but the records of the later ones stand in the log before those of the
-    earlier ones."""
+    """Offsets follow each other, but the log has the records of the later ones before those of the earlier
+    ones."""
     numbers = plan.segments.numbers.copy()
     numbers[:, [BASE, END]] = numbers[::-1, [BASE, END]]
     return _of(plan, numbers[::-1].copy())
@@ -233,7 +232,7 @@ def test_a_plan_whose_segments_do_not_reach_its_end_stores_nothing_of_the_rest(
 def test_missing_memory_for_what_is_kept_of_a_row_group_is_to_be_tried_again(
     intake: Intake, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The records that were not kept are not passed over: those that come next, a day later, are others."""
+    """The records that were not kept are not skipped: the next ones, a day later, are others."""
     topic = intake.topic("raw", 3)
     for number in range(4):
         intake.file({(topic, p): [Row(NOW + number * DAY, b"%d" % number)] * 3 for p in range(3)})
@@ -323,7 +322,7 @@ def test_a_full_disk_is_to_be_tried_again(
 def test_a_data_folder_that_is_gone_is_not_begun_anew(
     left: str, intake: Intake, store: LocalObjectStore, tmp_path: Path
 ) -> None:
-    """The worker opens the store for itself, and has seen nothing of it before."""
+    """The worker opens the store itself, and has read nothing of it before."""
     topic = intake.topic("raw")
     intake.file({(topic, 0): [Row(NOW)]})
     task = task_of(intake, intake.plans(topic))

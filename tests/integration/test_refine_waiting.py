@@ -1,5 +1,6 @@
-"""What waits in a refinement task to be decoded: how much of what was read is kept for it, and when it is
-copied."""
+"""Records that wait for decoding in a refinement task: how much of what was read is kept for them, and when
+it is copied.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def intake(tmp_path: Path) -> Intake:
 
 @pytest.fixture
 def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Rows of each copy that a writer made of what waits to be decoded."""
+    """Rows of each copy that a writer made of records waiting for decoding."""
     found: list[int] = []
 
     def counted(waiting: Sequence[Piece]) -> Piece:
@@ -38,7 +39,7 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_row_groups_that_small_segments_keep_alive_are_freed(intake: Intake, copied: list[int]) -> None:
-    """By copying what is needed of them; and no record is copied each time."""
+    """Only the needed rows are copied; and a record is not copied each time."""
     topic = intake.topic("raw", 2)
     for index in range(60):
         intake.file(
@@ -101,7 +102,7 @@ def test_row_groups_of_which_everything_waits_are_not_copied(intake: Intake, cop
 
 
 def test_what_waits_is_copied_before_that_could_take_too_much(intake: Intake, copied: list[int]) -> None:
-    """While it is copied it is there twice, with all row groups of which nothing is copied yet."""
+    """During the copy the records exist twice, with all row groups of which nothing is copied yet."""
     topic = intake.topic("raw", 2)
     for _ in range(20):
         intake.file({(topic, p): [Row(NOW, b"x" * 1000)] * 4 for p in (0, 1)})
@@ -112,7 +113,7 @@ def test_what_waits_is_copied_before_that_could_take_too_much(intake: Intake, co
 
 
 def test_many_tiny_pieces_are_put_together(intake: Intake, copied: list[int]) -> None:
-    """Beside what they hold they are more than that themselves."""
+    """The pieces themselves take more memory than what they hold."""
     topic = intake.topic("raw")
     for _ in range(200):
         intake.file({(topic, 0): [Row(NOW)]})

@@ -1,5 +1,6 @@
-"""Topics whose schemas come from a real schema registry: from registering to rows, through its deletion, its
-loss and its return."""
+"""Topics whose schemas come from a real schema registry: from registration to rows, and through deletion,
+loss and return.
+"""
 
 from __future__ import annotations
 
@@ -125,7 +126,7 @@ def test_other_kinds_of_schemas_are_named(real_registry: RealRegistry) -> None: 
 def deployment_of(
     registry: RealRegistry, root: Path, subject: str, when_down: str = "last_known"
 ) -> Deployment:
-    """`orders` of the subject, beside a topic without a schema."""
+    """A deployment with `orders` of the subject, and a topic without a schema."""
     made = Deployment(root)
     document = made.document()
     orders, clicks = document["topics"][:2]
@@ -156,7 +157,7 @@ def rows(deployment: Deployment) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def own_registry(registry_program: Path, tmp_path: Path) -> Iterator[RealRegistry]:  # noqa: F811
-    """One that can be killed, and keeps what it knows in a file."""
+    """A registry that can be killed, and keeps its state in a file."""
     folder = tmp_path / "registry"
     folder.mkdir()
     registry = RealRegistry(registry_program, folder, folder / "kept")
@@ -263,8 +264,7 @@ def test_while_the_registry_is_killed_nothing_is_judged_that_cannot_be_known(
 
 
 def test_an_id_younger_than_the_list_is_no_error(real_registry: RealRegistry, tmp_path: Path) -> None:  # noqa: F811
-    """A version is registered, and a record sent with it, behind the fetch and before the log is read for the
-    round."""
+    """A version is registered and used for a record after the fetch, before the round reads the log."""
     registry = real_registry
     first = registry.register("young-value", MONEY)
     deployment = deployment_of(registry, tmp_path / "d", "young-value")

@@ -1,5 +1,6 @@
 """Undecoded records are decoded again: the real log, ledger, store and SQL catalog; nothing is lost, doubled
-or moved on the way."""
+or moved on the way.
+"""
 
 from __future__ import annotations
 
@@ -45,15 +46,14 @@ def deployment(tmp_path: Path) -> Deployment:
 
 @pytest.fixture
 def driver(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    """One archive of partition 0 with four orders that a mended schema decodes, and one value that none
-    does."""
+    """One archive of partition 0 with four orders that a fixed schema decodes, and one value that none does."""
     with Driver(deployment) as made:
         send_unmended(made, monkeypatch)
         yield made
 
 
 def check_replayed(driver: Driver, partitions: int = 1) -> None:
-    """Everything decodes but what never does; each row is there once, and the audit has nothing to say."""
+    """Everything decodes but what never does; each row is there once, and the audit is valid."""
     assert undecoded_in_table(driver.deployment) == [(partition, COUNT) for partition in range(partitions)]
     assert len(rows_in_table(driver.deployment)) == partitions * (COUNT + 2)
     driver.check_complete("orders")
@@ -143,8 +143,7 @@ def _customer_as_bytes() -> bytes:
 
 
 def test_a_mended_schema_gives_the_records_their_columns(deployment: Deployment) -> None:
-    """A text that is not UTF-8 becomes a bytes column: the schema in the configuration is all that is
-    changed."""
+    """A text that is not UTF-8 becomes a bytes column: only the schema in the configuration changes."""
     sent = [order(0), order(1).replace(b"ada", b"\xff\xfe\xfd"), order(2), b"\xff"]
     with Driver(deployment) as driver:
         driver.send("orders", sent, 0)
@@ -171,8 +170,8 @@ def test_a_mended_schema_gives_the_records_their_columns(deployment: Deployment)
 
 
 def test_a_schema_that_reads_less_is_not_replayed_with(driver: Driver, deployment: Deployment) -> None:
-    """It reads an order without lines that was not read before, and no order with lines any more: the archive
-    stays, and that is told."""
+    """It decodes one order without lines, which failed before, and no order with lines. The archive stays,
+    and the report says so."""
     worse = descriptor_pb2.FileDescriptorSet.FromString(DESCRIPTOR_SET)
     sku = worse.file[0].message_type[0].field[0]
     sku.type, sku.type_name = descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE, ".shop.Order"
@@ -260,7 +259,7 @@ def test_archiving_goes_on_around_a_replay(driver: Driver, deployment: Deploymen
 def test_p2_a_leader_that_made_the_archive_itself_takes_a_new_epoch(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A daemon keeps its epoch from turn to turn, and the epoch is what tells the two keys apart."""
+    """A daemon keeps its epoch from turn to turn, and the epoch distinguishes the two keys."""
     with Driver(deployment) as driver:
         driver.application.close()
         driver.application = Application(load_settings(deployment.config, {}), {}, driver.clock, lasting=True)
@@ -303,7 +302,7 @@ def test_a_lost_reply_is_settled_by_looking(driver: Driver) -> None:
 
 
 def test_what_another_leader_left_is_settled_by_the_next(driver: Driver, deployment: Deployment) -> None:
-    """The swap landed, and its leader never heard of it."""
+    """The swap landed, and its leader got no response."""
     failpoints.arm("replay.settled.before=error")
     assert replay(driver).state == "deferred"
     failpoints.arm("")
@@ -409,8 +408,8 @@ def test_the_old_archive_goes_once_no_retained_snapshot_names_it(
 
 
 def test_an_archive_that_a_rollback_brought_back_stays(driver: Driver, deployment: Deployment) -> None:
-    """Condemned, and then it is in the table again: a snapshot that only a tag had kept is no reason to wait
-    for, one that is there is."""
+    """The archive is marked for deletion, and then in the table again. Expired snapshots no longer protect
+    it; the current one does."""
     (old,) = _archive_keys(driver)
     with catalog_table(deployment, "shop.orders") as table:
         snapshot_id = table.current_snapshot().snapshot_id
@@ -440,7 +439,7 @@ def _archive_keys(driver: Driver) -> set[str]:
 
 
 def _clean(driver: Driver) -> None:
-    """Twice, with the grace between."""
+    """Clean twice, with the deletion delay between."""
     for _ in range(2):
         driver.clock.ahead_s += 3601
         report = driver.application.maintenance.cleaning(driver.told.append).run()
@@ -448,7 +447,7 @@ def _clean(driver: Driver) -> None:
 
 
 def _compact(table: Table) -> None:
-    """Somebody else puts the same rows into files of other names, as Spark's rewrite does."""
+    """Move the same rows into files of other names externally, as Spark's rewrite does."""
     transaction = Transaction(table, autocommit=True)
     producer: _OverwriteFiles = _Replace(Operation.OVERWRITE, transaction, table.io)
     for number, task in enumerate(table.scan().plan_files()):

@@ -1,5 +1,6 @@
-"""Archives that a replay must leave as they are, and that do not stand in the way of others: real log,
-ledger, store and SQL catalog."""
+"""Archives that a replay must leave unchanged, and that do not block others: real log, ledger, store and SQL
+catalog.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +44,7 @@ def test_a_topic_that_lost_its_schema_is_not_replayed(
 def test_columns_that_do_not_give_the_records_back_are_not_stored(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The values of two rows changed places on the way into the new file: what is read from the old one is
-    right all the same."""
+    """The values of two rows are exchanged on the way into the new file, while the old file is correct."""
     with Driver(deployment) as driver:
         send_unmended(driver, monkeypatch)
         before, files, true = driver.records("orders"), files_of_table(deployment), TopicRows.build
@@ -88,8 +88,7 @@ def test_a_key_that_decodes_now_empties_no_value(deployment: Deployment) -> None
 
 
 def test_an_archive_that_stays_takes_no_room_of_those_behind_it(deployment: Deployment) -> None:
-    """The first archive would have fewer rows decoded, each time; the second one is made anew all the
-    same."""
+    """The first archive would have fewer rows decoded, each time; the second one is rewritten even so."""
     bad = order(1, lines=0).replace(b"ada", b"\xff\xfe\xfd")
     mended = descriptor_pb2.FileDescriptorSet.FromString(_customer_as_bytes())
     sku = mended.file[0].message_type[0].field[0]

@@ -1,5 +1,6 @@
-"""Retention and the cleaning of tables' folders on a real deployment: what is asked for goes, and nothing
-that is named."""
+"""Retention and the cleaning of tables' folders on a real deployment: expired data is deleted, and no file
+that is named.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Taking files below a start out of a table: which ones, and what lost replies, foreign hands and pending
-archives do to it."""
+"""Removing files below a start from a table: which ones, with lost responses, external changes and pending
+archives.
+"""
 
 from __future__ import annotations
 

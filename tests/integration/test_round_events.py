@@ -1,5 +1,6 @@
-"""What a round says in the ledger in the words of the control-topic events, and what stands beside the
-archives."""
+"""The ledger entries of a round, which are control-topic events, and the data that they hold next to the
+archives.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""How many requests does each step ask of a bucket? Counted on their way to a real server;
-docs/operations/s3.md has the numbers."""
+"""How many requests does each step send to a bucket? They are counted on their way to a real server;
+docs/operations/s3.md has the numbers.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +101,7 @@ def test_a_task_reads_each_intake_file_once_and_puts_each_archive_once(
     assert counts.pop("identity") in (
         1,
         2,
-    )  # both archives are on their way at a time, and may both ask first whose bucket it is
+    )  # both archives are on their way at a time, and each may first ask for the bucket's owner
     assert counts == {"get": FILES, "put": 2}
     again = list(run_bundle(filled.task()))
     assert [one.archive.key for result in again for one in result.files] == [
@@ -108,7 +109,7 @@ def test_a_task_reads_each_intake_file_once_and_puts_each_archive_once(
     ]
     counts = faults.counts()
     assert counts.pop("identity") in (1, 2)
-    assert counts == {"get": FILES + 4, "put": 2}  # refused; adopted when it was read whole
+    assert counts == {"get": FILES + 4, "put": 2}  # refused; reused after it was read whole
 
 
 def test_the_footer_of_an_archive_is_one_request(server: S3Server, faults: S3Faults) -> None:
@@ -125,8 +126,8 @@ def test_the_footer_of_an_archive_is_one_request(server: S3Server, faults: S3Fau
 @pytest.mark.spark
 @pytest.mark.timeout(180)
 def test_keys_travel_to_workers_and_show_nowhere(server: S3Server, spark_session: object) -> None:
-    """Neither in a descriptor's text, nor in what Spark tells of a job: its plans, its stages, its event log
-    has no more than those."""
+    """The key is neither in a descriptor's text nor in what Spark shows of a job: its plans, its stages, its
+    event log."""
     filled = Filled(server, server.uri, 1_000)
     task = filled.task()
     assert SECRET_ACCESS_KEY not in repr(task) + str(task)

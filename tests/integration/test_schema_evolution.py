@@ -58,7 +58,7 @@ class Sales:
         self.driver: Driver | None = None
 
     def opened(self) -> Driver:
-        """A new process's archiver."""
+        """The archiver of a new process."""
         self.close()
         self.driver = Driver(self.deployment)
         return self.driver
@@ -69,7 +69,7 @@ class Sales:
         self.driver = None
 
     def use(self, fields: Fields | None, columns: dict[str, str] | None = None) -> None:
-        """From here on the values are of these fields; None: they have no schema."""
+        """From here on the values have these fields; None: they have no schema."""
         self.topic.pop("value", None)
         if fields is not None:
             self.topic["value"] = {
@@ -90,7 +90,7 @@ class Sales:
         self.driver.send("sales", [payload], 0)
 
     def archive(self) -> Any:
-        """One run; the topic's report."""
+        """One run; returns the topic's report."""
         assert self.driver is not None
         return self.driver.archive().of("sales")
 
@@ -103,7 +103,7 @@ class Sales:
         return TopicSchema.from_entry(ledger.schemas[ledger.schema_version])
 
     def rows(self) -> list[dict[str, Any]]:
-        """The values in the order of their offsets, as pyiceberg reads them, without what is null."""
+        """The values in the order of their offsets, as pyiceberg reads them, without nulls."""
         with catalog_table(self.deployment, TABLE) as table:
             found = sorted(table.scan().to_arrow().to_pylist(), key=lambda row: row["kafka"]["offset"])
         return [{name: item for name, item in row["value"].items() if item is not None} for row in found]
@@ -342,8 +342,8 @@ def test_an_id_that_somebody_took_meanwhile_is_given_up(sales: Sales) -> None:
 
 
 def test_an_archive_with_an_id_that_was_given_up_is_not_adopted(sales: Sales) -> None:
-    """Stored, in no ledger yet; then somebody drops its column, which comes back with another id. The same
-    leader meets its own key."""
+    """The archive is stored, in no ledger yet. Then its column is dropped externally and comes back with
+    another id. The same leader meets its own key."""
     sales.send(price=1)
     archived(sales)
     sales.use(WIDER)

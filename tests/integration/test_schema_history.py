@@ -1,8 +1,8 @@
 """Walks of 200 schema changes: every old record keeps its meaning for every engine, and its bytes for
 `consume`.
 
-The archiver archives a topic whose message changes at random. `tests.support.schema.schema_history` knows
-from the descriptors alone which values belong to which column; at the end the whole table is read by
+The archiver archives a topic whose message changes at random. `tests.support.schema.schema_history` derives
+from the descriptors alone which values belong to which column. At the end the whole table is read by
 pyiceberg, by `archiver query`, and by Spark with Iceberg's runtime. `ARCHIVER_SCHEMA_SEEDS=N` adds a walk for
 every five, and archives more often in all of them (`make sweep`).
 """
@@ -41,9 +41,9 @@ TIMES = int(os.environ.get("ARCHIVER_SCHEMA_SEEDS", "1"))
 SEEDS = range(1 + TIMES // 5)
 CHANGES = 200
 EVERY = 16 if TIMES == 1 else 4
-"""Changes between two archives."""
+"""Number of changes between two archives."""
 RECORDS = 10
-"""In each archive."""
+"""Number of records in each archive."""
 TABLE = "shop.walk"
 LIMITS = Limits(2**29, 2)
 SPARK_TIMEOUT_S = 240
@@ -51,15 +51,14 @@ SPARK_TIMEOUT_S = 240
 
 @dataclass
 class History:
-    """A topic of which everything is archived, and what must be in its table."""
+    """A topic of which everything is archived, and the expected content of its table."""
 
     deployment: Deployment
     driver: Driver
     sent: list[bytes | None] = field(default_factory=list)
     """By offset."""
     rows: dict[int, dict[int, Any] | None] = field(default_factory=dict)
-    """By offset the row of the value, as `wanted` gives it. Values that another version of the message made
-    have none."""
+    """Per offset the expected row of the value. Values that another version of the message made have none."""
     level: Level = field(default_factory=Level)
     owners: dict[int, tuple[int, str]] = field(default_factory=dict)
 
@@ -71,7 +70,7 @@ class History:
             )
 
     def compare(self, read: Mapping[int, Any]) -> None:
-        """What an engine read, by offset, must be what was sent: each value in its column, and null
+        """Compare what an engine read, by offset, with what was sent: each value in its column, and null
         everywhere else."""
         assert sorted(read) == list(range(len(self.sent)))
         kind = self.table_type()
@@ -81,7 +80,7 @@ class History:
 
 @contextmanager
 def walked(folder: Path, seed: int) -> Iterator[History]:
-    """A walk, archived on its way."""
+    """Run a walk, and archive on its way."""
     schema: dict[str, Any] = {"descriptor_set": "walk.binpb", "message": "walk.Root"}
     archive = {"kind": "iceberg", "catalog": "local", "table": TABLE}
     topics = [{"name": "walk", "partitions": 1, "value": schema, "archive": archive}]
@@ -98,7 +97,7 @@ def walked(folder: Path, seed: int) -> Iterator[History]:
 
 
 def _archive(history: History, rng: random.Random, makes: list[Any]) -> None:
-    """Records of the newest message, some of a former one, archived; and the ids of this version held against
+    """Archive records of the newest message and some of a former one. Check the ids of this version against
     those of all before."""
     driver, make = history.driver, makes[-1]
     sending: list[tuple[bytes | None, Any]] = []
@@ -141,7 +140,7 @@ def by_offset(rows: pa.Table) -> dict[int, Any]:
 
 
 def with_query(history: History, where: str = "true", schema_json: str | None = None) -> dict[int, Any]:
-    """By offset what `archiver query` finds, if need be under another schema than the table's."""
+    """Per offset what `archiver query` returns, optionally under another schema than the table's."""
     (table,), troubles = history.driver.application.query_tables([TABLE])
     assert not troubles
     if schema_json is not None:
@@ -163,7 +162,7 @@ def test_pyiceberg_reads_all_history(walks: Callable[[int], History], seed: int)
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_query_reads_all_history(walks: Callable[[int], History], seed: int) -> None:
-    """Also with conditions, which DuckDB holds against what each file has."""
+    """This includes conditions, which DuckDB checks against the statistics of each file."""
     history = walks(seed)
     history.compare(with_query(history))
     columns = [one for one in history.table_type()["fields"] if one["name"] not in BESIDE]
@@ -181,7 +180,7 @@ def test_consume_gives_every_record_back(walks: Callable[[int], History], seed: 
 
 @pytest.mark.spark
 def test_spark_reads_all_history(walks: Callable[[int], History]) -> None:
-    """The first walks (at most two) in one process, which is none of ours."""
+    """The first walks (at most two), read in a separate process."""
     histories = [walks(seed) for seed in SEEDS[:2]]
     program = Path(__file__).parents[1] / "support" / "spark" / "spark_history.py"
     folders = [str(history.deployment.root) for history in histories]
@@ -202,7 +201,7 @@ def test_spark_reads_all_history(walks: Callable[[int], History]) -> None:
 
 
 def test_two_swapped_ids_are_noticed(walks: Callable[[int], History]) -> None:
-    """The comparison can fail: the table's schema with the ids of two columns of one type exchanged reads
+    """The comparison can fail: with the ids of two columns of one type exchanged, the table's schema reads
     wrongly."""
     history = walks(0)
     with catalog_table(history.deployment, TABLE) as table:

@@ -45,13 +45,13 @@ from tests.support.schema.wire_reading import holds_bad_text, holds_number_zero,
 ENGINES = ("ptars", "protobuf")
 TIMES = int(os.environ.get("ARCHIVER_SCHEMA_SEEDS", "1"))
 CHUNKS, SCHEMAS, MUTATED = 16, 8 * TIMES, 80
-"""Chunks are tests; each makes so many schemas, and of each so many injured messages: 10,240 in a run."""
+"""Each chunk is a test. It makes so many schemas, and so many injured messages of each: 10,240 in a run."""
 CLEAN, ARCHIVED = 16, 8
-"""Whole messages of each schema; every how manieth schema's records go through a real archive."""
+"""Whole messages of each schema, and how many schemas apart records pass through a real archive."""
 LARGE = 2500
-"""Records of a batch that is larger than what the fast engine takes in one piece once it fails."""
+"""Records of a batch that is larger than the pieces of the fast engine after a failure."""
 COLUMNS_MAX = 160
-"""Wider schemas are thrown again: they take time and show nothing else."""
+"""Wider schemas are discarded: they take time and show nothing more."""
 SHRINKING_MAX = 400
 """Attempts to make a failing message smaller."""
 
@@ -140,14 +140,14 @@ def items_of(case: Case, others: Sequence[bytes]) -> tuple[list[Item], list[str]
 
 
 def plain(value: Any) -> Any:
-    """A row in a form where NaN equals itself and -0.0 is not 0.0. A NaN's bits are lost in Python: then
+    """A row in a form where NaN equals itself and -0.0 differs from 0.0. Python loses a NaN's bits: then
     `__raw__` is not compared."""
     shown = repr(value)
     return repr({**value, "__raw__": None}) if "nan" in shown and value.get("__err__") is None else shown
 
 
 def faults(case: Case, item: Item, row: Any, other_row: Any) -> Iterator[str]:
-    """What is wrong with the row of a record; `other_row` is the other engine's."""
+    """The faults of a record's row; `other_row` is the other engine's."""
     if (item is None) != (row is None):
         yield f"null for null: {item!r} gave {row!r}"
     if item is None or row is None:
@@ -177,7 +177,7 @@ def faults(case: Case, item: Item, row: Any, other_row: Any) -> Iterator[str]:
 
 
 def expected_envelope(case: Case, item: bytes) -> tuple[str | None, bytes]:
-    """The cause why a payload's envelope is refused (None: it is not), and its bytes."""
+    """The cause for which a payload's envelope is refused (None: it is not), and its bytes."""
     envelope = case.made.source.envelope
     if envelope is None or not item.startswith(b"\x00"):
         return None, b""
@@ -192,7 +192,7 @@ def expected_envelope(case: Case, item: bytes) -> tuple[str | None, bytes]:
 
 
 def verdict_faults(case: Case, payload: bytes, row: Any) -> Iterator[str]:
-    """Whether Protobuf's own library, on the producer's own descriptor, is of the same opinion, and what the
+    """Compare with Protobuf's own library on the producer's own descriptor: whether it decodes, and what the
     columns must hold."""
     message, descriptor, refusal, depth = case.made.make(), case.made.make.DESCRIPTOR, None, case.reader.depth
     try:
@@ -238,7 +238,7 @@ def has_time_out_of_range(message: Any) -> bool:
 
 
 def told(case: Case, item: Item, done: str, found: Sequence[str]) -> str:
-    """A failure for people: the seed, what was done, and the smallest record that still fails."""
+    """A failure as text: the seed, what was done, and the smallest record that still fails."""
     small = shrunk(item, lambda part: bool(alone(case, part)))
     more = [*alone(case, small), "(alone it is well: its neighbours matter)"][0]
     return (
@@ -251,16 +251,16 @@ def told(case: Case, item: Item, done: str, found: Sequence[str]) -> str:
 
 
 def alone(case: Case, item: Item) -> list[str]:
-    """What is wrong with a record by itself."""
+    """The faults of a record by itself."""
     try:
         [[row], [other]] = case.rows([item])
         return list(faults(case, item, row, other))
-    except Exception as error:  # noqa: BLE001 - whatever it raises is the finding
+    except Exception as error:  # noqa: BLE001 - any exception is the finding
         return [repr(error)]
 
 
 def shrunk(item: Item, fails: Callable[[bytes], bool]) -> Item:
-    """The shortest part of a record found that still fails: pieces are left out, halves first."""
+    """The shortest part of a record found that still fails: pieces are removed, halves first."""
     if item is None or not fails(item):
         return item
     turns, size = 0, len(item) // 2
@@ -280,7 +280,7 @@ def shrunk(item: Item, fails: Callable[[bytes], bool]) -> Item:
 def check_schema(
     seed: int, others: Sequence[bytes], objects: LocalObjectStore | None
 ) -> tuple[Counter[str], list[bytes]]:
-    """Hold every property for the records of one schema; what was met, and some payloads for other
+    """Check every property for the records of one schema; the outcomes met, and some payloads for other
     schemas."""
     case = case_of(seed)
     items, done = items_of(case, others)
@@ -310,8 +310,8 @@ def check_schema(
 
 
 def check_batches(case: Case, items: Sequence[Item], rows: Sequence[Any], sizes: Sequence[int]) -> None:
-    """In any company, one after the other, of few or of thousands (which engines cut and sort in other ways)
-    a row is what it was."""
+    """A row is the same in any batch, of few records or of thousands, which engines cut and sort in other
+    ways."""
     rng = random.Random(case.seed)
     codec, expected = case.codecs[0], [plain_or_none(row) for row in rows]
     for size in sizes:
@@ -329,12 +329,12 @@ def check_batches(case: Case, items: Sequence[Item], rows: Sequence[Any], sizes:
 
 
 def plain_or_none(row: Any) -> str | None:
-    """`plain`, of null as well."""
+    """`plain`, extended to null."""
     return None if row is None else plain(row)
 
 
 def kind_of(item: Item, done: str, row: Any) -> str:
-    """A record for the count."""
+    """The outcome under which a record is counted."""
     if item is None or row is None:
         return "null"
     if not done.startswith(("whole", "newer")):
@@ -378,13 +378,13 @@ def test_nothing_is_lost(chunk: int, tmp_path: Path) -> None:
     injured = sum(met[name] for name in ("undecodable", "decodes, raw kept", "decodes, no raw"))
     assert met.total() == SCHEMAS * (CLEAN + MUTATED + 3)
     assert CHUNKS * injured >= 10_000 * TIMES, met
-    # Every outcome is met often, else the properties would hold of nothing.
+    # Every outcome is met often; otherwise the properties would hold for nothing.
     assert min(met["undecodable"], met["decodes, raw kept"], met["decodes, no raw"]) > injured // 20, met
     assert met["whole, no raw"] > SCHEMAS * CLEAN // 4, met
 
 
 def features(tree: MessageTree) -> Iterator[str]:
-    """What a schema has, as far as the mapping tells things apart."""
+    """The features of a schema that the mapping distinguishes."""
     if not tree.fields:
         yield "empty message"
     yield from ("group beyond the depth" for _ in tree.left_out)
@@ -402,7 +402,7 @@ def features(tree: MessageTree) -> Iterator[str]:
 
 
 def test_the_schemas_are_various() -> None:
-    """All kinds in all shapes: a generator that grew lazy would make every other test here easy."""
+    """All kinds in all shapes: a generator with less variety would make every other test here easy."""
     found: Counter[str] = Counter()
     for chunk in range(CHUNKS):
         for number in range(8):
@@ -433,8 +433,8 @@ def test_the_schemas_are_various() -> None:
 
 @pytest.mark.parametrize("nanos", [-1, 10**9, 2**31 - 1])
 def test_many_times_out_of_range(nanos: int) -> None:
-    """In a batch of them too, where the fast engine looks for what odd records have in common, and finds them
-    spelled as they should be."""
+    """This includes a whole batch of them, where the fast engine searches odd records for what they share,
+    and finds them encoded canonically."""
     value = source(order_file(), "Order")
     order = message_class(value)()
     order.created_at.seconds, order.created_at.nanos = 1, nanos

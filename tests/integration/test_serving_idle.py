@@ -1,4 +1,4 @@
-"""A daemon's rounds, in process: idle topics cost a look and nothing else, and what stirs is archived."""
+"""A daemon's rounds, in process: idle topics cost a poll and nothing else, and active ones are archived."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Lasting(Driver):
         super().close()
 
     def ticks(self) -> tuple[Any, list[str]]:
-        """One tick: what it told, and which topics it prepared."""
+        """One tick: its outcome, and which topics it prepared."""
         self.prepared.clear()
         return self.tick.run(), sorted(self.prepared)
 
@@ -113,7 +113,7 @@ def test_only_what_is_due_is_prepared_and_the_epoch_stays(daemon: Lasting) -> No
 def test_an_idle_topic_rests_between_two_looks(daemon: Lasting) -> None:
     daemon.ticks()
     daemon.clock.ahead_s += 11
-    daemon.ticks()  # a look: nothing
+    daemon.ticks()  # a poll that finds nothing
     daemon.send("clicks", [b"one"])
     daemon.clock.ahead_s += 31
     assert daemon.ticks()[1] == ["clicks"], "the look is due by now"
@@ -218,8 +218,8 @@ def test_reading_goes_on_beside_the_leader(daemon: Lasting) -> None:
 
 
 def test_daemons_that_share_the_roles_lead_in_turns(deployment: Deployment) -> None:
-    """One that archives and leaves cleaning to another must not keep the lease from that one, and idle turns
-    must not cost entries."""
+    """One daemon archives and leaves cleaning to the other. It must not keep the lease from it, and idle
+    turns must not cost entries."""
     clock = AheadClock()
     with (
         Lasting(deployment, clock, holding=False) as archiving,

@@ -1,9 +1,10 @@
 """Refinement on a real standalone cluster: a master and workers of their own, some of which die, come late,
-or are let go.
+or are released.
 
-The command runs in processes of its own, as its users have it. What it archives is compared with what a
+The command runs in processes of its own, as its users have it. Its archives are compared with those that a
 process without Spark makes of the same log: the same files, byte for byte. That holds for archives with so
-few rows that their encodings go by type alone; a larger one's may depend on what its task made before it.
+few rows that their encodings depend on type alone. Those of a larger one may depend on what its task made
+before it.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ CLICKS, ORDERS = 9000, 300
 INTAKE = {"delay_max": "20ms", "delay_max_bytes": "128KiB"}
 """Small intake files, of which small archives can be made."""
 ARCHIVE = {"max_bytes": "256KiB", "uploads_max": 0}
-"""One after the other: before the second the first is stored."""
+"""One after the other: the first is stored before the second."""
 PAUSE = "archive.upload.before=pause@2"
-"""Each Python worker stands still before its second archive."""
+"""Each Python worker pauses before its second archive."""
 COMMAND_S = 300.0
 
 
@@ -51,7 +52,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def have(cluster: Cluster, workers: int) -> None:
-    """As many workers as a test wants; those that are there stay."""
+    """Have as many workers as a test needs; existing ones stay."""
     while len(cluster.workers) > workers:
         cluster.lose(cluster.workers[-1])
     while len(cluster.workers) < workers:
@@ -59,7 +60,7 @@ def have(cluster: Cluster, workers: int) -> None:
 
 
 def deployment_on(root: Path, master: str, conf: dict[str, str] | None = None, **spark: Any) -> Deployment:
-    """With a backlog of several tasks of several archives each."""
+    """A deployment with a backlog of several tasks of several archives each."""
     settings = {
         "master": master,
         "driver_memory": "600m",
@@ -90,7 +91,7 @@ def made_here(deployment: Deployment, root: Path) -> dict[str, bytes]:
 
 
 def copied(deployment: Deployment, root: Path) -> Deployment:
-    """The same folder again, for a process without a cluster."""
+    """A copy of the folder, for a process without a cluster."""
     shutil.copytree(deployment.root, root)
     return Deployment(root, overrides=deployment.overrides | {"spark": {}})
 
@@ -110,13 +111,13 @@ def archive(deployment: Deployment, armed: str = "") -> Done:
 
 @contextmanager
 def archiving(deployment: Deployment, armed: str) -> Iterator[Future[Done]]:
-    """The command at work beside the test."""
+    """Run the command while the test continues."""
     with ThreadPoolExecutor(1) as runner:
         yield runner.submit(archive, deployment, armed)
 
 
 def resumed(running: Future[Done], workers: list[SparkProcess]) -> bool:
-    """Let Python workers go on that stand still; whether the command has ended."""
+    """Resume paused Python workers; whether the command has ended."""
     for worker in workers:
         for process in worker.paused():
             process.resume()

@@ -1,5 +1,6 @@
 """Refinement and the deep audit through a real Spark Connect server, which is killed, hangs, and forgets its
-sessions."""
+sessions.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ pytestmark = [
 ]
 
 INTERRUPTED_S = 90.0
-"""For a command to end: it may have to leave the server after `answer_timeout` (20 s), and more on a busy
-machine."""
+"""Time limit for a command to end. It may have to leave the server after `answer_timeout` (20 s), and takes
+longer on a busy machine."""
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def server(tmp_path: Path) -> Iterator[SparkProcess]:
 
 
 def deployment_at(root: Path, address: str, **spark: str) -> Deployment:
-    """As on a cluster; a server that is away is given up after some seconds."""
+    """Settings as on a cluster; a server that is unavailable is given up after some seconds."""
     made = deployment_on(root, "local[2]")
     made.overrides["spark"] = {
         "remote": f"sc://{address}",
@@ -96,7 +97,7 @@ def test_a_server_that_hangs_in_the_middle_of_a_job_is_left(server: SparkProcess
 def test_the_first_interrupt_in_the_middle_of_a_job_ends_the_command(
     server: SparkProcess, tmp_path: Path
 ) -> None:
-    """The task itself stands still, so that the job does not end by itself."""
+    """The task itself sleeps, so that the job does not end by itself."""
     deployment = deployment_at(tmp_path / "d", server.address)
     command = [sys.executable, "-m", "archiver", "archive", "--all"]
     with subprocess.Popen(

@@ -1,5 +1,4 @@
-"""The parent of Spark's Python workers: what is imported once, and what is not read again before each
-task."""
+"""The parent of Spark's Python workers: what it imports once, and what is not read again before each task."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ print(json.dumps([kept, cached, pyspark.__file__, [entry for entry in sys.path i
 
 
 def _state(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What a worker sees before it has done anything of ours."""
+    """The state of a worker before it has run any code of ours."""
     import os
     import sys
     import zipimport
@@ -59,7 +58,7 @@ def _state(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at threads in /proc")
 def test_workers_begin_with_what_they_need(spark_session: SparkSession) -> None:
-    for _ in range(2):  # a worker that is used again has been through Spark's look at the paths
+    for _ in range(2):  # a worker that is used again has been through Spark's check of the paths
         (row,) = spark_session.range(1).repartition(1).mapInArrow(_state, "state string").collect()
         state: dict[str, Any] = json.loads(row["state"])
         assert state["imported"] == ["archiver.refine.demultiplexer", "pandas", "ptars"]
@@ -87,7 +86,7 @@ def test_archives_that_are_unpacked_beside_are_left_out() -> None:
 
 
 def test_archives_of_another_spark_come_first(tmp_path: Path) -> None:
-    """On a machine of a cluster that has a Spark of its own, and another one installed beside it."""
+    """For a cluster's machine that has a Spark of its own and a second one installed."""
     archive = tmp_path / "lib" / "pyspark.zip"
     archive.parent.mkdir()
     with zipfile.ZipFile(archive, "w") as file:

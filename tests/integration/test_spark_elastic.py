@@ -1,5 +1,4 @@
-"""A standalone cluster that runs a second copy of a slow task, or lets its executors go between two
-rounds."""
+"""A standalone cluster that runs a second copy of a slow task, or releases its executors between two rounds."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def told(folder: Path) -> dict[str, str]:
-    """Spark properties that have the driver write down what it does."""
+    """Spark properties that make the driver write its event log."""
     folder.mkdir()
     return {
         "spark.eventLog.enabled": "true",
@@ -68,7 +67,7 @@ def told(folder: Path) -> dict[str, str]:
 
 
 def tasks(folder: Path, kind: str) -> list[dict[str, Any]]:
-    """The tasks of refinement, the last stage of the only job, as the driver wrote them down."""
+    """The tasks of refinement, the last stage of the only job, from the driver's event log."""
     lines = [
         line
         for path in sorted(folder.rglob("events_*"))
@@ -80,8 +79,8 @@ def tasks(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def left(deployment: Deployment) -> list[Path]:
-    """Unfinished objects of processes that are gone, once another process has written something; till then
-    there is nothing else amiss."""
+    """Unfinished objects of ended processes, once another process has written something. Before that they are
+    the only finding."""
     found = deployment.cli("reconcile", "--output", "json")
     assert found.code == 0, found.out + found.err
     assert {finding["id"] for finding in found.json()["findings"]} <= {"stray-upload"}

@@ -1,7 +1,7 @@
 """How the machines of a cluster get the package: not at all, another version, packed and sent along, or in
 the image.
 
-The cluster lets in only who knows its secret, and encrypts what it sends.
+The cluster admits only clients with its secret, and encrypts what it sends.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CLOSED = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Its only worker knows nothing of the archiver."""
+    """A cluster whose only worker lacks the archiver's package."""
     with Cluster(tmp_path_factory.mktemp("closed"), **CLOSED) as made:
         made.add_worker(has_package=False)
         yield made
@@ -93,7 +93,7 @@ def test_the_package_travels_with_the_job(cluster: Cluster, tmp_path: Path) -> N
 
 
 def looked(commands: set[str]) -> bool:
-    """Note the command lines of all that runs below this process: driver, cluster and executors."""
+    """Record the command lines of all that runs below this process: driver, cluster and executors."""
     time.sleep(LOOK_EVERY_S)
     commands.update(line for _, line in descendants(os.getpid()))
     return True

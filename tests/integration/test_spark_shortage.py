@@ -1,4 +1,4 @@
-"""A worker that runs out of memory, disk, files or its connection is waited out: real workers of local[2]."""
+"""A worker that runs out of memory, disk, files or its connection is retried later: real workers of local[2]."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.intake.intake_files import Intake, Row
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 LARGE = 2**20
-"""A record; a worker that may write half as much cannot store it."""
+"""Bytes of a record; a worker that may write half as much cannot store it."""
 PASSING = [
     MemoryError(),
     OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),

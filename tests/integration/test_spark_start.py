@@ -1,4 +1,4 @@
-"""A Spark session that cannot start says why each time, also after its JVM died between two tries."""
+"""A Spark session that cannot start states the reason each time, also after its JVM died between two tries."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_start_that_fails_again_after_the_jvm_died_says_the_same(tmp_path: Pat
 
 
 def _run(program: str, scratch: Path, timeout_s: float = 110) -> subprocess.CompletedProcess[str]:
-    """The program, which makes its temporary files in `scratch`."""
+    """Run the program, which makes its temporary files in `scratch`."""
     return subprocess.run(
         [sys.executable, "-c", program],
         cwd=Path(__file__).parents[2],
@@ -148,7 +148,8 @@ print(sessions.session().range(3).count(), flush=True)
 
 @pytest.mark.spark
 def test_ctrl_c_ends_a_start_wherever_it_meets_it(tmp_path: Path) -> None:
-    """Also in the middle of a call to the JVM, of which py4j makes an error; the next start is as any."""
+    """This includes the middle of a call to the JVM, which py4j turns into an error; the next start is
+    normal."""
     done = _run(MET, tmp_path, 170)
     assert done.stdout.split() == ["interrupted", "0"] * 3 + ["3"], done.stderr[-2000:]
     assert list(tmp_path.glob("archiver-spark-*")) == []

@@ -27,10 +27,10 @@ def _answer(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def parents_of_workers() -> set[int]:
-    """Those that Spark started; a worker is forked from one and has its command line."""
+    """The processes that Spark started; a worker is forked from one and has its command line."""
     found: dict[int, int] = {}
     for one in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # a worker that ended meanwhile
+        with contextlib.suppress(psutil.Error):  # a worker may have ended in between
             if "archiver.spark.pyspark_daemon" in one.cmdline():
                 found[one.pid] = one.ppid()
     return {pid for pid, parent in found.items() if parent not in found}

@@ -1,4 +1,4 @@
-"""A job whose time is up is cancelled until it has ended, whoever began it: real jobs of local[2]."""
+"""A job over its time limit is cancelled until it has ended, for every kind of job: real jobs of local[2]."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from tests.support.process.processes import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 ASLEEP_S = 100.0
-"""Of a task, and much more than a test waits."""
+"""Seconds of a task, much longer than a test waits."""
 AWAKE_S = 3.0
-"""Of a task that ends."""
+"""Seconds of a task that ends."""
 TIME_S, IN_TIME_S = 1.0, 60.0
 
 
@@ -41,7 +41,7 @@ def sessions(spark_sessions: SparkSessions) -> SparkSessions:
 
 @pytest.fixture
 def lost(sessions: SparkSessions, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The first three requests to cancel are lost; the tags of all of them."""
+    """The first three requests to cancel are lost; records the tags of all of them."""
     context, asked = sessions.session().sparkContext, list[str]()
     cancel: Callable[[str], None] = context.cancelJobsWithTag
 
@@ -103,7 +103,7 @@ def test_a_refinement_whose_first_cancels_are_lost_ends_all_the_same(
 def test_ctrl_c_in_the_middle_of_a_job_cancels_it(
     who: str, sessions: SparkSessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And is no error of Spark's, whatever call it met."""
+    """The interrupt does not become an error of Spark, in any call."""
     monkeypatch.setattr(spark_job, "refine_batches", asleep)
     running = sessions.session().sparkContext.statusTracker().getActiveJobsIds
 

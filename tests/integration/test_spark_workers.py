@@ -1,5 +1,7 @@
-"""Workers that cannot run our code say why, and are not asked again: real workers of local[2]. And what else
-an executor needs."""
+"""Workers that cannot run our code state the reason, and are not asked again: real workers of local[2].
+
+The last tests cover what else an executor needs.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,7 @@ def test_a_worker_without_a_python_says_so(
 
 @pytest.mark.spark
 def test_what_spark_tells_of_a_job_holds_no_key_of_the_store(sessions: SparkSessions, job: RefineJob) -> None:
-    """What its pages and event logs are made of."""
+    """Its pages and event logs are made of this."""
     SparkRefiner(sessions.session).refine(job)
     session: Any = sessions.session()
     executions = session._jsparkSession.sharedState().statusStore().executionsList()
@@ -165,7 +167,7 @@ def test_a_folder_that_executors_elsewhere_must_see_is_told_of(
 
 
 def test_the_image_is_an_executor_when_spark_asks_for_one(tmp_path: Path) -> None:
-    """As far as to the driver's port, at which nobody is."""
+    """It reaches the driver's port, where no process listens."""
     port = free_port()
     environ = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

@@ -1,5 +1,4 @@
-"""`status` and the status page over real deployments: what they say of each state, and of the daemon
-beside."""
+"""`status` and the status page over real deployments: their report on each state, and on a running daemon."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a Spark worker reads of files, called here without Spark: other people's files, and their position
-deletes."""
+"""What a Spark worker reads of files, called here without Spark: external files, and their position deletes."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ KAFKA = pa.struct(
 
 
 class Bucket:
-    """A cluster's bucket with files of somebody else."""
+    """A cluster's bucket with external files."""
 
     def __init__(self, server: S3Server) -> None:
         self.place = place(server)
@@ -82,7 +81,7 @@ def test_a_data_file_that_is_no_regular_file_is_not_opened(tmp_path: Path, kind:
 
 
 def run(work: Worker, *files: RowFile) -> Iterator[pa.RecordBatch]:
-    """The worker on one task with these files."""
+    """Run the worker on one task with these files."""
     task = packed(list(files)).column(0)
     return work([pa.RecordBatch.from_arrays([task], names=["task"])])
 

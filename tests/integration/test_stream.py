@@ -1,5 +1,6 @@
 """Records read back from archives and intake on a real local store: the same as were sent, in order, without
-a seam."""
+a seam.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Any history of commits, other hands, retention and cleaning on a real Iceberg table: nothing that is named
-goes, what nobody names goes.
+"""Any history of commits, external changes, retention and cleaning on a real Iceberg table: exactly the
+unnamed files are deleted.
 
-Files are always old here, so that no age and no clock protects anything that a rule does not.
+Files are always old here, so that no age and no clock protects a file that a rule does not protect.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.catalog.table_folders import TableFolder
 
 Step = tuple[str, Any]
 EXAMPLES = int(os.environ.get("TABLE_HISTORIES", "6"))
-"""Random histories; more where there is time: each takes about a second."""
+"""Number of random histories; each takes about a second."""
 POINTS = [
     f"{name}.{when}={action}"
     for name in (
@@ -77,7 +77,7 @@ steps: st.SearchStrategy[Step] = st.one_of(
     st.tuples(st.just("roll_back"), st.integers(0, 3)),
 )
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
-"""A file system that need not be synchronised with a disk."""
+"""A file system without a disk to synchronise with."""
 OLD = ("wait", 7 * 3600)
 NEXT = ("wait", 3601)
 CLEAN = ("clean", None)

@@ -1,5 +1,7 @@
-"""Transactions as archives, tables, readers and the audit see them: the real log, store, ledger and catalog;
-only Spark is left out."""
+"""Transactions in archives, in tables, for readers and in the audit.
+
+Log, store, ledger and catalog are real; only Spark is left out.
+"""
 
 from __future__ import annotations
 
@@ -184,7 +186,7 @@ def test_a_topic_with_only_aborted_records_advances(kind: str, tmp_path: Path) -
 
 
 def test_gaps_alone_are_not_worth_a_snapshot_each(driver: Driver, deployment: Deployment) -> None:
-    """By the triggers they are passed with the topic's next archive, or once in `complete_delay_max`."""
+    """By the triggers, gaps alone are passed with the topic's next archive, or once in `complete_delay_max`."""
     aborting = producer(driver, "aborting")
     driver.send("orders", values(1), 1)
     driver.archive()
@@ -257,7 +259,7 @@ def test_an_open_transaction_holds_back_and_is_named_until_its_time_is_over(
 def test_an_overdue_transaction_needs_attention(deployment: Deployment) -> None:
     with Driver(deployment) as driver:
         driver.application.intake.writer().close()
-        driver.clock.ahead_s = -100  # For the writer here its time is not over, else it would abort it.
+        driver.clock.ahead_s = -100  # For the writer here it is not overdue, or the writer would abort it.
         producer(driver, "late", timeout_s=60.0).send(
             {ORDERS: values(1), ("orders", 1): values(2), ("clicks", 0): values(1)}
         )
@@ -292,7 +294,7 @@ def test_idle_producers_are_forgotten_and_busy_ones_are_not(driver: Driver) -> N
 
 
 def test_a_range_with_gaps_across_days(driver: Driver, deployment: Deployment) -> None:
-    """Midnight falls into the gap, before it, and behind it; each gap is named by exactly one file."""
+    """Midnight falls into the gap, before it, and after it; each gap is named by exactly one file."""
     now_s = driver.clock.now_us() / 1e6
     to_midnight = 86400 - now_s % 86400
     aborting = producer(driver, "aborting", timeout_s=30 * 86400.0)

@@ -1,4 +1,4 @@
-"""Transactions through the writer: whole or not at all, whatever happens on the way."""
+"""Transactions through the writer: whole or not at all, for any failure on the way."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def gaps(rig: IntakeRig, topic: str = "t", partition: int = 0) -> list[tuple[int
 
 
 def make_unknown(rig: IntakeRig, *last: AppendFault) -> None:
-    """The next append stays of unknown outcome; the tries after that go as told."""
+    """The next append has an unknown outcome; the retries after that follow the script."""
     rig.log.script(*[AppendFault.DROPPED] * 2, *last)
 
 
@@ -183,8 +183,8 @@ def test_a_marker_of_unknown_outcome_is_settled_by_the_same_call(
 
 @pytest.mark.parametrize("landed", [True, False])
 def test_a_commit_of_unknown_outcome_and_then_fenced(rig: IntakeRig, landed: bool, tmp_path: Path) -> None:
-    """Who else opened the id since changes nothing about a commit that is in the log; one that is not comes
-    too late."""
+    """A later opening of the id does not change a commit that is in the log. A commit that is not in the log
+    comes too late."""
     with rig.writer(delay_max=0.01) as writer:
         producer = Producer.open(writer, "x")
         producer.begin()
@@ -201,7 +201,7 @@ def test_a_commit_of_unknown_outcome_and_then_fenced(rig: IntakeRig, landed: boo
         else:
             with pytest.raises(ProducerFenced, match="was aborted before"):
                 producer.commit()
-        if landed:  # nobody has told it yet
+        if landed:  # the producer has not learned of the newer epoch yet
             producer.begin()
             assert producer.send("t", record(b"b"), 0).result(WAIT_S).refusal == "fenced"
         with pytest.raises(ProducerFenced):

@@ -1,5 +1,4 @@
-"""Transactions through the commands and a real Spark: what the tables hold is what was committed, and nothing
-else."""
+"""Transactions through the commands and a real Spark: the tables hold exactly the committed records."""
 
 from __future__ import annotations
 

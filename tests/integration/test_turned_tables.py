@@ -1,5 +1,6 @@
-"""Branches and turns of a table: what a snapshot outside of the history holds is neither lost sight of nor
-added twice."""
+"""Branches, rollbacks and resets of a table: what a snapshot outside of the lineage holds is neither
+forgotten nor added twice.
+"""
 
 from __future__ import annotations
 
@@ -56,8 +57,8 @@ def test_c3_a_commit_to_a_branch_between_two_commits_refuses_no_archive(
 
 
 def test_c3_an_archive_that_a_branch_holds_is_made_anew(tables: Tables, bench: Bench, tmp_path: Path) -> None:
-    """Its commit landed, the table was rolled back and set back; the snapshot that holds it may become
-    current again."""
+    """Its commit landed, then the table was rolled back and its watermarks were reset. The snapshot that
+    holds it may become current again."""
     leader = bench.leader()
     bench.write(leader, bench.table(tables), (0, 0, 5))
     first = bench.commit(tables, leader)
@@ -69,7 +70,7 @@ def test_c3_an_archive_that_a_branch_holds_is_made_anew(tables: Tables, bench: B
     roll_back(tables, first.snapshot_id)
     WatermarkReset(tables, leader).restate(
         bench.target, view_of(tables), (5, 0), new_uuid(bench.ids)
-    )  # and the ledger is not told
+    )  # and the ledger has no entry of it
     outcome = bench.commit(tables, leader)
     assert [key for key, _ in outcome.killed] == keys
     assert "outside of the table's history" in outcome.killed[0][1]
@@ -80,8 +81,8 @@ def test_c3_an_archive_that_a_branch_holds_is_made_anew(tables: Tables, bench: B
 def test_refused_archives_that_came_back_with_an_older_snapshot_are_found(
     tables: Tables, bench: Bench, tmp_path: Path
 ) -> None:
-    """Rolled back, set back, rolled forward to what was refused, and taken over by a run that died before the
-    ledger was told."""
+    """The table is rolled back, reset, and rolled forward to refused archives. Then a run takes it over that
+    dies before the ledger entry."""
     leader = bench.leader()
     bench.write(leader, bench.table(tables), (0, 0, 5))
     first = bench.commit(tables, leader)
@@ -102,7 +103,8 @@ def test_refused_archives_that_came_back_with_an_older_snapshot_are_found(
     )
     bench.write(leader, view_of(tables), (0, 5, 7))
     roll_forward(tables, held)
-    restater.restate(bench.target, view_of(tables), (9, 0), new_uuid(bench.ids))  # and the ledger is not told
+    # and the ledger has no entry of it
+    restater.restate(bench.target, view_of(tables), (9, 0), new_uuid(bench.ids))
     outcome = bench.settle(tables, bench.leader("b"))
     assert outcome is not None
     assert keys[0] in outcome.committed

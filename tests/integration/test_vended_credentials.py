@@ -1,5 +1,6 @@
-"""A REST catalog that hands out keys for its tables: are they used in place of ours, for metadata and for
-nothing else?"""
+"""A REST catalog that issues keys for its tables: are they used in place of ours, for metadata and for
+nothing else?
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def on_s3(
     tmp_path_factory: pytest.TempPathFactory,
     s3_server: S3Server,
 ) -> Iterator[tuple[RestCatalog, S3Server, str]]:
-    """A REST catalog whose warehouse is a bucket, the server of it, and the bucket."""
+    """A REST catalog whose warehouse is a bucket, the bucket's server, and the bucket."""
     bucket = s3_server.new_bucket()
     reached = {"s3.endpoint": s3_server.uri, "s3.path-style-access": "true", "client.region": REGION, **RIGHT}
     with RestCatalog(
@@ -35,7 +36,7 @@ def on_s3(
 
 
 def deployed(folder: Path, server: S3Server, guarded: Guarded, table: str, **more: str) -> Deployment:
-    """A deployment on a bucket of its own, its catalog guarded."""
+    """A deployment on a bucket of its own, with a guarded catalog."""
     data = data_group(folder, server.new_bucket(), server.uri)
     (folder / "token").write_text(BEARER + "\n", encoding="utf-8")
     catalog = {"name": "lake", **properties(guarded), "token": {"file": "token"}, **more}
@@ -72,7 +73,7 @@ def test_their_keys_win_over_ours(
             assert driver.archive().of("clicks").state == "archived"
         assert guard.delegation == {"vended-credentials"}
 
-        # And the other way round: with keys of ours that would do, theirs are taken and do not.
+        # The reverse: ours would work, but the issued keys are used, and they do not.
         hand_out(WRONG)
         document = deployment.document()
         document["catalogs"][0].update(

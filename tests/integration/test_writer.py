@@ -1,4 +1,4 @@
-"""The intake writer on a real log and a real store: what it acknowledges is so."""
+"""The intake writer on a real log and a real store: its acknowledgements are true."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def test_an_append_that_is_refused_is_acknowledged_as_failed(rig: IntakeRig) -> 
         assert writer.send("t", record(b"lost")).result(WAIT_S).outcome == "failed"
         assert writer.send("t", record(b"kept")).result(WAIT_S).offset == 0
     assert rig.values("t", 0) == [b"kept"]
-    assert len(rig.intake_keys()) == 2  # the first is nobody's
+    assert len(rig.intake_keys()) == 2  # no entry names the first
 
 
 @pytest.mark.parametrize("fault", [AppendFault.REPLY_LOST, AppendFault.LATE, AppendFault.DROPPED])
@@ -460,7 +460,7 @@ def test_closing_does_not_wait_for_ever(rig: IntakeRig) -> None:
     release.set()
     writer._thread.join(WAIT_S)
     writer.close()
-    assert in_work.result(0).outcome == "unknown"  # what was said stays said
+    assert in_work.result(0).outcome == "unknown"  # an acknowledgement never changes
     assert rig.values("t", 0) == [b"in work"]
 
 
@@ -481,7 +481,7 @@ def test_a_clock_that_runs_ahead_is_refused(tmp_path: Path) -> None:
         clock.set_wall(start_us + 3600_000_000)
         with pytest.raises(RetryLater, match=r"ahead of its reference"):
             writer.send("t", record(b"v"))
-        clock.advance(60)  # it was wrong before and is right now: it runs on evenly
+        clock.advance(60)  # it was wrong before and is right now, since it advanced evenly
         assert writer.send("t", record(b"w")).result(WAIT_S).offset == 1
         assert writer.metrics().clock_refusals == 3
     rig.close()

@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 
 def program(folder: Path, megabytes: int, queue_bytes: int) -> dict[str, Any]:
-    """Run it; what it printed."""
+    """Run it; returns what it printed."""
     folder.mkdir()
     command = [
         sys.executable,
