@@ -204,7 +204,7 @@ def test_lag_per_partition_and_what_cannot_be_told() -> None:
     found = at.shown()
     assert found[series("archiver_watch_age_seconds")] == 10
     assert found[series("archiver_freshness_seconds", topic="a")] == 19, (
-        "an age grows though the watch does not look"
+        "an age grows although the watch does not run"
     )
 
 
@@ -314,7 +314,7 @@ class Writer:
 def test_counters_go_on_when_the_writer_is_opened_anew() -> None:
     at, first = rig(), Writer(WriterMetrics(*([7] * 13)))
     ok, queue = series("archiver_intake_records_ok_total"), series("archiver_intake_queue_bytes")
-    assert series("archiver_intake_records_ok_total") not in at.shown(), "no writer yet: nothing can be told"
+    assert series("archiver_intake_records_ok_total") not in at.shown(), "without a writer there is no value"
     assert (at.shown(first)[ok], at.shown(first)[queue]) == (7, 7)
     first.numbers = replace(first.numbers, records_ok=9)
     found = at.shown(None)
@@ -445,7 +445,7 @@ def test_findings_are_shown_by_id_and_what_was_repaired_is_counted() -> None:
     )
     at.numbers.reconciled(ReconcileReport("safe", 0, [], error=RetryLater("away")))
     assert at.shown()[series("archiver_findings", finding="gap", severity="error")] == 2, (
-        "nor does a run that could not look"
+        "nor does a run that could not inspect anything"
     )
     at.numbers.reconciled(ReconcileReport("safe", 0, []))
     assert at.shown()[series("archiver_findings", finding="gap", severity="error")] == 0

@@ -188,7 +188,7 @@ def test_where_a_partition_goes_on() -> None:
     assert [kind(5, 6, 9), kind(6, 0, 5)] == ["truncated", "behind"]
     given_up = [kind(5, 7, 9, 7), kind(5, 7, 9, 8), kind(5, 7, 9, 6), kind(5, 7, 9, 10), kind(5, 5, 9, 7)]
     assert given_up == [7, 7, "truncated", "truncated", 5], (
-        "what is there is never passed over, whatever was given up"
+        "existing offsets are never skipped, even if they were given up"
     )
     assert kind(9, 0, 5, 9) == "behind", "giving up what was not read gives up nothing that was"
 

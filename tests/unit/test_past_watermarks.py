@@ -178,7 +178,7 @@ def test_d3_a_snapshot_outside_of_the_lineage_counts() -> None:
     table.commit({0: 20})
     assert table.line() == (10, 0, 0)
     table.expire({1})
-    assert table.line()[0] <= 15, "the abandoned snapshot ends at 15, and somebody may roll back to it"
+    assert table.line()[0] <= 15, "the abandoned snapshot ends at 15, and a rollback to it is possible"
 
 
 def test_a_long_past_is_bounded_and_says_that_it_is_not_exact() -> None:

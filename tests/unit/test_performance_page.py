@@ -208,7 +208,7 @@ def test_peers_follow_their_figures() -> None:
         found["contenders"][name]["stored_bytes"] = [60 - number]
     made = section(reading.peers, peers=found)
     assert verdicts(made) == ["reached", "**missed**", "**missed**", "reached", "reached"], (
-        "wanted are 4 and 6, and no more bytes"
+        "the aims are 4 and 6, and no more bytes"
     )
     assert (
         "its work for a core-second is 3.0 (1.5 to 6.0) times that of Structured Streaming in one "

@@ -112,7 +112,7 @@ def test_what_a_damaged_shelf_hides_is_said_and_everything_else_is_told() -> Non
     ]
     ledger.topics[ONE] = TopicLedger(ONE, watermarks={0: 3, 2: 3, 3: 3})
     archived = positions(view, ledger, ONE)
-    assert [item.backlog_rows for item in archived] == [2, 3, 0, 0], "what is archived is not looked up"
+    assert [item.backlog_rows for item in archived] == [2, 3, 0, 0], "archived offsets are not read"
     assert troubles("one", archived) == []
     history.errors[ONE, 1] = RetryLater("no answer")
     with pytest.raises(RetryLater):

@@ -195,7 +195,7 @@ def test_ingest_times_between_files() -> None:
     assert "b: the ingest time goes back at offset 10" in fault.why
     assert fault.why.endswith("at offset 9 in a")
     assert between_files([("a", first), ("b", earlier)], ExternalRows(), [1]) == [], (
-        "nobody asked for partition 0"
+        "partition 0 was not requested"
     )
 
 

@@ -61,7 +61,7 @@ def test_a_further_folder_for_imports(tmp_path: Path) -> None:
     assert 'order.proto:4:1: Import "money/money.proto" was not found' in refused(root)
     other = folder(tmp_path / "other", {"money/money.proto": MONEY, "broken.proto": "nonsense"})
     assert compiled(root, include=(other,))[-1] == "order.proto", (
-        "what nobody imports of a further folder is not compiled"
+        "only imported files of a further folder are compiled"
     )
 
 

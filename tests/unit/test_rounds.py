@@ -315,7 +315,7 @@ class Counting(Backlog):
         self.most = 0
 
     def segments(self, tp: TopicPartition, start: int = 0, bytes_max: int | None = None) -> Segments:
-        assert bytes_max is not None, "an unbounded look"
+        assert bytes_max is not None, "an unbounded read"
         found = super().segments(tp, start, bytes_max)
         self.segments_of[tp] += len(found)
         self.most = max(self.most, len(found))
@@ -336,7 +336,7 @@ def long_backlog(segments: int, rows: int = 3) -> tuple[Logs, Counting]:
 def test_a_partition_that_is_not_due_costs_no_segment() -> None:
     logs, counting = long_backlog(200)
     assert places(logs.choose(DUE, max_bytes=10**6, idle_max=10**5, complete_delay_max=10**5)) == []
-    assert not counting.segments_of, "a summary tells"
+    assert not counting.segments_of, "the summary is enough"
 
 
 def test_finding_when_a_partition_was_opened_reads_to_min_bytes() -> None:
@@ -522,7 +522,7 @@ def test_a_shelf_that_cannot_be_read_halts_only_its_topic(
     assert [(halted.topic, halted.why) for halted in planned.halted] == [("one", str(error))]
     logs.archived(ONE, p1=1)
     planned = logs.choose(limits)
-    assert not planned.halted, "what is archived is not looked up"
+    assert not planned.halted, "archived offsets are not read"
     assert len(planned.plans) == 4
 
 

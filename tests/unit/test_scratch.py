@@ -44,6 +44,6 @@ def test_the_folder_of_a_killed_process_goes_and_that_of_a_living_one_stays(tmp_
     assert folder.exists()
     scratch_dir.sweep(tmp_path)
     assert not folder.exists()
-    assert strange.exists(), "without a lock nobody knows whose it is"
+    assert strange.exists(), "without a lock its owner is unknown"
     assert (aim / scratch_dir.LOCK_NAME).exists()
     assert link.is_symlink()

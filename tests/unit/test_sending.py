@@ -118,7 +118,7 @@ def test_told_as_soon_as_possible_but_never_out_of_order() -> None:
 
     stub: Any = writer
     Sending(stub, told.append, 1).run(items())
-    assert seen == [0, 0, 0, 2, 2], "told while the input waits, the second not before the first"
+    assert seen == [0, 0, 0, 2, 2], "reported while the input waits, the second not before the first"
     assert [sent.offset for sent in told] == [0, 1, 2, 3, 4]
 
 

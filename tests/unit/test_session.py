@@ -98,7 +98,7 @@ def test_a_newer_record_is_never_taken_for_one_that_failed(rig: IntakeRig) -> No
     rig.objects.fail("create", ObjectFault.REFUSED, "intake/")
     publishing.publish(1)
     assert first.result(0).outcome == "failed"
-    assert second.result(0).outcome == "failed", "told before its number is given to another"
+    assert second.result(0).outcome == "failed", "reported before its number is reused"
     newer = publishing.send_batch("t", [0, 0, 0], [b"a", b"b", b"c"], one)
     assert newer.sequences is not None
     assert newer.sequences.tolist() == [0, 1, 2], "over the number of the second, too"

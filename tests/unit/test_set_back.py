@@ -81,7 +81,7 @@ def test_rows_that_were_erased_do_not_come_back_when_no_commit_of_ours_is_left_b
     rows: dict[int, tuple[Range, ...]] = {0: ((0, 2),)}
     assert lowered(view(erased, above, compacted, current=2, newest=3), ledger, rows, 1, no_gaps) == (5,)
     assert lowered(view(erased, compacted, current=2, newest=3), ledger, rows, 1, no_gaps) == (2,), (
-        "nobody can tell: better twice than never"
+        "unknown: better twice than never"
     )
 
 
@@ -126,7 +126,7 @@ def test_a_replay_says_nothing_of_the_watermark() -> None:
 
 
 def test_an_earlier_takeover_says_nothing_of_the_watermark() -> None:
-    """It died before its entry in the ledger. The ledger's watermarks at its number are of the history that
+    """Its process died before the ledger entry. The ledger's watermarks at its number are of the history that
     was set back."""
     ledger = ledger_of({0: 5}, {0: 9})
     taken_over = snapshot(3, 1, {COMMIT_ID: "x", SET_BACK: "5"})

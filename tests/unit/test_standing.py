@@ -192,9 +192,7 @@ def check(found: LagReport, fold: IntakeFold, ledger: LedgerFold, topics: list[T
             assert (partition.held is not None) == any(tp in one.ranges for one in fold.transactions)
             assert (partition.reason is None) == (partition.cause is None)
             behind = min(expected.values()) < partition.next
-            assert (partition.cause is not None) == behind, (
-                "whatever is behind has a reason, and nothing else has one"
-            )
+            assert (partition.cause is not None) == behind, "exactly the stages that are behind have a reason"
         for stage in STAGES:
             lags = [partition.stages[stage] for partition in topic.partitions if stage in partition.stages]
             total = topic.lag(stage)
@@ -351,7 +349,7 @@ def test_a_shelf_that_cannot_be_read_is_the_worst_and_the_rest_is_told(
         "archived": StageLag(5, 4, 0.0),
         "committed": StageLag(0, None, None),
     }
-    assert one(view, ledger_of({0: 5})).cause == "waiting", "what is archived is not looked up"
+    assert one(view, ledger_of({0: 5})).cause == "waiting", "archived offsets are not read"
     topic = lag_report(view, ledger_of({}), [orders()], NOW_US, {}, archive=ArchiveSettings()).topics[0]
     assert topic.lag("committed") == StageLag(0, None, None)
     assert topic.lag("stable") == StageLag(9, 0, 0.0)
@@ -371,7 +369,7 @@ def test_a_topic_that_was_taken_out_of_the_configuration() -> None:
 
     never = look(LedgerFold())
     assert (never.cause, never.untouched, never.stages["committed"].records) == ("unconfigured", True, 2), (
-        "nobody can tell what was meant"
+        "the intention is unknown"
     )
     assert "it was never archived" in str(never.reason)
     assert not look(ledger_of({0: 1})).untouched

@@ -130,7 +130,7 @@ def test_findings_of_the_reconciler_are_told_until_they_are_gone() -> None:
     )
     stuck = kinds(of(topic(partition(), stuck="rolled back")), journal)
     assert ("act", "stuck") in stuck
-    assert ("act", "finding-rolled-back") not in stuck, "that somebody must act is told once"
+    assert ("act", "finding-rolled-back") not in stuck, "the call for action is reported once"
     many = journal_of(
         (
             "reconcile",
@@ -178,7 +178,7 @@ def test_a_job_that_failed_for_a_dependency_is_told_with_it() -> None:
     assert kinds(of(topic(partition())), journal) == [("act", "dependency")]
     journal.add(Cycle("tick", NOW_US, 0.1, "wrong", "the disk is full"))
     assert kinds(of(topic(partition())), journal) == [("act", "dependency"), ("act", "job")], (
-        "another cause is told besides"
+        "a second cause is reported too"
     )
 
 
