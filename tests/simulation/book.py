@@ -1,4 +1,4 @@
-"""Who sent what, and what they were told: what the world is compared with in the end.
+"""Who sent what, and which answers they got: what the world is compared with in the end.
 
 Knows nothing of logs and folds. Promises that an answer, once given, is never forgotten: a second one that
 differs is a violation.
@@ -24,7 +24,7 @@ class Transaction:
 
     name: str
     fate: Literal["open", "committed", "aborted", "unknown"] = "open"
-    """`open` in the end: nobody has asked for a commit, so nothing of it may be seen."""
+    """`open` in the end: no client has asked for a commit, so nothing of it may be seen."""
     records: list[Sent] = field(default_factory=list)
 
 
@@ -42,9 +42,9 @@ class Sent:
     offset: int | None = None
     """What was acknowledged."""
     is_there: bool = False
-    """Somebody was told that it is in the log, though not where."""
+    """A client was answered that it is in the log, though not where."""
     open_attempts: int = 0
-    """Attempts of which nobody knows the outcome."""
+    """Attempts of unknown outcome."""
 
 
 class Book:
@@ -73,7 +73,7 @@ class Book:
         return transaction
 
     def answer(self, sent: Sent, acknowledgement: Acknowledgement) -> None:
-        """What the sender was told about one attempt."""
+        """The answer that the sender got to one attempt."""
         outcome, offset = acknowledgement.outcome, acknowledgement.offset
         self.answers[outcome] += 1
         if _UNEXPECTED.search(acknowledgement.error or ""):

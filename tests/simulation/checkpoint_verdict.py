@@ -1,4 +1,4 @@
-"""Whoever starts from a checkpoint must come to the same state as whoever reads the log from its
+"""A fold that starts from a checkpoint must come to the same state as one that reads the log from its
 beginning."""
 
 from __future__ import annotations

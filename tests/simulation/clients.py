@@ -1,8 +1,8 @@
 """Those who send records: plain ones, and idempotent ones that send again until they know.
 
 What an actor keeps in itself is its durable list of what it sent. Promises to behave as a client must: a
-sequence number is used for one record only, nothing new is sent before what was sent is settled, and what
-cannot be settled is given up with its producer.
+sequence number is used for one record only; nothing new is sent before the outcome of all that was sent is
+resolved. Records whose outcome cannot be resolved are given up with their producer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.simulation.schedule import Process, Violation
 from tests.simulation.station import Outgoing, Station, World, is_settled
 
 _FAILURES_MAX = 4
-"""After so many flushes in a row that brought nothing a process is started anew."""
+"""After so many flushes in a row that brought nothing a process is started again."""
 _BATCHES_MAX = 5
 """On their way at once, as with Kafka's producers."""
 _REST_US = 300_000
@@ -165,7 +165,7 @@ class IdempotentProducer:
                 lane.cut = cut_into(self._random, rows, _BATCHES_MAX)
 
     def _send(self, station: Station) -> bool:
-        """One flush with some of what is open; False if nothing was heard to be there."""
+        """One flush with some of what is open; False if no answer said that a record is there."""
         sent = self._chosen()
         company = self._company(station) if self._random.random() < 0.3 else []
         producer = self._producer
@@ -211,7 +211,8 @@ class IdempotentProducer:
         lane.remember(one)
 
     def _repeat(self, station: Station) -> None:
-        """Send again what was acknowledged, as whoever did not hear it would: nothing new comes of it."""
+        """Send again what was acknowledged, as a client does that missed the answer: nothing new comes of
+        it."""
         repeated: list[Outgoing] = []
         for lane in self._lanes.values():
             first = self._random.randrange(_BATCHES_MAX)
@@ -229,7 +230,7 @@ class IdempotentProducer:
             self._give_up()
 
     def _company(self, station: Station) -> Sequence[Outgoing]:
-        """Records of nobody in the same flush."""
+        """Records without a producer in the same flush."""
         tp = self._random.choice(station.partitions())
         return [Outgoing(tp, [self._world.book.record(f"{station.process.name} company", tp)])]
 

@@ -15,11 +15,11 @@ class Fate(enum.Enum):
     REFUSED = "refused"
     """An error; nothing is applied."""
     DROPPED = "dropped"
-    """Nobody answers; it is never applied."""
+    """No answer comes; it is never applied."""
     LATE = "late"
-    """Nobody answers; it is applied some time later."""
+    """No answer comes; it is applied some time later."""
     REPLY_LOST = "reply lost"
-    """It is applied at once; nobody answers."""
+    """It is applied at once; no answer comes."""
     TWICE = "twice"
     """It is applied at once, and the network delivers it once more later."""
 
@@ -35,9 +35,9 @@ class Blow(enum.Enum):
     REPLACED = "replaced"
     """It is taken for dead: another process does its work, while it goes on."""
     CLOCK = "clock"
-    """Somebody steps its wall clock."""
+    """Its wall clock is stepped."""
     CUT = "cut off"
-    """For a while nobody answers it: what it sends is lost, or arrives late."""
+    """For a while it gets no answers: what it sends is lost, or arrives late."""
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ from tests.support.log.memory_log import MemoryLog
 from tests.support.objects.memory_store import MemoryObjectStore
 
 DOOMED = "doomed"
-"""A topic that is deleted now and then, and declared again; the records of its own are judged by nobody."""
+"""A topic that is deleted now and then, and declared again; its own records are not judged."""
 
 
 class WatchedLog(MemoryLog):
-    """The intake log; the ground looks at every entry that comes in."""
+    """The intake log; the ground checks every entry that comes in."""
 
     def __init__(self, entry_bytes_max: int, look: Callable[[int, bytes], None]) -> None:
         super().__init__("intake", entry_bytes_max)
@@ -51,7 +51,7 @@ class Ground:
         self.fold = IntakeFold()
         """Of all entries, without checkpoints."""
         self.watermarks: dict[TopicPartition, int] = {}
-        """Everything below is archived, and nobody reads it here again."""
+        """Everything below is archived, and is not read here again."""
         self.strikes: Callable[[], bool] = lambda: False
         """Whether a bit goes wrong now in what the log was moved to."""
         self._rotten = False
@@ -71,7 +71,7 @@ class Ground:
         self.objects.create(key, data)
 
     def delete(self, key: str) -> None:
-        """The store's delete; nobody may need the object."""
+        """The store's delete; the object must not be needed any more."""
         if key in self.named_keys():
             raise Violation("no file that is needed goes", f"{key} was deleted, and the log names it")
         if self.objects.info(key) is not None:
@@ -131,7 +131,7 @@ class Ground:
             self._stable[tp] = stable
 
     def _check_gone(self, index: int, entry: pb.IntakeEntry, applied: Applied) -> None:
-        """Nothing lands in a topic that was deleted, and nobody is shown it."""
+        """Nothing lands in a topic that was deleted, and no reader sees it."""
         if entry.WhichOneof("body") == "deleted":
             self._gone.add(TopicId(entry.deleted.topic_id.hex()))
         late = [

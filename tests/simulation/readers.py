@@ -65,7 +65,7 @@ class Archiver:
                 rows = self._files.rows(segment)
                 station.process.step(f"archives {tp} from {segment.base}")
                 if watermarks.get(tp, 0) > segment.base:
-                    break  # somebody else was here
+                    break  # another process was here
                 for place, (value, _) in enumerate(rows):
                     self._sightings.see(tp, segment.base + place, value)
                 watermarks[tp] = segment.end
@@ -116,7 +116,7 @@ class Reader:
                     break
                 if station.objects.info(segment.file.key) is None:
                     if segment.end <= self._world.ground.watermarks.get(tp, 0):
-                        continue  # archived meanwhile, and vacuumed
+                        continue  # archived since then, and vacuumed
                     raise Violation("a named file exists", f"a reader cannot find {segment.file.key}")
                 for place, (value, _) in enumerate(self._files.rows(segment)):
                     self._sightings.see(tp, segment.base + place, value)

@@ -1,8 +1,8 @@
 """Topics that come and go: several processes declare one name, send to it, delete it, and declare it again,
 each behind the others' backs.
 
-What becomes of its records nobody asks in the end; the ground sees to it that nothing lands in a topic that
-was deleted. It is left alone by all others, whose records must not suffer from it.
+The fate of their records is not judged in the end; the ground checks that nothing lands in a topic that was
+deleted. No other actor uses these topics; the records of other topics must not suffer from them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Remover:
                 process.sleep(self._random.randrange(800_000))
                 process.require_current()
                 if topic.topic_id not in station.sequencer.fold.topics_by_id:
-                    break  # somebody else was quicker, and this process has heard of it
+                    break  # another process was quicker, and this one has read the entry
                 self._sent += 1
                 value = f"doomed {self.name} {self._sent}".encode()
                 sent = Sent(value, (topic.topic_id, 0), self.name, self._sent)

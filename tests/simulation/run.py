@@ -30,9 +30,10 @@ from tests.simulation.verdict import judge
 
 FAULTY_STEPS = 700
 CALM_STEPS = 60_000
-"""A checkpoint looks at every shelf there is: with one at every fourth entry, a long log takes its time."""
+"""A checkpoint reads every history file there is: with one at every fourth entry, a long log takes its
+time."""
 SOURCES_EVERY = 5
-"""In one seed of so many, sources are taken in as well; in those of every kind of trouble, for no kind's
+"""In one seed of so many, sources are ingested as well; in those of every kind of trouble, for no kind's
 number divides it."""
 
 REMOVERS_EVERY = 7
@@ -155,7 +156,7 @@ class _Run:
         except Corrupted as error:
             violation = f"nothing is damaged: {error}"
         except Exception:  # noqa: BLE001
-            # Whatever the product raises and should not have: part of the verdict, with the place.
+            # Any error that the product raises and should not have: part of the verdict, with the place.
             violation = f"nothing breaks: {traceback.format_exc()}"
         if violation is not None:
             self._schedule.note("-", violation)

@@ -1,9 +1,9 @@
 """The one thread in which every simulated process runs, and the one seed that decides everything.
 
 Owns simulated time, the processes and the requests on their way. A process runs until its next step (`step`),
-where the seed decides who goes on and what happens to it meanwhile. Promises that the same seed gives the
-same run: nothing here depends on real time, hash order or threads. Must never be asked for anything by a
-process that is dead: `step` does not return to it.
+where the seed decides who goes on and what happens until then. Promises that the same seed gives the same
+run: nothing here depends on real time, hash order or threads. Must never be asked for anything by a process
+that is dead: `step` does not return to it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Violation(BaseException):
 
 
 class Actor(Protocol):
-    """Somebody with work to do. What it keeps in itself is durable; its processes come and go."""
+    """An actor with work to do. What it keeps in itself is durable; its processes come and go."""
 
     name: str
 
@@ -66,7 +66,7 @@ class Process:
         self.wake_us = schedule.now_us
         self.skew_us = 0
         self.cut_until_us = 0
-        """Before that, nobody answers it."""
+        """Before that, it gets no answers."""
         self.sent: Callable[[], object] | None = None
         """The request on its way, which may arrive even if the process is gone."""
         self.greenlet = greenlet(self._run, schedule.hub)
@@ -93,14 +93,14 @@ class Process:
         self.step(f"sleeps {duration_us}")
 
     def require_current(self) -> None:
-        """A process that was replaced ends here: nobody listens to it any more."""
+        """A process that was replaced ends here: nothing it sends counts any more."""
         if self.schedule.current[self.actor.name] is not self:
             raise GreenletExit
 
 
 @dataclass
 class Trace:
-    """What happened, as a digest, and as lines if they are wanted."""
+    """What happened, as a digest, and as lines if asked for."""
 
     keep: bool = False
     _lines: list[str] = field(default_factory=list)
@@ -111,7 +111,7 @@ class Trace:
 
     @property
     def lines(self) -> list[str]:
-        """All events so far, if they are wanted."""
+        """All events so far, if lines were asked for."""
         return self._lines if self.keep else []
 
     def digest(self) -> str:
@@ -144,7 +144,7 @@ class Schedule:
         self._started = 0
 
     def add(self, actor: Actor) -> None:
-        """Somebody who takes part from the beginning."""
+        """Add an actor that takes part from the beginning."""
         self.actors.append(actor)
         self._start(actor, 0)
 
@@ -153,7 +153,7 @@ class Schedule:
         self._noted(f"{self.now_us - START_US} {who} {what}")
 
     def send_late(self, what: str, apply: Callable[[], object]) -> None:
-        """The request arrives some time later; nobody hears what became of it."""
+        """The request arrives some time later; its answer is lost."""
         self._on_their_way.append((self.now_us + self.random.randrange(1, _LATE_US), what, apply))
 
     def fate(self, process: Process) -> Fate:
@@ -171,8 +171,8 @@ class Schedule:
         return not self.calm and self.random.random() < self.profile.damage
 
     def run(self, faulty_steps: int, calm_steps: int) -> None:
-        """Let everybody work, with faults for so many steps. Raises `Violation`, among others if somebody has
-        not finished `calm_steps` after the faults have stopped.
+        """Let all actors work, with faults for so many steps. Raises `Violation`, among others if an actor
+        has not finished `calm_steps` after the faults have stopped.
         """
         try:
             while len(self.finished) < len(self.actors):
@@ -204,7 +204,7 @@ class Schedule:
             process.skew_us = process.cut_until_us = 0
 
     def _drain(self) -> None:
-        """What is still on its way arrives, and whoever was replaced comes to an end."""
+        """What is still on its way arrives, and replaced processes come to an end."""
         self.calm = True
         while self._processes or self._on_their_way:
             self._step()

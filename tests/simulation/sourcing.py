@@ -1,9 +1,9 @@
-"""A source that is read again after every crash, and those who take it in: several at once, none of which
-remembers anything.
+"""A source that is read again after every crash, and the actors that ingest it: several at once, none of
+which keeps state.
 
-What an actor knows of positions it asks the log. The items are as files in a folder: each can be read from
-any place, is removed by somebody once it is finished, and another one comes under its name when the log has
-forgotten it. Whoever has opened one goes on reading it, as with files.
+An actor reads its positions from the log. The items are like files in a folder: each can be read from any
+place and is removed once it is finished. Another one comes under its name when the log has forgotten it. An
+actor that has opened one goes on reading it, as with files.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Upstream:
             self._put(name, generation + 1)
 
     def open(self, item: Item, partitions: Sequence[TopicPartition]) -> list[Sent]:
-        """Its records, which are the same whoever reads them first."""
+        """Its records, which are the same for every reader."""
         if len(item.records) < item.length:
             stream = f"{item.name}{item.generation}"
             item.records = [
@@ -83,7 +83,7 @@ class Upstream:
 
 
 class SourceTaker:
-    """Takes the items in, and looks after the finished ones."""
+    """Ingests the items, and handles the finished ones."""
 
     def __init__(self, name: str, world: World, choices: random.Random, upstream: Upstream) -> None:
         self.name = name
@@ -116,7 +116,7 @@ class SourceTaker:
         return last and all(item.finished(station.sequencer.fold) for item in items.values())
 
     def _work(self, station: Station) -> None:
-        """As a look at the folder: first what is finished, then one item."""
+        """As a poll of the folder: first what is finished, then one item."""
         self._sweep(station)
         item = self._upstream.items.get(self._random.choice(NAMES))
         if item is None:
@@ -125,7 +125,7 @@ class SourceTaker:
         if finished is None:
             self._take(station, item)
         elif item.generation < GENERATIONS - 1 and self._random.random() < 0.7:
-            self._upstream.remove(item.name, finished)  # somebody tidies up
+            self._upstream.remove(item.name, finished)  # as a person tidies up
 
     def _sweep(self, station: Station) -> None:
         fold, items = station.sequencer.fold, self._upstream.items

@@ -204,5 +204,5 @@ def _blank(rows: int) -> tuple[pa.Array[Any], pa.Array[Any], pa.Array[Any]]:
 
 
 def is_settled(records: Sequence[Sent]) -> bool:
-    """Does the sender know of every one that it is there?"""
+    """Whether the sender knows that every one is there."""
     return all(sent.offset is not None or sent.is_there for sent in records)

@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SHARE = 40 if WHOLE else 20
 """Schedules per profile."""
 ONCE_FAILED = (10, 192)
-"""10: a shelf with a wrong bit in its footer was an error that nobody expected; 192: a cleaner named the kind
-of what another leader had deleted while this one took over."""
+"""The fault that each seed found. 10: a history file with a wrong bit in its footer raised an unexpected
+error. 192: a cleaner named the kind of what another leader had deleted while this one took over."""
 MUST_HAPPEN = (
     *(
         "segment repeated",

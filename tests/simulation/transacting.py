@@ -3,8 +3,8 @@ one's own successor.
 
 Two of them may share a transactional id: each fences the other, as a process and the one that was started
 because it was taken for dead. Promises to behave as a client must: a commit is asked for only after every
-record was acknowledged; whoever gives up records of unknown outcome opens the producer anew instead of going
-on with the same epoch.
+record was acknowledged; a client that gives up records of unknown outcome opens the producer again instead of
+going on with the same epoch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REST_US = 300_000
 
 
 class _Fenced(Exception):
-    """Somebody has opened the producer anew, or a time-out has closed its epoch."""
+    """Another client has opened the producer again, or a time-out has closed its epoch."""
 
 
 class TransactionalProducer:
@@ -78,7 +78,8 @@ class _Session:
         self._name = f"{actor.name} {producer}"
 
     def transact(self, choices: random.Random) -> None:
-        """One transaction, to its end. Raises `_Fenced`, or `RetryLater` where only opening anew helps."""
+        """One transaction, to its end. Raises `_Fenced`, or `RetryLater` where only opening it again
+        helps."""
         transaction = self._book.begin(self._name)
         self._process.schedule.note(self._process.name, f"begins {transaction.name}")
         for _ in range(choices.randrange(1, 4)):
@@ -123,7 +124,7 @@ class _Session:
         self._check_fenced(refusal)
 
     def _marker(self, transaction: Transaction, *, commit: bool) -> Refusal | None:
-        """Ask again while nobody knows, as long as this process lives."""
+        """Ask again while the outcome is unknown, as long as this process lives."""
         for tries_left in reversed(range(_TRIES_MAX)):
             try:
                 return self._station.sequencer.end_transaction(*self._producer, commit=commit)

@@ -1,7 +1,7 @@
 """Those who keep the log short and moving: the leader that ticks and ends what is overdue, the keeper that
 makes checkpoints.
 
-They know only what the product tells them. Promise to go on until everybody else has finished.
+They know only what the product reports. Promise to go on until all others have finished.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.simulation.schedule import Process
 from tests.simulation.station import Station, World
 
 _IDLE_US = 6_000_000
-"""A producer that was not heard of for so long may be forgotten."""
+"""A producer that was silent for so long may be forgotten."""
 
 
 class Leader:
@@ -35,7 +35,7 @@ class Leader:
             chosen = self._random.randrange(8)
             try:
                 if self._is_over():
-                    # Whoever went away has left a transaction behind, which nobody else ends.
+                    # A client that went away has left a transaction open, which no other client ends.
                     station.sequencer.end_overdue(now_us)
                     if not len(station.sequencer.fold.transactions):
                         return

@@ -1,7 +1,7 @@
 """The end of a run: what is in the log and the files is compared with what was sent and answered.
 
-Offsets, transactions and ingest times are worked out here anew, from the entries and the files, as far as
-that is possible without a fold of its own. Each invariant has a name.
+Offsets, transactions and ingest times are computed here independently, from the entries and the files, as far
+as that is possible without a fold. Each invariant has a name.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ TIMEOUT_S = 60
 
 WHERE = {"instance": "a:8787", "job": "stream-archiver"}
 BESIDE = {"instance": "b:8787", "job": "stream-archiver"}
-"""A second daemon, of which nothing but its being there is told."""
+"""A second daemon, whose only metric is that it is up."""
 ORDERS = {"topic": "orders", "partition": "0"}
 
 
@@ -61,7 +61,7 @@ GOOD: dict[str, str] = {
     series("archiver_lag_records", stage="committed", **ORDERS): always(500),
     series("archiver_lag_unknown_partitions", topic="orders"): always(0),
     series("archiver_commit_age_seconds", topic="orders"): always(40),
-    # Nobody sends anything to this one.
+    # No client sends anything to this one.
     series("archiver_lag_records", stage="committed", topic="quiet", partition="0"): always(0),
     series("archiver_commit_age_seconds", topic="quiet"): f"4000+60x{MINUTES}",
     series("archiver_topic_stuck", topic="orders"): f"0x50 1x5 0x{MINUTES}",
@@ -98,7 +98,7 @@ class Bad:
     changed: dict[str, str | None]
     """Series in the place of good ones; None: there are none of them."""
     labels: dict[str, str] = field(default_factory=dict)
-    """What the alert names besides its severity."""
+    """The alert's labels other than its severity."""
     value: str = ""
 
 
@@ -213,8 +213,8 @@ def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def played(
     folder: Path, hours: dict[str, str], looks: list[tuple[int, str, list[dict[str, Any]]]]
 ) -> subprocess.CompletedProcess[str]:
-    """What Prometheus' tool says of the rules in these hours; each look is a minute, an alert, and what is
-    expected to fire."""
+    """What Prometheus' tool says of the rules in these hours. Each item of `looks` is a minute, an alert, and
+    what is expected to fire."""
     document = {
         "rule_files": [str(RULES)],
         "evaluation_interval": "1m",

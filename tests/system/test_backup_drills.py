@@ -133,7 +133,7 @@ def stopped_at_once(daemon: Served) -> list[int]:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_snapshot_of_a_running_service_is_a_backup(tmp_path: Path) -> None:
-    """At three moments of a daemon that takes in and archives; each copy is whole, and goes on."""
+    """At three moments of a daemon that ingests and archives; each copy is whole, and goes on."""
     copies: list[tuple[Path, Sent]] = []
     with Service(tmp_path) as service:
         daemon = service.start()

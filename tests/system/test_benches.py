@@ -185,8 +185,8 @@ def test_growth(tmp_path: Path) -> None:
             assert then["manifests"] == commits % 25 + commits // 25
             for cost in (window["window"], window["young"], window["between"]):
                 assert cost["commits"] > 0
-                # The metadata file is read for the look, the swap and the proof, and written once; so are
-                # manifest and manifest list.
+                # The metadata file is read for the inspection, the swap and the proof, and written once; so
+                # are manifest and manifest list.
                 assert cost["requests"] >= 6
                 assert cost["bytes_read"] > cost["bytes_written"] > 4096
             # No checkpoint is due yet, so a new process reads everything.
@@ -242,7 +242,7 @@ def test_deep_audit(tmp_path: Path) -> None:
     for what in ("refine_rows_per_s", "fast_audit_s", "deep_with_intake_rows_per_s", "deep_rows_per_s"):
         check_spread(document[what])
     # A ratio is one of two rates of the same run, so its range cannot leave what their ranges allow; rates
-    # are told in whole rows.
+    # are given in whole rows.
     for kind in ("deep", "deep_with_intake"):
         ratio, rates, refine = (
             document[f"{kind}_to_refine"],
@@ -342,7 +342,7 @@ def test_limit(tmp_path: Path) -> None:
             check_spread(figure)
     for ratio in ("refine", "refine_few", "refine_tuned", "refine_wall", "task", "whole", "whole_few"):
         check_spread(shape[f"{ratio}_by_libraries"])
-    # Each process reads all its files, whatever the options: nobody was measured on less.
+    # Each process reads all its files with all options: no process was measured on less.
     assert all(size > 100_000 for size in shape["stored_bytes"].values())
     steps = shape["steps"]
     assert set(steps["default"]) == {"read", "decode", "encode and compare", "write"}

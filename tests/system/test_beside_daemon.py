@@ -1,4 +1,4 @@
-"""Commands beside a running `archiver serve`: they go through it while it holds the lease, and work by
+"""Commands during a running `archiver serve`: they go through it while it holds the lease, and work by
 themselves when it has gone."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LAZY = {"start_delay_max": "1h", "complete_delay_max": "1h", "idle_max": "1h", "
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """A port that nobody else gets: bound and never listened on, so that the daemon can have it."""
+    """A port that no other process gets: bound and never listened on, so that the daemon can have it."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", 0))
@@ -32,7 +32,7 @@ def reserved_port() -> Iterator[int]:
 def ask(
     port: int, method: str, path: str, body: str | None = None, headers: dict[str, str] | None = None
 ) -> tuple[int, bytes]:
-    """One request; status 0 if nobody listens."""
+    """One request; status 0 if the connection is refused."""
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         try:
             connection.request(method, path, body, headers or {})

@@ -1,5 +1,5 @@
-"""No secret leaves: a canary stands in every place of the configuration where a secret can, everything that
-it is for fails as loudly as it can, and neither outputs, logs, answers nor files have any of them.
+"""No secret leaks. A canary stands in every place of the configuration where a secret can, and everything
+that uses it fails as loudly as it can. Neither outputs, logs, answers nor files have any canary.
 
 The last tests show that the search would find one: the same commands, with the redaction taken away, do leak.
 """
@@ -209,7 +209,7 @@ def test_commands(aviary: Aviary, loud: LoudCatalog) -> None:
 
 
 def test_a_wrong_configuration(aviary: Aviary) -> None:
-    """What is wrong is told; the secrets beside it, also those of what comes with a later version, are
+    """What is wrong is reported. The secrets next to it, also those in settings of a later version, are
     not."""
     wrong = json.loads(json.dumps(document(aviary, LoudCatalog.__new__(_Silent))))
     wrong["data"] = {

@@ -71,8 +71,7 @@ def test_other_shells(deployment: Deployment, shell: str) -> None:
 
 
 def test_nothing_but_names_reaches_the_prompt(deployment: Deployment, tmp_path: Path) -> None:
-    """Whatever the configuration is: broken, gone, a folder, a pipe that nobody writes to, nested without
-    end."""
+    """With any configuration: broken, gone, a folder, a pipe without a writer, nested without end."""
     broken, pipe, deep = tmp_path / "broken.yaml", tmp_path / "pipe", tmp_path / "deep.yaml"
     broken.write_text("topics: [", encoding="utf-8")
     deep.write_text("[" * 5000, encoding="utf-8")

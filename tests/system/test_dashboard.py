@@ -46,7 +46,7 @@ def family(name: str) -> str:
 
 
 def problems(expression: str, legend: str) -> list[str]:
-    """What an expression asks for that nobody shows."""
+    """What an expression asks for that no metric provides."""
     found = []
     own = set(FROM_PROMETHEUS)
     for selector in SELECTOR.finditer(expression):

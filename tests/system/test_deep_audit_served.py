@@ -1,5 +1,5 @@
 """The deep audit in a running daemon: on its schedule, through the port, in the metrics and on the page,
-beside rounds of archiving."""
+during rounds of archiving."""
 
 from __future__ import annotations
 

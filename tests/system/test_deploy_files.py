@@ -188,7 +188,7 @@ def test_the_example_names_every_key() -> None:
 
 
 def test_the_example_shows_the_defaults() -> None:
-    """Whoever copies it changes nothing by that."""
+    """An unchanged copy of the example changes no default."""
     example, plain = load_settings(EXAMPLE, {}), load_settings(MINIMAL, {})
     same = (
         "roles",

@@ -1,4 +1,4 @@
-"""etcd restored from a snapshot beside a data folder that went on: refused, told, and repaired as
+"""etcd restored from a snapshot while the data folder went on: refused, reported, and repaired as
 docs/operations/backup.md says."""
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def test_a_snapshot_of_etcd_beside_a_folder_that_went_on(tmp_path: Path) -> None
         shutil.rmtree(etcd.folder / "data")
         play(RESTORE, etcd, tmp_path)
         etcd.start()
-        time.sleep(1.0)  # The time for which a look at etcd's revision holds.
+        time.sleep(1.0)  # The time for which a read of etcd's revision holds.
 
         def refused(words: str) -> None:
             done = deployment.cli("produce", stdin=jsonl(sample_records(1)))

@@ -1,5 +1,5 @@
-"""`consume --follow` as a process of its own beside a writer, archiving, checkpoints and the vacuum: every
-record once, and a good end."""
+"""`consume --follow` as a separate process, during writes, archiving, checkpoints and the vacuum: every
+record once, and a clean end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [
 
 GRACE_S = 3601.0
 PIPE_BYTES = 65_536
-"""What Linux lets a pipe hold at most unless it is told otherwise; pages that are not full make it less."""
+"""What Linux lets a pipe hold at most by default; pages that are not full make it less."""
 OVERRIDES: dict[str, Any] = {
     "log": {"append_backoff": "5ms", "checkpoint_entries": 4},
     "archive": {"snapshots_max": 1, "snapshots_age": "0s"},

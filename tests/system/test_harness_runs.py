@@ -66,7 +66,7 @@ def test_a_run_with_every_fault(tmp_path: Path) -> None:
 
 
 def _spoil(folder: Path) -> None:
-    """The program sees what is wrong with the same run when it is told otherwise."""
+    """The program finds the fault if the same run's history is changed."""
     table = next(path for path in sorted(folder.glob("table-*.jsonl")) if path.stat().st_size)
     rows = table.read_text(encoding="utf-8").splitlines()
     row = json.loads(rows[0])
@@ -114,7 +114,7 @@ def test_bad_usage(arguments: tuple[str, ...], said: str) -> None:
 
 
 def test_the_judge_is_apart_from_the_product() -> None:
-    """Only workers load it; whoever supervises, reads tables and judges has none of its code."""
+    """Only workers load it; the code that supervises, reads tables and judges imports none of it."""
     program = (
         "import sys, tests.harness.__main__\nassert not {'archiver', 'intake', 'reconcile', 'pyiceberg'} & "
         "set(sys.modules)"

@@ -300,8 +300,7 @@ def test_several_pods_never_share_what_is_one_pods(tmp_path: Path, kind: str) ->
 
 
 def test_every_pod_is_restricted(values: Path) -> None:
-    """Kubernetes' pod security standard of that name, all of it, and a root file system that nobody writes to
-    besides."""
+    """Kubernetes' pod security standard of that name, all of it, and also a read-only root file system."""
     for pod in pods(rendered(values)):
         assert broken_rules(pod) == []
 

@@ -33,7 +33,7 @@ from tests.system.test_helm_chart import (
 )
 
 POD = {"POD_IP": "10.1.2.3", "POD_NAME": f"{NAME}-archive-0"}
-"""What Kubernetes tells the pod of itself."""
+"""What Kubernetes gives the pod about itself."""
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
-"""`archiver reconcile` as people and programs call it: wrong input, both outputs, exit codes, and beside a
-daemon."""
+"""`archiver reconcile` as people and programs call it: wrong input, both outputs, exit codes, and while a
+daemon runs."""
 
 from __future__ import annotations
 

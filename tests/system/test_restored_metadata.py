@@ -1,4 +1,4 @@
-"""An old copy of the metadata database is put back: nothing is sequenced, whatever it is that tells of the
+"""An old copy of the metadata database is put back: nothing is sequenced, for each kind of evidence of the
 longer log."""
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_files_that_the_log_does_not_name_tell_of_it(deployment: Deployment) -> 
 
 
 def test_one_lost_record_is_enough(deployment: Deployment) -> None:
-    """No file of a later writer tells of it; the witness beside the database does."""
+    """No file of a later writer shows it; the tail marker next to the database does."""
     acknowledged = deployment.produce(sample_records(6))
     copy = copied(deployment)
     acknowledged += deployment.produce(sample_records(1, first=6))
@@ -91,7 +91,7 @@ def test_a_checkpoint_tells_of_it(deployment: Deployment) -> None:
         for path in set((deployment.data / "intake").rglob("*.parquet")) - before
     }
     for path, elsewhere in hidden.items():
-        path.rename(elsewhere)  # so that the files cannot tell
+        path.rename(elsewhere)  # so that the files are no evidence
     newest = put_back(deployment, copy)
     check_refused(deployment, "checkpoint/intake/v1/", "was made when the intake log had")
     restore(deployment, newest)
@@ -123,7 +123,7 @@ def test_a_copy_that_was_trimmed_meanwhile(deployment: Deployment) -> None:
 
 
 def test_a_copy_that_went_on_by_itself(deployment: Deployment) -> None:
-    """Somebody got around the check; the checkpoints are of entries that this log does not have."""
+    """An operator got around the check; the checkpoints are of entries that this log does not have."""
     cut_often(deployment)
     acknowledged = deployment.produce(sample_records(60))
     copy = copied(deployment)

@@ -16,8 +16,8 @@ from tests.support.process.serving import Served, quick
 
 LINE = b'{"value": "AAAA"}\n'
 REQUESTS_OF_A_ROUND_MAX = 60
-"""Of a command that archives two partitions of one topic into its table, its own start and look at the other
-topics included."""
+"""Of a command that archives two partitions of one topic into its table, its own start and its check of the
+other topics included."""
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -1,5 +1,5 @@
 """A real daemon whose real catalog is killed, stays away while records come, and is started again: what was
-archived meanwhile comes into the table in order, with nobody's help.
+archived during that time comes into the table in order, without an operator.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Clicks:
         """Per (partition, offset) the value."""
 
     def send(self) -> None:
-        """One record into each partition; each is acknowledged, whatever the catalog does."""
+        """One record into each partition; each is acknowledged, in any state of the catalog."""
         for partition in range(PARTITIONS):
             value = f"click {len(self.sent)}".encode()
             body = f'{{"partition": {partition}, "value": "{text(value)}"}}\n'.encode()

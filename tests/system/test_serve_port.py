@@ -23,7 +23,7 @@ pytestmark = [
 
 
 class Managed(Deployment):
-    """A deployment whose processes are told of a service manager."""
+    """A deployment whose processes have the socket of a service manager."""
 
     def environ(self, armed: str = "") -> dict[str, str]:
         return super().environ(armed) | {

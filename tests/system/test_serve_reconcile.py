@@ -1,5 +1,5 @@
 """The daemon reconciles: before it cleans, soon after a commit that failed, and on request; it repairs what
-is safe and tells the rest."""
+is safe and reports the rest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def findings(daemon: Served, name: str) -> float | None:
 
 
 def serving(deployment: Deployment) -> None:
-    """The daemon looks quickly, and reconciles a second after a failure."""
+    """The daemon polls quickly, and reconciles a second after a failure."""
     document = quick(deployment.document())
     deployment.write(document | {"cleanup": {"reconcile_after": "1s"}})
 

@@ -72,7 +72,7 @@ def zombies(daemon: Served) -> list[str]:
 
 
 def state(pid: int) -> list[str]:
-    """Of a process, and its parent; nothing of one that has ended meanwhile."""
+    """Of a process, and its parent; nothing of one that has ended by then."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().split()[2:4]
     except (FileNotFoundError, ProcessLookupError):
@@ -90,7 +90,8 @@ def makes_archives(deployment: Deployment, made: int) -> bool:
 def in_the_middle(
     daemon: Served, deployment: Deployment, made: int, victim: Callable[[Served], list[int]]
 ) -> list[int]:
-    """Whom to kill. A worker that has lost its JVM may still bring an archive: then there is nobody yet."""
+    """Whom to kill. A worker that has lost its JVM may still bring an archive: then there is no process to
+    kill yet."""
     return victim(daemon) if makes_archives(deployment, made) else []
 
 

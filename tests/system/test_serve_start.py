@@ -1,5 +1,5 @@
-"""A real daemon that starts while something it depends on is absent: it is alive, it says what it waits for,
-it makes nothing in the place of what is missing, and once that is there it goes on by itself and archives.
+"""A real daemon that starts while a dependency is absent. It is alive, says what it waits for, and creates
+nothing in the place of what is missing. Once that is there it goes on by itself and archives.
 
 How long it is absent is `ARCHIVER_TEST_ABSENT_S` (seconds; 3 unless it is set, 120 is what the daemon is made
 for).

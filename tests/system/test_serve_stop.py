@@ -43,7 +43,7 @@ def deployment(tmp_path: Path) -> Deployment:
 
 
 class Sender(threading.Thread):
-    """Sends records one request after the other until nobody takes them; remembers what was acknowledged."""
+    """Sends records one request after the other until they are refused; remembers what was acknowledged."""
 
     def __init__(self, daemon: Served, number: int) -> None:
         super().__init__(daemon=True)
@@ -99,7 +99,7 @@ def test_nothing_acknowledged_is_lost(number: Signals, deployment: Deployment, t
 
 def test_a_second_signal_ends_it_at_once(deployment: Deployment, tmp_path: Path) -> None:
     document = deployment.document()
-    # The place of the data folder hangs: whoever opens the pipe waits for the other end.
+    # The place of the data folder hangs: opening the pipe blocks until the other end is open.
     document["data"] = {"uri": "hanging"}
     deployment.write(quick(document))
     (deployment.root / "hanging").mkdir()
@@ -144,7 +144,7 @@ def test_neither_requests_nor_work_that_hangs_outlast_the_grace(
         daemon.until_ready()
         kind = "application/x-ndjson"
         with closing(sqlite3.connect(deployment.root / "metadata.db", isolation_level=None)) as held:
-            held.execute("BEGIN IMMEDIATE")  # the writer cannot append what it has taken in
+            held.execute("BEGIN IMMEDIATE")  # the writer cannot append what it has received
             with half_sent(daemon, f"/v1/topics/kept/records HTTP/1.1\r\nContent-Type: {kind}") as slow:
                 waiting = threading.Thread(
                     target=daemon.post, args=("/v1/topics/kept/records", b'{"value": null}\n'), daemon=True

@@ -1,4 +1,4 @@
-"""A real daemon whose port speaks TLS, and commands beside it."""
+"""A real daemon whose port speaks TLS, and commands that use it."""
 
 from __future__ import annotations
 

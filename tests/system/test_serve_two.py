@@ -1,4 +1,4 @@
-"""Two real daemons on one configuration: both take in records, one leads, and what happens to that one harms
+"""Two real daemons on one configuration: both accept records, one leads, and what happens to that one harms
 nothing."""
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def deployment(tmp_path: Path) -> Deployment:
 
 
 def acknowledged(command: Command) -> list[Any]:
-    """The acknowledgements that were told whole."""
+    """The acknowledgements that were printed whole."""
     return [json.loads(line) for line in command.out if line.endswith("\n")]
 
 

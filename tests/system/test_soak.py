@@ -76,7 +76,7 @@ def left(folder: Path) -> list[str]:
                 and process.status() != psutil.STATUS_ZOMBIE
             ):
                 found.append(" ".join(process.cmdline())[:200])
-        except psutil.Error:  # gone, or somebody else's
+        except psutil.Error:  # gone, or another user's
             continue
     return found
 
@@ -106,7 +106,7 @@ def test_five_minutes_under_load_and_hurt(tmp_path: Path) -> None:
 
 
 def _spoil(folder: Path) -> None:
-    """The program sees what is wrong with the same soak when it is told otherwise."""
+    """The program finds the fault if the same soak's history is changed."""
     samples = folder / SAMPLES
     whole = samples.read_text(encoding="utf-8")
     lines = [json.loads(line) for line in whole.splitlines()]
@@ -182,7 +182,7 @@ def test_bad_usage_of_the_soak(arguments: tuple[str, ...], said: str) -> None:
 
 
 def test_the_soak_is_apart_from_the_product() -> None:
-    """Only workers load it; whoever supervises, looks, reads tables and judges has none of its code."""
+    """Only workers load it; the code that supervises, watches, reads tables and judges imports none of it."""
     loaded = "import sys, tests.soak.__main__, tests.harness.visitor"
     program = f"{loaded}\nassert not {{'archiver', 'intake', 'reconcile', 'pyiceberg'}} & set(sys.modules)"
     done = subprocess.run(

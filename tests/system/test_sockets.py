@@ -46,8 +46,8 @@ def processes(pid: int) -> list[psutil.Process]:
 
 
 def open_sockets(pid: int) -> Iterator[tuple[str, str, int]]:
-    """Program, address and port of whatever takes what comes: TCP that listens, UDP that is bound; of the
-    process and its descendants."""
+    """Program, address and port of every socket that accepts input: TCP that listens, UDP that is bound. Of
+    the process and its descendants."""
     for process in processes(pid):
         try:
             name, found = process.name(), process.net_connections("inet")
@@ -99,8 +99,7 @@ def archived(daemon: Served) -> int:
 
 
 class Careless(Served):
-    """Started by somebody whose files everybody may read and change: what is private is so by the daemon's
-    own doing."""
+    """Started with umask 0: the daemon itself must make its files private."""
 
     def __init__(self, deployment: Deployment, scratch: Path) -> None:
         self.deployment = deployment

@@ -1,9 +1,9 @@
-"""The catalog as it is, with everybody's changes looked at, and as one process sees it: each request a step
-at which anything may happen.
+"""The catalog as it is, with every change checked, and as one process sees it: each request is a step at
+which anything may happen.
 
-A swap may be refused before it is applied, applied with the answer lost, answered by a conflict after it was
-applied, dropped, delivered twice, or land later, as long as what it asserts still stands. Promises that a
-table changes only through the rules of `MemoryTables`.
+A swap may be refused before it is applied, applied with the answer lost, or answered by a conflict after it
+was applied. It may be dropped, delivered twice, or land later, as long as what it asserts still holds.
+Promises that a table changes only through the rules of `MemoryTables`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.support.catalog.memory_tables import MemoryTables
 
 
 class WatchedTables(MemoryTables):
-    """All tables; `look` is told of every change of one."""
+    """All tables; `look` is called with every change of one."""
 
     def __init__(self, ids: IdSource, clock: Clock, look: Callable[[Identifier], None]) -> None:
         super().__init__(ids, clock)
@@ -73,7 +73,7 @@ class WatchedTables(MemoryTables):
             self._look(view.identifier)
         return evolved
 
-    # what somebody else does
+    # what an external client does
 
     def replace_files(
         self,
@@ -105,7 +105,7 @@ class WatchedTables(MemoryTables):
         self._look(identifier)
 
     def make_anew(self, identifier: Identifier, table: uuid.UUID) -> None:
-        """Somebody creates a table of the same name and properties, without rows."""
+        """An external client creates a table of the same name and properties, without rows."""
         state = self._known(identifier)
         self._tables[identifier] = replace(
             state, uuid=table, current=None, last_sequence=0, snapshots={}, version=state.version + 1
@@ -196,8 +196,8 @@ class SimulatedTables:
         return swapped
 
     def _told(self, error: Exception, applied: bool) -> SwapOutcome:
-        """What the process hears. A conflict is a lie where the swap was applied; catalogs were seen to say
-        so."""
+        """The answer that the process gets. A conflict is false where the swap was applied; real catalogs
+        were seen to answer so."""
         if isinstance(error, RetryLater) or applied:
             return (
                 SwapOutcome.CONFLICT if self._process.schedule.random.random() < 0.5 else SwapOutcome.UNKNOWN

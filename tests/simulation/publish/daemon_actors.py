@@ -1,9 +1,9 @@
-"""The product's daemon as one simulated process: it archives, looks after the tables and cleans, over the
-world as that process sees it.
+"""The product's daemon as one simulated process: it archives, maintains the tables and cleans, over the world
+as that process sees it.
 
-The lease is given to everybody and the clock may be wrong: nothing may lean on either. Two of them may
-believe that they lead at the same time. Promises to go on until nobody sends any more, nothing is left to
-archive, and nothing is left to clean.
+The lease is given to every process and the clock may be wrong: correctness must not depend on either. Two of
+them may believe that they lead at the same time. Promises to go on until no client sends any more, nothing is
+left to archive, and nothing is left to clean.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Orders:
     compacts: bool = False
     """Whether cleaning merges small archives."""
     is_over: Callable[[], bool] = lambda: False
-    """Nobody sends any more, and no stranger touches a table."""
+    """No client sends any more, and no stranger touches a table."""
     halted: dict[str, str] = field(default_factory=dict)
     """Why a topic waits for people, as the newest run said."""
 
@@ -349,8 +349,8 @@ class Daemon:
         return not busy and (held or report.waiting == 0 or report.waiting == self._in_doubt())
 
     def _in_doubt(self) -> int:
-        """How many condemned intake files stay because a foreign snapshot does not tell well how far it
-        reaches."""
+        """How many intake files marked for deletion stay because an external snapshot does not state how far
+        it reaches."""
         ground = self._orders.ground
         intake = Backlog(ground.fold)
         reader = RetentionFloorReader(
@@ -396,8 +396,8 @@ class LastDaemon(Daemon):
 
 
 class Mender:
-    """The operator: mends a table that somebody rolled back. He rolls it forward again if he can, or has the
-    rollback taken over."""
+    """The operator: repairs a table that was rolled back. It is rolled forward again if that is possible;
+    else the rollback is accepted."""
 
     def __init__(self, orders: Orders, choices: random.Random, is_over: Callable[[], bool]) -> None:
         self.name = "mender"
@@ -423,7 +423,7 @@ class Mender:
                 self.trouble = str(error)
 
     def _mend(self, station: Station) -> bool:
-        """Mend what is to be mended; whether there was anything that can be."""
+        """Repair what needs repair; whether there was anything that can be repaired."""
         ground, found = self._orders.ground, False
         for name, identifier in ground.identifiers.items():
             view = ground.tables.load(identifier)
@@ -460,4 +460,4 @@ class Mender:
 
 
 REFUSALS_MAX = 4
-"""An operator who is told so often that a rollback cannot be taken over leaves it at that."""
+"""After so many refusals to accept a rollback the operator gives up."""

@@ -1,7 +1,7 @@
-"""What strangers changed, counted by the rows of the files themselves, and whether the table tells of each
+"""What strangers changed, counted by the rows of the files themselves, and whether the table states each
 change once.
 
-Pure bookkeeping. Knows of the product nothing but the words of the table property; it adds up neither
+Pure bookkeeping. Uses nothing of the product but the terms of the table property; it adds up neither
 summaries nor properties of others.
 """
 
@@ -35,11 +35,11 @@ class ForeignBook:
         self._made[snapshot_id] = _Made(parent_id, rows, rows - before if changes else 0)
 
     def forgot(self, snapshots: Iterable[int]) -> None:
-        """A stranger expired them; nobody else tells what they changed."""
+        """A stranger expired them; nothing else records what they changed."""
         self._forgotten.update(snapshots)
 
     def expired(self, current: int | None, retained: Collection[int]) -> Mapping[int, int]:
-        """What the current snapshot's ancestors changed that only the table's property can tell: by id, rows
+        """What the current snapshot's ancestors changed that only the table's property records: by id, rows
         added or (below 0) removed."""
         found: dict[int, int] = {}
         at = current

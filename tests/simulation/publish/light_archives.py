@@ -1,8 +1,9 @@
 """A light stand-in for the bytes of archives and intake files, so that a schedule takes milliseconds: what it
 tests is who writes what when, and not Parquet. One seed of several plays with the real format.
 
-Only bytes are light. Planning, reading in the order of the log, ingest times, the cut into files, digests,
-the footer's keys, what is adopted and what is a conflict are the product's own.
+Only bytes are light. The product's own code does the rest: planning, reading in the order of the log, ingest
+times, the cut into files, digests, the footer's keys. It also decides which objects are reused and which
+conflict.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What must hold of a table and its ledger, each rule once and by name.
 
 Pure: from what is seen to what is wrong with it, None if nothing is. `data` are, per partition, the offsets
-that hold a committed and stable record, ascending. Rows that somebody removed on purpose count as held. Must
-know nothing of the product's code but its words.
+that hold a committed and stable record, ascending. Rows that were removed on purpose count as held. Must know
+nothing of the product's code but its words.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SnapshotSeen:
     held: tuple[tuple[int, ...], ...]
     """Per partition the offsets of all rows, sorted; one that is there twice stands there twice."""
     removed: frozenset[tuple[int, int]] = frozenset()
-    """(partition, offset) of rows that somebody took away on purpose, in this snapshot or before."""
+    """(partition, offset) of rows that were removed on purpose, in this snapshot or before."""
 
     def reached(self, partition: int) -> tuple[int, ...]:
         """Held or removed on purpose."""

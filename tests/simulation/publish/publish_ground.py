@@ -107,21 +107,21 @@ class Ground:
         self.removing: frozenset[tuple[int, int]] = frozenset()
         """What the foreign snapshot that comes next takes away on purpose."""
         self.rolled_back: set[Identifier] = set()
-        """Tables that somebody rolled back, until they hold again what the ledger says."""
+        """Tables that were rolled back, until they hold again what the ledger says."""
         self.ever_rolled_back: set[Identifier] = set()
-        """Tables that somebody rolled back, until an operator has mended them."""
+        """Tables that were rolled back, until an operator has repaired them."""
         self.touched = False
         """A stranger has done something."""
         self.removed: set[Identifier] = set()
-        """Tables that somebody took rows out of."""
+        """Tables that strangers removed rows from."""
         self.foreign: set[Identifier] = set()
-        """Tables that somebody added rows of their own to."""
+        """Tables that strangers added rows of their own to."""
         self.expired: set[Identifier] = set()
-        """Tables whose snapshots somebody expired."""
+        """Tables whose snapshots strangers expired."""
         self.book = ForeignBook()
         """How many rows strangers added and removed."""
         self.lost: set[Identifier] = set()
-        """Tables that somebody dropped."""
+        """Tables that were dropped."""
         self.came_back = False
         """Erased rows are archived again, from intake that may be condemned: a finding while a snapshot
         without them is retained."""
@@ -218,7 +218,7 @@ class Ground:
         return rows
 
     def delete(self, key: str) -> None:
-        """The store's delete; nobody may need the object."""
+        """The store's delete; the object must not be needed any more."""
         if self.objects.info(key) is not None:
             self.met[f"deleted {key.partition('/')[0]}"] += 1
         self.objects.delete(key)
@@ -229,7 +229,7 @@ class Ground:
         self.check_streams()
 
     def check_streams(self) -> None:
-        """Whoever reads a topic back finds every record, whatever became of its table."""
+        """A reader of the topic finds every record, in any state of its table."""
         for topic in self.fold.topics_by_id.values():
             ledger = self.ledger.topic(topic.topic_id)
             for partition, offsets in enumerate(self.data(topic.topic_id)):
@@ -359,7 +359,7 @@ class Ground:
             if wrong is None and view is not None and not is_set_back(view):
                 self.rolled_back.discard(
                     identifier
-                )  # a leader may still tell the ledger of a commit that was rolled back meanwhile
+                )  # a leader may still append a commit to the ledger that was rolled back by then
             elif wrong is not None and identifier not in self.rolled_back:
                 raise Violation("the ledger is never ahead of the table", wrong)
 
@@ -473,8 +473,8 @@ class Ground:
         return frozenset(gone)
 
     def _below_starts(self, topic_id: TopicId) -> frozenset[tuple[int, int]]:
-        """Records that are kept no longer, wherever they still stand: nobody misses them in a snapshot that
-        was never brought so far."""
+        """Records that are kept no longer, wherever they still stand: a snapshot that never reached them may
+        lack them."""
         starts = self.ledger.topic(topic_id).starts
         if not starts:
             return frozenset()
@@ -549,7 +549,7 @@ class Ground:
 
     def audit_must_explain(self, name: str) -> bool:
         """Whether rows were erased from the topic's table, and nothing else was done that would keep the
-        audit from telling which."""
+        audit from finding which."""
         identifier = self.identifiers[name]
         others = self.foreign | self.expired | self.lost | self.ever_rolled_back
         return identifier in self.removed - others and not self.ledger.topic(self.topic_id(name)).starts
@@ -560,8 +560,8 @@ class Ground:
         return [] if current is None else sorted(current.removed)
 
     def taken_over(self, name: str) -> None:
-        """An operator was told that a rollback was taken over. It was not if somebody expired the lineage
-        instead: that hides it."""
+        """The product reported to an operator that it accepted a rollback. It did not if a stranger expired
+        the lineage instead: that hides the rollback."""
         identifier = self.identifiers[name]
         view, seen = self.tables.load(identifier), self.current(identifier)
         evidence = None if view is None else read_evidence(view.properties)

@@ -32,11 +32,11 @@ CALM_STEPS = 20_000
 REAL_EVERY = 64
 """In one seed of so many, archives and intake files are real Parquet."""
 BRANCH_EVERY = 16
-"""In one seed of so many, somebody commits to a branch before each of his deeds."""
+"""In one seed of so many, a stranger commits to a branch before each of its actions."""
 ALL_REAL_EVERY = 4 * REAL_EVERY
 """In one seed of so many, no answer is remembered either."""
 LAST_EVERY = 4
-"""In one seed of so many, somebody cleans up behind the others."""
+"""In one seed of so many, a stranger cleans up behind the others."""
 RETENTION_EVERY = 5
 """In one seed of so many, records go after a while."""
 RETENTION_S = 4.0
@@ -183,7 +183,7 @@ class _Run:
         except Corrupted as error:
             violation = f"nothing is damaged: {error}"
         except Exception:  # noqa: BLE001
-            # Whatever the product raises and should not have: part of the verdict, with the place.
+            # Any error that the product raises and should not have: part of the verdict, with the place.
             violation = f"nothing breaks: {traceback.format_exc()}"
         if violation is not None:
             self._schedule.note("-", violation)

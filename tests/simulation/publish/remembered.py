@@ -110,7 +110,7 @@ _view = memory_tables._view
 
 
 def _seen(identifier: Identifier, state: Any) -> TableView:
-    """A state of a table never changes, so whoever loads it sees the same."""
+    """A state of a table never changes, so every load gives the same view."""
     known = _views.get(id(state))
     if known is None:
         if len(_views) >= _SIZE:

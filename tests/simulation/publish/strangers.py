@@ -1,8 +1,8 @@
-"""Foreign hands on a table: they compact, expire, roll back, remove rows, add rows of their own, drop the
-table or make it anew.
+"""External clients of a table: they compact, expire, roll back, remove rows, add rows of their own, drop or
+recreate the table.
 
-What they do is what their tools do to metadata and objects; they know nothing of the archiver. Promises that
-whatever they take away on purpose is told to the ground, which judges by it.
+They do what their tools do to metadata and objects, without knowledge of the archiver. Promises to report
+everything that they remove on purpose to the ground, which judges by it.
 """
 
 from __future__ import annotations
@@ -58,12 +58,11 @@ SCRIPTS = (
         ("make anew",),
     ),
 )
-"""What somebody does in a row. Whether a topic may wait for people after it is for `Ground.may_halt` to
-say."""
+"""What a stranger does in a row. `Ground.may_halt` decides whether a topic may wait for people after it."""
 
 
 class Stranger:
-    """Somebody with other tools."""
+    """A client with other tools."""
 
     def __init__(
         self,
@@ -149,13 +148,13 @@ class Stranger:
         return True
 
     def _append(self, identifier: Identifier, view: TableView) -> bool:
-        """Rows of somebody else, without coordinates."""
+        """Rows of another writer, without coordinates."""
         self._ground.tables.replace_files(identifier, [], [self._store(view, [])], "append")
         self._ground.foreign.add(identifier)
         if read_evidence(view.properties) is None:
             self._ground.expired.add(
                 identifier
-            )  # there is no evidence to go by, and rows without coordinates tell nothing
+            )  # there is no evidence to go by, and rows without coordinates give none
         return True
 
     def _expire_all(self, identifier: Identifier, view: TableView) -> bool:
@@ -215,7 +214,7 @@ class Stranger:
         return [file.path for file in self._ground.tables.live_files(view)]
 
     def _store(self, view: TableView, rows: list[Row]) -> DataFile:
-        """A file of somebody else's making, below the table's folder."""
+        """A file of another writer, below the table's folder."""
         self._files += 1
         path = f"{view.location}/data/foreign-{self.name}-{self._files:05d}.parquet"
         data = _parquet(rows)

@@ -136,7 +136,7 @@ def test_a_kind_of_trouble_belongs_to_a_rig(capsys: pytest.CaptureFixture[str]) 
 
 
 class Swapper:
-    """Swaps an empty commit many times, each on a fresh look, and notes what it was told and what was so."""
+    """Swaps an empty commit many times, each after a fresh load, and notes the answer and the truth."""
 
     name = "swapper"
 

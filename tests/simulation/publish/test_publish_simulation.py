@@ -38,19 +38,19 @@ ONCE_FAILED = (
     30338,
     30675,
 )
-"""2105: the line of the vacuum stood above what a snapshot holds that somebody made on a table which was
-rolled back, and rolled forward later. 30675: the first mend of that lowered the line for a removal of rows
-that is kept behind the cut. 16536: the second one passed over what is behind the cut. 4059: an archive stayed
-condemned for ever once what holds its offsets was named by the table no longer. 30098: a cleaner broke when
-another leader had deleted what it was about to; 10486: so did its look at the next table, when it took over
-again for the one before. 30338: a cleaner condemned what the leader of the newest epoch was about to name.
-154, 6425, 14228: nobody read a killed archive that alone had its records, and what had been condemned because
-of them stayed so for ever. 6451: rows that somebody had erased from a partition's end came back with a
-rollback that was taken over, because no commit of ours was left below it. 11696: a removal that was rolled
-back explained missing rows, behind the place where the lineage was cut. 1192, 3368, 632, 6755, 16872: the rig
-missed records that retention had given up, a ledger that is told of a commit after it was rolled back, a
-rollback that somebody hid by expiry while an operator had it taken over, intake that is condemned and kept in
-doubt, and that what a table forgets in one run of cleaning is the next one's work."""
+"""The fault that each seed found. 2105: the vacuum's floor was above the rows of a snapshot that a stranger
+made on a table which was rolled back, and rolled forward later. 30675: the first fix of that lowered the
+floor for a removal of rows that is kept behind the cut. 16536: the second fix skipped what is behind the cut.
+4059: an archive stayed marked for deletion for ever once the table no longer named the archive with its
+offsets. 30098: a cleaner broke when another leader had deleted what it was about to; 10486: so did its check
+of the next table, when it took over again for the one before. 30338: a cleaner marked what the leader of the
+newest epoch was about to name. 154, 6425, 14228: no reader used a killed archive that alone had its records,
+and what had been marked because of them stayed so for ever. 6451: rows that a stranger had erased from a
+partition's end came back with an accepted rollback, because no commit of ours was left below it. 11696: a
+removal that was rolled back explained missing rows, behind the place where the lineage was cut. In the others
+the rig missed a case. 1192: records that retention had given up. 3368: a commit enters the ledger after it
+was rolled back. 632: a stranger hid a rollback by expiry while an operator had it accepted. 6755: intake is
+marked and kept in doubt. 16872: what a table drops in one run of cleaning is the next run's work."""
 MUST_HAPPEN = (
     *("takeovers", "commits", "empty commits", "killed", "halted", "audit valid", "records"),
     *(
