@@ -345,7 +345,7 @@ def test_an_older_copy_of_the_data_takes_nothing(etcd: Etcd, tmp_path: Path) -> 
     elsewhere.mkdir()
     unknowing = etcd_store([etcd.address], elsewhere)
     assert unknowing.log("intake").append(5, b"another") is Appended.OK, (
-        "a machine that has seen nothing cannot tell"
+        "a machine without the earlier entries cannot detect it"
     )
     unknowing.close()
 

@@ -180,7 +180,7 @@ def test_a_member_without_the_others_says_nothing_old(three: EtcdThree, tmp_path
     began_s = time.monotonic()
     with pytest.raises(RetryLater, match="no leader"):
         patient.ask(rpc.TxnRequest(success=[get(b"any")]))
-    assert time.monotonic() - began_s < 10, "a member that knows of no leader is not waited for"
+    assert time.monotonic() - began_s < 10, "a member that has no leader is not waited for"
     patient.close()
     for member in others:
         member.go_on()

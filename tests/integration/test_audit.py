@@ -308,7 +308,7 @@ def test_what_was_removed_is_forgotten_when_retention_has_passed_it(world: World
     assert world.audit()["partitions"][0]["removed"] == [[0, 10]]
     world.mine.starts.update({0: 10, 1: 0})
     assert verdicts(world.audit()) == ["unknown", "unknown"], (
-        "of which of the rows that retention has left it was, nobody knows"
+        "it is unknown which of the rows that retention has left were removed"
     )
     world.mine.starts.update({0: 30, 1: 30})
     document = world.audit()

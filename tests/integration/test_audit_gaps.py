@@ -160,7 +160,7 @@ def test_files_compacted_by_others_have_no_footer_to_name_gaps(world: Transactio
     world.tables.replace_files(TABLE, [file.data_file.path for file in files], [mixed])
     assert told(world.audit(), "verdict", "rows", "proof") == [["valid", 33, "rows"], ["valid", 30, "rows"]]
     unread = told(world.looked_at(Deaf(world.intake.fold)), "verdict", "missing", "why")
-    assert unread[0][:2] == ["unknown", [[30, 33]]], "nothing tells any more that it is a gap"
+    assert unread[0][:2] == ["unknown", [[30, 33]]], "nothing shows any more that it is a gap"
     assert "the intake log does not show which offsets are gaps" in unread[0][2]
     assert unread[1][0] == "valid", "the ledger knows"
 

@@ -109,7 +109,7 @@ def test_made_committed_cleaned_audited_and_made_anew(placed: Placed) -> None:
     assert placed.rows() == 9
     client = placed.client()
     assert client.load_table(TABLE).location().startswith(f"file://{placed.deployment.data}/archive/"), (
-        "it is made beside its archives"
+        "it is made in the data folder, next to its archives"
     )
     client.close()
     assert placed.round().state == "archived"

@@ -290,5 +290,5 @@ def test_a_catalog_that_falls_silent_is_not_waited_for_without_end(guarded: Guar
     began_s = SystemClock().monotonic_s()
     done, found = asked(on(guarded, tmp_path), "--probe")
     assert SystemClock().monotonic_s() - began_s < 20
-    assert done.code == 1, "what is left behind is told"
+    assert done.code == 1, "what is left behind is reported"
     assert "drop it by hand" in found["removal"][0][1]

@@ -220,7 +220,7 @@ def test_a_wrong_password(secured: KafkaServer, topic: str, tmp_path: Path) -> N
     assert verdict == "wrong"
     assert "because it refuses the connection: SASL authentication error: Authentication failed: " in told
     assert told.endswith("; correct events.kafka.properties")
-    assert "after" not in told, "what lasts is told alike each time"
+    assert "after" not in told, "a lasting error has the same text each time"
 
 
 @pytest.mark.parametrize("how", ["refuses", "is silent"])

@@ -44,7 +44,7 @@ def test_what_is_not_published_stays_and_can_be_read(tmp_path: Path, monkeypatch
             ledger.round(1, 2)
         assert app.archiving.ledger_checkpointer.run() == [10, 20, 30, 40, 50, 60]
         assert (app.archiving.unpublished_from(), app.control_log.floor()) == (0, 0), (
-            "nobody has published: nothing is trimmed"
+            "nothing was published: nothing is trimmed"
         )
         assert "begins with" not in deployment.cli("ledger", "events").err
 

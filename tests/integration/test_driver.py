@@ -385,7 +385,7 @@ def test_a_leader_that_slept_is_deposed(when: str, deployment: Deployment) -> No
             sleeper.archive(refine=refine)
         assert sleeper.application.lease.holder() is None
         ledger = successor.application.ledger()
-        assert not ledger.topic(sleeper.topic_id("orders")).pending, "what it wrote is nobody's"
+        assert not ledger.topic(sleeper.topic_id("orders")).pending, "no entry names what it wrote"
         assert successor.archive().epoch == 3
         successor.check_complete("orders", "files")
         with catalog_table(deployment, "shop.orders") as table:

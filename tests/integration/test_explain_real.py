@@ -305,7 +305,7 @@ def test_missing_and_doubled(deployment: Deployment, driver: Driver) -> None:
     rewrite(deployment, "replace", lambda offset: offset != 3)
     missing = told(deployment, "clicks:0:3")
     assert (missing["state"], missing["code"]) == ("missing", 1), (
-        "a compaction removes nothing, whatever it says"
+        "a compaction removes nothing, by its operation"
     )
     rewrite(deployment, "append", lambda offset: offset == 4, remove=False)
     doubled = told(deployment, "clicks:0:4")

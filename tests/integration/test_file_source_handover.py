@@ -248,7 +248,7 @@ def test_each_problem_is_logged_once_and_again_when_it_changes(
     taker.look(2)
     os.mkfifo(inbox.folder / "pipe")
     taker.look(2)
-    assert [line.partition(":")[0] for line in warned(caplog)] == ["pipe"], "it was mended, and is there anew"
+    assert [line.partition(":")[0] for line in warned(caplog)] == ["pipe"], "it was fixed, and is there again"
 
 
 def test_a_begun_file_that_is_gone_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

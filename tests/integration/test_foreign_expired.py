@@ -343,7 +343,7 @@ def test_a_property_that_cannot_be_read_is_left_alone_and_says_unknown(stage: St
     found = stage.audited()
     assert (found["verdict"], found["removed"]) == ("unknown", [])
     assert "archiver.expired-changes has version 7" in found["why"]
-    assert stage.explained(1)[0] == "removed", "by the one that is retained, as far as it tells"
+    assert stage.explained(1)[0] == "removed", "by the one that is retained, as far as it shows"
     with catalog_table(stage.deployment, TABLE) as table, table.transaction() as transaction:
         transaction.set_properties({EXPIRED_CHANGES: told})
     stage.check("valid", [[1, 3], [7, 8]])

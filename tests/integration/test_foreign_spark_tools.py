@@ -501,7 +501,7 @@ def test_added_partitions_halt_the_topic_until_the_configuration_is_put_right(ha
     assert "exists with 2 partitions, the configuration says 3" in found.why
     deployment.write(deployment.document())
     goes_on(deployment)
-    assert hands.rows() == {0: (11, 11), 1: (3, 3)}, "what was sent meanwhile waited in intake"
+    assert hands.rows() == {0: (11, 11), 1: (3, 3)}, "what was sent in between waited in intake"
 
 
 def test_a_data_file_deleted_by_hand_is_named_and_may_come_back(hands: Hands) -> None:

@@ -136,7 +136,7 @@ def test_health_answers_while_everything_else_hangs(tmp_path: Path, daemon: Daem
     try:
         for thread in looking:
             thread.start()
-        until("the last ones are told to come back", lambda: len(pages) == 8)
+        until("the last ones are asked to come back", lambda: len(pages) == 8)
         assert all(page.startswith(b"HTTP/1.1 429") for page in pages)
         assert server.address is not None
         assert healthy(server.address)

@@ -302,7 +302,7 @@ def test_whoever_does_not_shake_hands_counts(
 
         silent = more(MOST - 1)
         assert asked(daemon.address, context) == b"HTTP/1.1 200", "there is room for one more"
-        until("somebody silent has taken it", lambda: not is_ended(more(1)[0], within_s=0.3))
+        until("a silent client has taken it", lambda: not is_ended(more(1)[0], within_s=0.3))
         beyond = more(10)
         until("what is too many is closed", lambda: all(map(is_ended, beyond)))
         assert not any(map(is_ended, silent))

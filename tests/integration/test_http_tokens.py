@@ -102,7 +102,9 @@ def test_records_ask_for_their_token_where_one_is_set(daemon: Daemon, tmp_path: 
         headers = {} if given is None else {"Authorization": given}
         reply = daemon.send("clicks", b'{"value": null}', **headers)
         assert (reply.status, "nothing was sent" in reply.error) == (status, True)
-        assert daemon.send("nowhere", b"not JSON", **headers).status == status, "it tells strangers nothing"
+        assert daemon.send("nowhere", b"not JSON", **headers).status == status, (
+            "a client without the token learns nothing"
+        )
     assert daemon.stored("clicks") == {}
     assert daemon.send("clicks", b'{"value": null}', Authorization=f"Bearer {SENDING}").status == 200
     assert len(daemon.stored("clicks")) == 1

@@ -64,7 +64,7 @@ def test_duckdb_finds_every_offset_once_in_order(
             continue
         folder = deployment.data / "archive" / ids[topic] / "data" / f"partition={partition:05}"
         files = sorted(str(path) for path in folder.rglob("*.parquet"))
-        assert len(files) > 1, "several archives per partition are wanted here"
+        assert len(files) > 1, "several archives per partition are needed here"
         rows = duckdb.execute(
             "SELECT kafka.partition, kafka.offset, epoch_us(kafka.ingest_timestamp), "
             "epoch_us(kafka.event_timestamp), key, headers "

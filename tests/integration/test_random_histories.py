@@ -223,7 +223,7 @@ class History:
         assert {place: found.get(place) for place in mine} == mine
         others = [value for place, value in found.items() if place not in mine]
         assert len(set(others)) == len(others)
-        assert set(others) <= self.unknown, "only what nobody could tell may be there besides"
+        assert set(others) <= self.unknown, "only records of unknown outcome may be there in addition"
         assert not set(found.values()) & self.failed
         still_open = {value for values in self.in_transaction.values() for value in values.values()}
         assert not set(found.values()) & still_open

@@ -347,7 +347,7 @@ def test_rows_taken_out_without_a_word(deployment: Deployment) -> None:
         ("missing-in-catalog", "error", False)
     ]
     assert left(reconciled(deployment, "everything")) == [("missing-in-catalog", "orders")], (
-        "nobody decides that for the operator"
+        "the operator alone decides that"
     )
 
 

@@ -257,4 +257,4 @@ def test_another_leader_is_left_alone(deployment: Deployment) -> None:
         assert (
             left(other.application.maintenance.reconciling(other.told.append, dry_run=True).run())
             == ROLLED_BACK
-        ), "whoever looks needs none"
+        ), "a dry run needs no lease"

@@ -34,4 +34,4 @@ def test_it_is_bounded_by_buffers_and_row_groups(reads_max: int, most: int, tmp_
     bounded, unbounded = grown
     print(reads_max, grown)  # the figures of docs/operations/capacity.md, with -s
     assert bounded < most
-    assert unbounded > bounded + 100, "without the bounds most of it is held: the measurement can tell"
+    assert unbounded > bounded + 100, "without the bounds most of it is held: the measurement shows it"

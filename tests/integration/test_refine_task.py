@@ -378,7 +378,7 @@ def test_a_large_segment_is_decoded_in_parts(intake: Intake, monkeypatch: pytest
     monkeypatch.setattr(TopicRows, "build", build)
     refine(intake, intake.plans(topic), options=RefineOptions(decode_bytes=10_000))
     assert sum(decoded) == 50
-    assert max(decoded) < 10, "of 1,000 bytes and what a record takes beside them"
+    assert max(decoded) < 10, "of 1,000 bytes and the overhead of a record"
 
 
 @pytest.mark.parametrize("wanted", [[0], [1], [2], [0, 1], [0, 2], [1, 2], [2, 1, 0]])

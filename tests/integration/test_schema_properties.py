@@ -299,7 +299,7 @@ def check_schema(
     for rows, again in zip((fast, slow), case.rows([items[place] for place in good]), strict=True):
         for place, row in zip(good, again, strict=True):
             assert plain_or_none(rows[place]) == plain_or_none(row), (
-                f"seed {seed}: another row beside bad ones: {items[place]!r}"
+                f"seed {seed}: another row without bad ones: {items[place]!r}"
             )
     check_batches(case, items, fast, [1, 7, 150] if objects is None else [LARGE])
     if objects is not None:

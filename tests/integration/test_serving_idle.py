@@ -82,7 +82,7 @@ def daemon(deployment: Deployment) -> Iterator[Lasting]:
 
 def test_a_quiet_night_adds_no_entry_and_prepares_nothing(daemon: Lasting) -> None:
     told, prepared = daemon.ticks()
-    assert prepared == ["clicks", "files", "orders"], "the first look makes everything ready"
+    assert prepared == ["clicks", "files", "orders"], "the first poll prepares everything"
     assert told.idle
     assert told.outcome == "fine"
     before = daemon.tails()
@@ -116,7 +116,7 @@ def test_an_idle_topic_rests_between_two_looks(daemon: Lasting) -> None:
     daemon.ticks()  # a poll that finds nothing
     daemon.send("clicks", [b"one"])
     daemon.clock.ahead_s += 31
-    assert daemon.ticks()[1] == ["clicks"], "the look is due by now"
+    assert daemon.ticks()[1] == ["clicks"], "the poll is due by now"
     daemon.send("clicks", [b"two"])
     daemon.clock.ahead_s += 31
     assert daemon.ticks()[1] == ["clicks"]
@@ -148,7 +148,7 @@ def test_a_topic_in_trouble_is_looked_at_again_and_stays_told(daemon: Lasting) -
     daemon.clock.ahead_s += 1
     told, prepared = daemon.ticks()
     assert prepared == [], "it rests"
-    assert told.outcome == "wrong", "and is told of all the same"
+    assert told.outcome == "wrong", "and is still reported"
     assert [item["state"] for item in told.document["topics"] if item["topic"] == "orders"] == ["halted"]
     daemon.clock.ahead_s += 10
     assert daemon.ticks()[1] == ["orders"], "looked at without anything due"

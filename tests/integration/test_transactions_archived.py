@@ -271,7 +271,7 @@ def test_an_overdue_transaction_needs_attention(deployment: Deployment) -> None:
             for line in deployment.cli("status", "--output", "json").json()["attention"]
             if "late" in line
         ]
-        assert "it timed out at 20" in note, "told once, though it holds three partitions"
+        assert "it timed out at 20" in note, "reported once, though it holds three partitions"
         assert (
             "the next `archiver archive` aborts it, and opening its transactional id again does so at once"
             in note

@@ -53,7 +53,7 @@ def test_two_gigabytes_through_a_slow_store_stay_within_the_bound(tmp_path: Path
     assert found["queue_bytes"] == 0
     unbounded = program(tmp_path / "unbounded", 600, 4_000_000_000)
     assert unbounded["grown_mib"] > found["grown_mib"] + 100, (
-        "without the bound most of it is held: the measurement can tell"
+        "without the bound most of it is held: the measurement shows it"
     )
     assert unbounded["producer_waits"] == 0
 
