@@ -21,11 +21,12 @@ from dataclasses import dataclass, replace
 from google.protobuf.message import DecodeError
 
 from archiver.config.events import ControlTopicSettings
+from archiver.config.groups import LogSettings
 from archiver.control_topic.waves import Destination, record_of, waves
 from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.ledger.entries import parse_entry
 from archiver.ledger.event_reader import BEGINNING, EventReader, LedgerEvent, Mark
-from archiver.log.append_retry import AppendSettings, append_until_known
+from archiver.log.append_retry import append_until_known
 from archiver.log.lease import Lease
 from archiver.log.store import Appended, Entry, Log
 from archiver.proto import control_topic_pb2 as pb
@@ -54,7 +55,7 @@ class Position:
 class Positions:
     """Reads and moves the position. One thread at a time; other processes may do so concurrently."""
 
-    def __init__(self, log: Log, owner: str, settings: AppendSettings, clock: Clock, ids: IdSource) -> None:
+    def __init__(self, log: Log, owner: str, settings: LogSettings, clock: Clock, ids: IdSource) -> None:
         self._log = log
         self._owner = owner
         self._settings = settings

@@ -13,10 +13,11 @@ import logging
 import threading
 from collections.abc import Callable
 
+from archiver.config.groups import LogSettings
 from archiver.ledger.checkpoint import LedgerCheckpoints, encode
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader
-from archiver.log.checkpoints import KEPT, Span, SpanSettings
+from archiver.log.checkpoints import KEPT, Span
 from archiver.log.store import Log, entries_from
 from archiver.objects.store import create_once
 from archiver.runtime import failpoints
@@ -44,7 +45,7 @@ class LedgerCheckpointer:
         log: Log,
         checkpoints: LedgerCheckpoints,
         leader: Leader,
-        settings: SpanSettings,
+        settings: LogSettings,
         needed_from: Callable[[], int | None] = _everything,
     ) -> None:
         self._log = log

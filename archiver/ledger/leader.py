@@ -10,10 +10,11 @@ import contextlib
 import logging
 import threading
 
+from archiver.config.groups import LogSettings
 from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.ledger.entries import format_of
 from archiver.ledger.fold import LedgerFold
-from archiver.log.append_retry import AppendSettings, append_until_known
+from archiver.log.append_retry import append_until_known
 from archiver.log.store import Appended, Log, entries_from
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime import failpoints
@@ -69,7 +70,7 @@ class Leader:
         ids: IdSource,
         clock: Clock,
         owner: str,
-        settings: AppendSettings,
+        settings: LogSettings,
         checkpoints: LedgerCheckpoints | None = None,
     ) -> None:
         """Without `checkpoints` the log is read from its beginning."""

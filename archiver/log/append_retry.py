@@ -7,7 +7,7 @@ The retry must never try another index or another entry.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 from archiver.log.store import Appended, Log
 from archiver.runtime.clock import Clock
@@ -16,22 +16,6 @@ from archiver.runtime.text import counted
 
 # Bounds the wait between two attempts; the number of attempts bounds the sum.
 _BACKOFF_GROWTH_MAX: Final = 32
-
-
-class AppendSettings(Protocol):
-    """The part of the `log` settings that an appender needs."""
-
-    @property
-    def entry_bytes_max(self) -> int:
-        """Bytes of the largest entry."""
-
-    @property
-    def append_attempts_max(self) -> int:
-        """Attempts of an append with unknown outcome."""
-
-    @property
-    def append_backoff(self) -> float:
-        """Seconds before the second attempt."""
 
 
 def append_until_known(

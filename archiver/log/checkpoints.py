@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from archiver.config.groups import LogSettings
 from archiver.log.store import Log
 from archiver.objects.paths import checkpoint_key, checkpoint_prefix, parse_checkpoint_key
 from archiver.objects.store import ObjectStore
@@ -39,24 +40,12 @@ class AnyCheckpoint(Protocol):
         """Id of the last entry in the state; None if unknown."""
 
 
-class SpanSettings(Protocol):
-    """Limits after which the next checkpoint is due."""
-
-    @property
-    def checkpoint_entries(self) -> int:
-        """Entries since the last checkpoint."""
-
-    @property
-    def checkpoint_bytes(self) -> int:
-        """Bytes of entries since the last checkpoint."""
-
-
 class Span:
     """Counts entries until a checkpoint is due. The index follows from the log and the settings alone, so all
     processes agree on it.
     """
 
-    def __init__(self, settings: SpanSettings) -> None:
+    def __init__(self, settings: LogSettings) -> None:
         self._settings = settings
         self._entries = 0
         self._bytes = 0

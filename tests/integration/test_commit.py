@@ -40,9 +40,9 @@ from tests.support.catalog.tables import (
     TOPIC_ID,
     Bench,
     FaultyTables,
-    Limits,
     Paused,
     SwapFault,
+    log_limits,
     offsets_in,
     rows,
 )
@@ -435,7 +435,7 @@ def test_t1_a_commit_that_was_told_in_part_is_settled_by_the_next_leader(
         leader, view, *((0, 5 + at, 6 + at) for at in range(6)), *((1, at, at + 1) for at in range(6))
     )
     (killed,) = bench.write(leader, view, (1, 2, 9))
-    small = bench.leader("small", Limits(entry_bytes_max=800))
+    small = bench.leader("small", log_limits(entry_bytes_max=800))
     outcome = bench.committer(tables, small).commit(bench.target, new_uuid(bench.ids))
     assert outcome is not None
     assert told_in_parts(small, outcome, parts) == parts

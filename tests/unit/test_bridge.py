@@ -26,7 +26,7 @@ from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import Corrupted, Halt
 from archiver.runtime.ids import SeededIds
-from tests.support.catalog.tables import FIELDS, TOPIC_ID, Limits
+from tests.support.catalog.tables import FIELDS, TOPIC_ID, log_limits
 from tests.support.log.memory_log import MemoryLogStore
 
 TABLE = uuid.UUID(int=3)
@@ -53,7 +53,7 @@ def archive(number: int, key: str | None = None) -> tuple[ArchiveFile, DataFile 
 
 def leading(entry_bytes_max: int = 1 << 19) -> tuple[Leader, Log]:
     log = MemoryLogStore(entry_bytes_max).log("control")
-    leader = Leader(log, SeededIds(1), ManualClock(), "a:1", Limits(entry_bytes_max=entry_bytes_max))
+    leader = Leader(log, SeededIds(1), ManualClock(), "a:1", log_limits(entry_bytes_max=entry_bytes_max))
     leader.take_over()
     return leader, log
 

@@ -26,7 +26,7 @@ from archiver.publish.events import RoundEvents
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import Halt
 from archiver.runtime.ids import SeededIds, TopicId
-from tests.support.catalog.tables import FIELDS, TOPIC_ID, Limits
+from tests.support.catalog.tables import FIELDS, TOPIC_ID, log_limits
 from tests.support.log.memory_log import MemoryLogStore
 
 TABLE = uuid.UUID(int=3)
@@ -37,7 +37,7 @@ SMALL = 420
 
 
 def leading(log: Log, entry_bytes_max: int = 1 << 19) -> Leader:
-    leader = Leader(log, SeededIds(1), ManualClock(), "a:1", Limits(entry_bytes_max=entry_bytes_max))
+    leader = Leader(log, SeededIds(1), ManualClock(), "a:1", log_limits(entry_bytes_max=entry_bytes_max))
     leader.take_over()
     return leader
 

@@ -13,7 +13,7 @@ from archiver.runtime import failpoints
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import Deposed, Halt, InvalidInput, OutcomeUnknown, RetryLater
 from archiver.runtime.ids import SeededIds
-from tests.support.catalog.tables import Limits, text_entry
+from tests.support.catalog.tables import log_limits, text_entry
 from tests.support.log.faulty_log import AppendFault, FaultyLog
 from tests.support.log.memory_log import MemoryLogStore
 
@@ -25,7 +25,7 @@ def log() -> Log:
 
 
 def leader(on: Log, name: str = "a", **limits: int) -> Leader:
-    return Leader(on, SeededIds(next(SEEDS)), ManualClock(), f"{name}:1", Limits(**limits))
+    return Leader(on, SeededIds(next(SEEDS)), ManualClock(), f"{name}:1", log_limits(**limits))
 
 
 def entries(on: Log) -> list[pb.ControlEntry]:

@@ -16,7 +16,7 @@ from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import Deposed, LeaseHeld, RetryLater
 from archiver.runtime.ids import SeededIds, TopicId
-from tests.support.catalog.tables import Limits
+from tests.support.catalog.tables import log_limits
 from tests.support.log.memory_log import LeasePlace, MemoryLease, MemoryLogStore
 from tests.support.process.processes import until
 
@@ -31,7 +31,7 @@ class Ground:
 
     def leadership(self, name: str, *, lasting: bool = False, holding: bool | None = None) -> Leadership:
         self._seed += 1
-        leader = Leader(self.log, SeededIds(self._seed), ManualClock(), name, Limits())
+        leader = Leader(self.log, SeededIds(self._seed), ManualClock(), name, log_limits())
         return Leadership(leader, MemoryLease(name, self.place), lasting=lasting, holding=holding)
 
 
@@ -138,7 +138,7 @@ def test_turns_of_one_process_wait_for_each_other(ground: Ground) -> None:
 
 
 def test_a_turn_waits_only_so_long_for_another(ground: Ground) -> None:
-    leader = Leader(ground.log, SeededIds(7), ManualClock(), "a:1", Limits())
+    leader = Leader(ground.log, SeededIds(7), ManualClock(), "a:1", log_limits())
     daemon = Leadership(leader, MemoryLease("a:1", ground.place), lasting=True, wait_s=0.05)
     found: list[str] = []
 
@@ -228,7 +228,7 @@ def test_a_turn_that_comes_back_to_a_newer_leader_ends(ground: Ground) -> None:
 
 
 def test_a_turn_that_does_not_come_back_in_time_ends_without_taking_that_of_another(ground: Ground) -> None:
-    leader = Leader(ground.log, SeededIds(7), ManualClock(), "a:1", Limits())
+    leader = Leader(ground.log, SeededIds(7), ManualClock(), "a:1", log_limits())
     daemon = Leadership(leader, MemoryLease("a:1", ground.place), lasting=True, wait_s=0.05)
     inside, leave, found = threading.Event(), threading.Event(), list[str]()
 
@@ -281,7 +281,7 @@ class Timed:
     def __init__(self, ground: Ground, name: str, seed: int) -> None:
         self.clock, self.log = ManualClock(), DeafLog(ground.log)
         self.lease = MemoryLease(name)
-        leader = Leader(self.log, SeededIds(seed), self.clock, name, Limits())
+        leader = Leader(self.log, SeededIds(seed), self.clock, name, log_limits())
         self.leadership = Leadership(leader, self.lease, lasting=True, confirm_max_s=60, clock=self.clock)
 
 
@@ -372,7 +372,7 @@ def test_l4_a_leader_that_took_its_lease_again_still_hears_of_a_newer_one(ground
         assert daemon.leadership.holder() is None
     assert turn(daemon.leadership) == 1, "no other leader came after it"
     with daemon.leadership.turn():
-        newer = Leader(ground.log, SeededIds(12), ManualClock(), "b:1", Limits()).take_over()
+        newer = Leader(ground.log, SeededIds(12), ManualClock(), "b:1", log_limits()).take_over()
         daemon.leadership.heard(newer)
         assert daemon.leadership.holder() is None
 
@@ -401,7 +401,7 @@ def test_one_that_yields_says_who_holds_the_lease(ground: Ground) -> None:
     turn(stale.leadership)
     place.held_by = None
     rival = MemoryLease("b:1", place)
-    Leader(ground.log, SeededIds(12), ManualClock(), "b:1", Limits()).take_over()
+    Leader(ground.log, SeededIds(12), ManualClock(), "b:1", log_limits()).take_over()
     with pytest.raises(Deposed):
         turn(stale.leadership)
     rival.acquire()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from archiver.config.groups import LogSettings
 from archiver.ledger.checkpoint import MAGIC, LedgerCheckpoints, encode, state_of
 from archiver.ledger.checkpointer import CHECKPOINTS_PER_RUN_MAX, LedgerCheckpointer
 from archiver.ledger.fold import LedgerFold
@@ -15,7 +16,7 @@ from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import Corrupted, Deposed, Halt, OutcomeUnknown, RetryLater
 from archiver.runtime.ids import SeededIds
-from tests.support.catalog.tables import Limits
+from tests.support.catalog.tables import log_limits
 from tests.support.log.faulty_log import AppendFault, FaultyLog
 from tests.support.log.memory_log import MemoryLog, MemoryLogStore
 from tests.support.objects.memory_store import MemoryObjectStore
@@ -23,15 +24,14 @@ from tests.support.objects.memory_store import MemoryObjectStore
 SEEDS = iter(range(5000, 6000))
 
 
-@dataclass(frozen=True)
-class Spans:
-    checkpoint_entries: int = 10
-    checkpoint_bytes: int = 1 << 30
+def log_spans(entries: int = 10, size: int = 1 << 30) -> LogSettings:
+    """`log:` with a checkpoint after so many entries, or bytes of them."""
+    return log_limits(checkpoint_entries=entries, checkpoint_bytes=size)
 
 
 @dataclass
 class Scene:
-    spans: Spans = field(default_factory=Spans)
+    spans: LogSettings = field(default_factory=log_spans)
     needed_from: int | None = None
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class Scene:
 
     def another(self, **limits: int) -> Leader:
         return Leader(
-            self.log, SeededIds(next(SEEDS)), ManualClock(), "a:1", Limits(**limits), self.checkpoints
+            self.log, SeededIds(next(SEEDS)), ManualClock(), "a:1", log_limits(**limits), self.checkpoints
         )
 
     def beside(self, leader: Leader) -> LedgerCheckpointer:
@@ -85,7 +85,7 @@ def test_it_is_made_where_it_is_due_and_the_log_is_trimmed_below_the_older_one()
 
 
 def test_bytes_make_it_due_as_well() -> None:
-    scene = Scene(Spans(1000, 400))
+    scene = Scene(log_spans(1000, 400))
     scene.fill(5)
     assert not scene.checkpointer.due
     scene.fill(20)
@@ -95,7 +95,7 @@ def test_bytes_make_it_due_as_well() -> None:
 
 
 def test_a_run_makes_so_many_and_the_next_goes_on() -> None:
-    scene = Scene(Spans(2))
+    scene = Scene(log_spans(2))
     scene.fill(2 * CHECKPOINTS_PER_RUN_MAX + 5)
     assert len(scene.checkpointer.run()) == CHECKPOINTS_PER_RUN_MAX
     assert scene.checkpointer.due
@@ -191,7 +191,7 @@ def test_a_checkpoint_of_another_log_does_not_count() -> None:
 def test_nothing_is_trimmed_by_checkpoints_of_another_log() -> None:
     """An older copy of a metadata store was restored next to checkpoints of its later state. The spans
     differ, so that no index occurs twice."""
-    other, scene = Scene(Spans(3)), Scene(Spans(25))
+    other, scene = Scene(log_spans(3)), Scene(log_spans(25))
     other.fill(32)
     other.checkpointer.run()
     scene.fill(33)
@@ -213,7 +213,7 @@ def test_nothing_is_trimmed_by_checkpoints_of_another_log() -> None:
 
 def test_who_begins_while_others_trim_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """None of the checkpoints that it listed reaches the floor of the trimmed log."""
-    scene = Scene(Spans(5))
+    scene = Scene(log_spans(5))
     scene.fill(12)
     scene.checkpointer.run()
     listed, lists = scene.checkpoints.indexes, []
@@ -255,7 +255,7 @@ def test_a_leader_whose_entry_was_trimmed_unsettled_finds_out_that_it_was_depose
         SeededIds(next(SEEDS)),
         ManualClock(),
         "old:1",
-        Limits(append_attempts_max=1),
+        log_limits(append_attempts_max=1),
         scene.checkpoints,
     )
     old.take_over()
@@ -297,7 +297,7 @@ def test_two_beside_each_other_meet_their_own_bytes() -> None:
 
 
 def test_by_bytes_too_a_run_makes_so_many_and_the_next_goes_on() -> None:
-    scene = Scene(Spans(1000, 200))
+    scene = Scene(log_spans(1000, 200))
     scene.fill(200)
     runs = 0
     while scene.checkpointer.run_if_due():
@@ -307,7 +307,7 @@ def test_by_bytes_too_a_run_makes_so_many_and_the_next_goes_on() -> None:
 
 
 def test_what_could_not_be_stored_is_due_at_the_next_call() -> None:
-    scene = Scene(Spans(1000, 400))
+    scene = Scene(log_spans(1000, 400))
     scene.fill(20)
     create, away = scene.objects.create, [True]
 
@@ -345,7 +345,7 @@ def test_an_epoch_of_unknown_outcome_is_left_to_taking_over() -> None:
         SeededIds(next(SEEDS)),
         ManualClock(),
         "one:1",
-        Limits(append_attempts_max=1),
+        log_limits(append_attempts_max=1),
         scene.checkpoints,
     )
     one.take_over()

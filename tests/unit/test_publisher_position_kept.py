@@ -7,10 +7,10 @@ The topic is in memory and fails at chosen places.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pytest
 
+from archiver.config.groups import LogSettings
 from archiver.control_topic.publisher import Position
 from archiver.control_topic.waves import TopicRecord
 from archiver.daemon.daemon import Publication
@@ -20,27 +20,27 @@ from archiver.ledger.event_reader import EventReader, Mark, needed_for
 from archiver.log.store import Log
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import Halt, OutcomeUnknown, RetryLater
+from tests.support.catalog.tables import log_limits
 from tests.support.kafka.control_topic import LedgerWriter, MemoryTopic, Rig
 from tests.support.log.memory_log import MemoryLease, MemoryLogStore
 from tests.support.objects.memory_store import MemoryObjectStore
 
 
-@dataclass
-class Spans:
-    checkpoint_entries: int = 50
-    checkpoint_bytes: int = 1 << 30
+def log_spans(entries: int = 50, size: int = 1 << 30) -> LogSettings:
+    """`log:` with a checkpoint after so many entries, or bytes of them."""
+    return log_limits(checkpoint_entries=entries, checkpoint_bytes=size)
 
 
 class Scene:
     """A ledger with many rounds of seven entries, trimmed as the daemon does it, and all events ever in it."""
 
-    def __init__(self, spans: Spans | None = None) -> None:
+    def __init__(self, spans: LogSettings | None = None) -> None:
         logs = MemoryLogStore(512 * 1024)
         self.at = Rig(logs.log("control"), logs.log("published"), MemoryObjectStore(), ManualClock())
         self.topic = MemoryTopic()
         self.ledger = LedgerWriter(self.at.control)
         self.checkpoints = LedgerCheckpoints(self.at.objects)
-        self.spans = spans or Spans()
+        self.spans = spans or log_spans()
         self.reader = EventReader()
         self.events: list[tuple[int, str]] = []
 
@@ -221,7 +221,7 @@ def test_a_reader_begins_with_the_oldest_entry_that_can_be_read() -> None:
 
 
 def test_a_topic_made_anew_is_published_to_while_a_trim_is_due() -> None:
-    scene = Scene(Spans(150))
+    scene = Scene(log_spans(150))
     scene.rounds(60)
     first = scene.at.publisher(scene.topic.connect)
     first.run()

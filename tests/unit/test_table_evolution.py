@@ -26,8 +26,8 @@ from tests.support.catalog.tables import (
     START_US,
     TOPIC_ID,
     FaultyTables,
-    Limits,
     SwapFault,
+    log_limits,
     target_in,
 )
 from tests.support.log.memory_log import MemoryLogStore
@@ -67,8 +67,8 @@ class Scene(FaultyTables):
         self.asked = 0
         self.late: list[tuple[TableView, str]] = []
         self.away = 0
-        self.log = MemoryLogStore(Limits().entry_bytes_max).log("control")
-        self.leader = Leader(self.log, ids, self.clock, "host:1", Limits())
+        self.log = MemoryLogStore(log_limits().entry_bytes_max).log("control")
+        self.leader = Leader(self.log, ids, self.clock, "host:1", log_limits())
         self.leader.take_over()
         self.target = target_in(folder)
         self.history: list[TopicSchema] = []
@@ -256,7 +256,7 @@ def test_who_was_deposed_asks_the_catalog_nothing(tmp_path: Path, recorded: bool
     scene = Scene(tmp_path)
     if recorded:
         scene.record(scene.wanted)
-    Leader(scene.log, SeededIds(9), scene.clock, "host:2", Limits()).take_over()
+    Leader(scene.log, SeededIds(9), scene.clock, "host:2", log_limits()).take_over()
     with pytest.raises(Deposed):
         scene.bring()
     assert scene.asked == 0 and "b" not in scene.value_columns()

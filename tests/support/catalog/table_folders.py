@@ -41,8 +41,8 @@ from tests.support.catalog.tables import (
     IDENTIFIER,
     TOPIC_ID,
     Bench,
-    Limits,
     data_file,
+    log_limits,
     write_rows,
 )
 from tests.support.log.memory_log import LeasePlace, MemoryLease, MemoryLogStore
@@ -119,7 +119,11 @@ class TableFolder:
         """Cleaning by a process of its own."""
         self.numbers += 1
         leader = Leader(
-            self.bench.log, SeededIds(1000 + self.numbers), self.clock, f"cleaner{self.numbers}:1", Limits()
+            self.bench.log,
+            SeededIds(1000 + self.numbers),
+            self.clock,
+            f"cleaner{self.numbers}:1",
+            log_limits(),
         )
         settings = (self.settings,)
 
@@ -231,7 +235,7 @@ class TableFolder:
     # what there is
 
     def ledger(self) -> LedgerFold:
-        reader = Leader(self.bench.log, SeededIds(1), self.clock, "reader:1", Limits())
+        reader = Leader(self.bench.log, SeededIds(1), self.clock, "reader:1", log_limits())
         reader.refresh()
         return reader.fold
 

@@ -9,7 +9,7 @@ import json
 import struct
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from archiver.catalog.tables import (
     Tables,
     TableView,
 )
+from archiver.config.groups import LogSettings
 from archiver.events.types import DataFile, DataWritten, Event, PartitionField, TableReference
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.bridge import append_files_written
@@ -70,13 +71,10 @@ def schema_json() -> str:
     return json.dumps({"type": "struct", "schema-id": 0, "identifier-field-ids": [], "fields": fields})
 
 
-@dataclass(frozen=True)
-class Limits:
-    """`log:` of the settings."""
-
-    entry_bytes_max: int = 512 * 1024
-    append_attempts_max: int = 5
-    append_backoff: float = 0.01
+def log_limits(**changed: Any) -> LogSettings:
+    """`log:` of the settings with short waits. Not validated, so that a test may have entries of some hundred bytes."""
+    chosen = {"append_attempts_max": 5, "append_backoff": 0.01, **changed}
+    return LogSettings.model_construct(**chosen)
 
 
 def target_in(
@@ -187,9 +185,9 @@ class Bench:
         self.log = log or MemoryLogStore(1 << 20).log("control")
         self.target = target_in(folder)
 
-    def leader(self, name: str = "a", limits: Limits | None = None, log: Log | None = None) -> Leader:
+    def leader(self, name: str = "a", limits: LogSettings | None = None, log: Log | None = None) -> Leader:
         """A leader that has taken over."""
-        leader = Leader(log or self.log, self.ids, self.clock, f"{name}:1", limits or Limits())
+        leader = Leader(log or self.log, self.ids, self.clock, f"{name}:1", limits or log_limits())
         leader.take_over()
         return leader
 

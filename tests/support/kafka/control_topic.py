@@ -33,7 +33,7 @@ from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.clock import Clock, ManualClock
 from archiver.runtime.errors import RetryLater
 from archiver.runtime.ids import SeededIds, new_uuid
-from tests.support.catalog.tables import FIELDS, Limits
+from tests.support.catalog.tables import FIELDS, log_limits
 from tests.support.kafka.mirroring import upstream_records
 from tests.support.log.memory_log import MemoryLease
 from tests.support.objects.memory_store import MemoryObjectStore
@@ -53,7 +53,7 @@ class LedgerWriter:
     def __init__(self, log: Log, owner: str = "a:1", seed: int = 1) -> None:
         self.log = log
         self.ids = SeededIds(seed)
-        self.leader = Leader(log, self.ids, ManualClock(), owner, Limits())
+        self.leader = Leader(log, self.ids, ManualClock(), owner, log_limits())
         self.leader.take_over()
 
     def round(self, *tables: int, padding: int = 0) -> bytes:
@@ -172,7 +172,7 @@ class Rig:
 
     def positions(self, owner: str = "p:1", seed: int = 100) -> Positions:
         """The position as a process sees it."""
-        return Positions(self.published, owner, Limits(), self.clock, SeededIds(seed))
+        return Positions(self.published, owner, log_limits(), self.clock, SeededIds(seed))
 
     def position(self) -> Position | None:
         """What stands there now."""
