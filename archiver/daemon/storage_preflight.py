@@ -152,7 +152,7 @@ def _of_sqlite(settings: Settings, sqlite: SqliteSettings) -> Iterator[CheckResu
 
 def _of_etcd(etcd: EtcdSettings, clock: Clock, probe: bool) -> Iterator[CheckResult]:
     # The client of etcd is imported only where it is configured.
-    from archiver.log.open import EtcdCheck
+    from archiver.log.metadata_check import EtcdCheck
 
     check = "state folder"
     try:
