@@ -56,9 +56,9 @@ def test_no_more_small_ones_than_the_target() -> None:
 
 
 HEADER_BYTES = 4634
-"""Of a manifest of a table of orders, and …"""
+"""Size of the header of a manifest of a table of orders."""
 ENTRY_BYTES = 194
-"""… of each of its entries, compressed: both as pyiceberg writes them."""
+"""Compressed size of each of its entries. Both sizes are as pyiceberg writes them."""
 
 
 @pytest.mark.parametrize(

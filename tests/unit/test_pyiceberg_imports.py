@@ -48,7 +48,7 @@ CLOSED_BY = {
     "transforms.py:_try_import": ["test_transforms_import_literal_names"],
 }
 COMPILED = {"avro/decoder_fast"}
-"""Compiled modules, in which no import can be seen. It decodes numbers and bytes."""
+"""Compiled modules, whose imports cannot be inspected. This one decodes numbers and bytes."""
 
 
 def package() -> Path:

@@ -26,7 +26,7 @@ from tests.support.process.processes import until
 
 PATIENCE_S = 30.0
 Told = list[tuple[int, int | str]]
-"""(file, row group or what the error said), in the order in which it came."""
+"""(file, row group or error text), in order of arrival."""
 
 
 @dataclass

@@ -229,7 +229,7 @@ ONE_VIEW = {
     *("table-replaced", "topic-recreated-on-old-table", "format-changed", "spec-changed"),
     *("dangling-reference", "altered-object", "foreign-rows", "rows-removed", "doubled-file", "overlap"),
 }
-"""Kinds that the table alone, or an object that it names, shows."""
+"""Kinds that only need the table or an object that it names."""
 OF_THE_FOLDER = {"stray-upload", "log-ahead"}
 
 

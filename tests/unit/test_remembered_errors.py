@@ -18,7 +18,7 @@ from intake.sources.kafka.upstream_changes import MirrorFinding, MirrorState
 from tests.support.intake.file_sources import Inbox
 
 MARGIN = 100
-"""Characters that say how much was left out."""
+"""Characters that state how much was left out."""
 LONG = "x" * 2**20
 
 

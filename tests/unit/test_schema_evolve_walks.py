@@ -26,7 +26,7 @@ from tests.support.schema.schema_walks import walk
 TIMES = int(os.environ.get("ARCHIVER_SCHEMA_SEEDS", "1"))
 
 Flat = tuple[int, int, str, str, bool]
-"""Id, id of what it stands in, name, type without what is inside, required."""
+"""Id, id of its parent, name, type without its children, required."""
 
 
 def flat(text: str) -> list[Flat]:
@@ -106,7 +106,7 @@ class Book:
 
     def __init__(self) -> None:
         self.owner_of: dict[int, tuple[int, int]] = {}
-        """Column id → (id around it, field number); a column never changes hands."""
+        """Column id → (id of its parent, field number); a column never gets another field."""
         self.had: dict[tuple[int, int], list[int]] = {}
         """Columns of a field, the last used first."""
 

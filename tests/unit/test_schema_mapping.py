@@ -300,7 +300,7 @@ DEMANDED = {
     *("recursion 0 delimited", "proto3 kept", "proto2 no", "proto3 no", "2023 no"),
     *(set(WELL_KNOWN)),
 }
-"""What the issue wants written down; a page without a row for one of these is not whole."""
+"""The subjects that the page must cover, each with at least one row."""
 
 
 def test_everything_is_on_the_page(compiled: bytes) -> None:

@@ -192,7 +192,9 @@ def check(found: LagReport, fold: IntakeFold, ledger: LedgerFold, topics: list[T
             assert (partition.held is not None) == any(tp in one.ranges for one in fold.transactions)
             assert (partition.reason is None) == (partition.cause is None)
             behind = min(expected.values()) < partition.next
-            assert (partition.cause is not None) == behind, "exactly the stages that are behind have a reason"
+            assert (partition.cause is not None) == behind, (
+                "exactly the partitions that are behind have a reason"
+            )
         for stage in STAGES:
             lags = [partition.stages[stage] for partition in topic.partitions if stage in partition.stages]
             total = topic.lag(stage)

@@ -33,7 +33,7 @@ class History:
         self.vacuumed = Vacuumed(deletes_max=3)
         self.vacuumed.topic("a", 2)
         self.records: dict[tuple[int, int], str] = {}
-        """(partition, offset) → key, of what was acknowledged."""
+        """(partition, offset) → key, of the acknowledged records."""
         self.asleep: list[tuple[Sequencer, str, list[int]]] = []
 
     def play(self, step: Step) -> None:

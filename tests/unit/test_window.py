@@ -13,7 +13,7 @@ from tests.support.intake.transaction_entries import TransactionEntries
 ONE = topic_id_of(1)
 TP = (ONE, 0)
 Step = tuple[int, int, str]
-"""Rows, raw bytes, and what becomes of them."""
+"""Rows, raw bytes, and their kind: plain, aborted or committed."""
 STEPS = st.lists(
     st.tuples(st.integers(1, 4), st.integers(0, 6), st.sampled_from(["plain", "aborted", "committed"])),
     max_size=10,

@@ -21,7 +21,7 @@ from archiver.runtime.text import counted, moment
 
 PACKAGE = Path(archiver.__file__).parent
 ROOMS = ("cli", "daemon", "demo", "query", "status", "web")
-"""Where texts for users are written in normal operation."""
+"""The packages that write texts for users in normal operation."""
 NOUNS = re.compile(
     r" "
     r"(topics|partitions|offsets|records|rows|files|archives|objects|events|segments|entries|attempts|tries|times|columns|samples|problems"
