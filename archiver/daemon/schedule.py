@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, JobExecutionEvent
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.blocking import BlockingScheduler
@@ -55,6 +56,7 @@ class Schedule:
             # Otherwise apscheduler needs the local time zone, and a change of daylight saving shifts runs.
             timezone=UTC,
         )
+        self._scheduler.add_listener(self._released, EVENT_JOB_EXECUTED | EVENT_JOB_ERROR)
         self._thread = threading.Thread(target=self._scheduler.start, name="schedule", daemon=True)
         self._stopped = False
 
@@ -77,6 +79,15 @@ class Schedule:
         # `again` under the lock of the run: it either repeats, or it has ended and is scheduled here.
         if run is None or self._stopped or self._thread.ident is None or run.again():
             return
+        self._submit(name)
+
+    def _released(self, event: JobExecutionEvent) -> None:
+        # apscheduler skips a run until it has counted the previous one as done, which is after `_Run.once`.
+        # A request in between is submitted here.
+        if self._runs[event.job_id].requested and not self._stopped:
+            self._submit(event.job_id)
+
+    def _submit(self, name: str) -> None:
         try:
             self._scheduler.modify_job(name, next_run_time=self._now())
         except JobLookupError:
@@ -134,7 +145,7 @@ class Schedule:
 
 
 class _Run:
-    """State of one job: whether it runs, and whether one more run was requested."""
+    """State of one job: whether it runs, and whether a run was requested since the last one began."""
 
     def __init__(self, job: ScheduledJob) -> None:
         self.job = job
@@ -148,12 +159,18 @@ class _Run:
     def running(self) -> bool:
         return not self.idle.is_set()
 
+    @property
+    def requested(self) -> bool:
+        """Whether a run was requested that has not begun."""
+        with self._lock:
+            return self._again
+
     def again(self) -> bool:
-        """Request one more run after the current one; False if none is active."""
+        """Request one run, after the current one if it is active; False if none is active."""
         with self._lock:
             # Read and set under one lock: the run cannot end in between and lose the request.
-            self._again = self.running
-            return self._again
+            self._again = True
+            return self.running
 
     def end(self) -> None:
         """Let no further run begin."""

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from apscheduler.events import EVENT_JOB_MAX_INSTANCES, EVENT_JOB_SUBMITTED
+from apscheduler.executors.pool import ThreadPoolExecutor
 
 from archiver.daemon.schedule import Schedule, ScheduledJob, _Run
 from archiver.runtime.clock import SystemClock
@@ -128,6 +130,31 @@ def test_what_was_asked_for_is_not_forgotten_where_somebody_asks_again_as_the_ru
     run.once()
     asking[0].join(WAIT_S)
     assert runs >= 2, "three if the second one had begun when it was asked again"
+
+
+def test_a_request_between_the_end_of_a_run_and_its_release_by_apscheduler_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """apscheduler skips a run until it has counted the previous one as done."""
+    job, skipped = Counted(count_to=2, held=True), threading.Event()
+    release = ThreadPoolExecutor._run_job_success
+
+    def request_first(executor: ThreadPoolExecutor, *ended: object) -> None:
+        if not skipped.is_set():
+            schedule.soon("reconcile")
+            assert skipped.wait(WAIT_S)
+        release(executor, *ended)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "_run_job_success", request_first)
+    with scheduled(ScheduledJob("reconcile", None, job)) as schedule:
+        # Before the submission is complete, the scheduler's own thread would release the run.
+        schedule._scheduler.add_listener(lambda _: job.go_on.set(), EVENT_JOB_SUBMITTED)
+        schedule._scheduler.add_listener(lambda _: skipped.set(), EVENT_JOB_MAX_INSTANCES)
+        schedule.soon("reconcile")
+        assert skipped.wait(WAIT_S)
+        assert job.reached.wait(WAIT_S), "the request is lost"
+    assert job.runs == 2
+    assert job.most_at_once == 1
 
 
 def test_an_interval_can_be_changed() -> None:
