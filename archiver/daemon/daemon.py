@@ -181,8 +181,6 @@ FIRST_AUDIT_S, FIRST_CLEANUP_S = 30.0, 60.0
 """Time of the first run: soon, so that a daemon that restarts often still audits and cleans."""
 FIRST_DEEP_AUDIT_S = 600.0
 """Later than the other first runs, because it reads every row."""
-_FAILED = frozenset({"retry", "unknown", "halted"})
-"""Results of a commit after which a reconciliation checks it."""
 ANSWER_S = 10.0
 """A dependency that takes longer to answer counts as absent."""
 POLL_S = 2 * ANSWER_S
@@ -254,6 +252,8 @@ class Daemon:
             self._tick,
             self._numbers,
             self._journal,
+            self._pace,
+            self._backoff,
         )
         self._notifier = Notifier(environ, self._clock)
         self._stop = threading.Event()
@@ -490,12 +490,7 @@ class Daemon:
                 # Also after an error, because the report has the commits that were tried before it.
                 self._numbers.archived(run.report)
                 self._journal.schemas_changed(run.report, self._clock.now_us())
-                if any(tried.end in _FAILED for tried in run.report.commits):
-                    self._backoff.failed()
-                # A round without a commit proves nothing about the catalog, so it does not reset the
-                # backoff.
-                elif run.report.commits:
-                    self._backoff.succeeded()
+                self._backoff.note_commits(run.report.commits)
 
     def _questions(self) -> dict[str, Any]:
         application = self._resources.application

@@ -16,7 +16,7 @@ from archiver.app.application import Application
 from archiver.config.settings import Settings
 from archiver.daemon.cycles import Cycles, Summary
 from archiver.daemon.status_poller import StatusPoller
-from archiver.publish.report import ArchiveReport, TopicReport
+from archiver.publish.report import ArchiveReport, CommitTry, TopicReport
 from archiver.publish.scope import parse_scope
 from archiver.refine.triggers import PollState
 from archiver.rewrite.replay_report import FILES_MAX, ReplayReport
@@ -171,6 +171,10 @@ RUNS_MAX = 100
 """Maximum of cleaning runs in a row, each of which ended at its limit."""
 
 
+_FAILED = frozenset({"retry", "unknown", "halted"})
+"""Results of a commit after which a reconciliation checks it."""
+
+
 class Backoff:
     """Exponential backoff for reconcile retries. Safe for several threads.
 
@@ -202,6 +206,14 @@ class Backoff:
         with self._lock:
             # The waited time goes too, so the next failure begins with the first wait.
             self._waited_s = self._due_s = None
+
+    def note_commits(self, tried: Sequence[CommitTry]) -> None:
+        """Record the commits of a round: any failed one is a failure."""
+        if any(commit.end in _FAILED for commit in tried):
+            self.failed()
+        # A round without a commit proves nothing about the catalog, so it does not reset the backoff.
+        elif tried:
+            self.succeeded()
 
     def due(self) -> bool:
         """Whether a retry is due; true once per retry. Never waits."""
@@ -309,12 +321,18 @@ class Pace:
     @contextmanager
     def round(self) -> Iterator[Callable[[str], None]]:
         """Context of one round; yields the function that takes its lines of progress."""
-        # The begin counts as progress: otherwise the idle time before it would count as silence.
-        self._moves(1)
+        with self._lock:
+            # The idle time before the first round is no silence. A further round may only wait for its turn,
+            # so its begin must not hide that the first one hangs.
+            if not self._running:
+                self._moved_s = self._clock.monotonic_s()
+            self._running += 1
         try:
             yield self._line
+            self._moves()
         finally:
-            self._moves(-1)
+            with self._lock:
+                self._running -= 1
 
     def check(self, silence_max_s: float) -> None:
         """Raise `RetryLater` if a round runs and no round reported progress for `silence_max_s`."""
@@ -328,12 +346,11 @@ class Pace:
                 )
 
     def _line(self, line: str) -> None:
-        self._moves(0)
+        self._moves()
         _log.debug("%s", line)  # the summary of the job has its own line
 
-    def _moves(self, begun: int) -> None:
+    def _moves(self) -> None:
         with self._lock:
-            self._running += begun
             self._moved_s = self._clock.monotonic_s()
 
 
@@ -438,11 +455,13 @@ class DaemonOperations:
         tick: Tick,
         numbers: Numbers,
         journal: Journal,
+        pace: Pace,
+        backoff: Backoff,
     ) -> None:
         """`application` returns None until everything is open, and again when the daemon stops.
 
         `status`, `reload` and `reconcile_soon` are those of the daemon. `numbers` count results;
-        `journal` keeps what the status page shows.
+        `journal` keeps what the status page shows. `pace` and `backoff` are those of the scheduled rounds.
         """
         self._application = application
         self._status = status
@@ -453,6 +472,8 @@ class DaemonOperations:
         self._tick = tick
         self._numbers = numbers
         self._journal = journal
+        self._pace = pace
+        self._backoff = backoff
 
     def status(self) -> dict[str, Any]:
         """The document of `archiver status`."""
@@ -472,13 +493,20 @@ class DaemonOperations:
         reports = []
 
         def work() -> Summary:
-            run = application.archiving.round(progress)
-            try:
-                reports.append(run.run(scope, everything=everything))
-            finally:
-                # Also after an error, because the report has the commits that were tried before it.
-                self._numbers.archived(run.report)
-                self._journal.schemas_changed(run.report, self._cycles.now_us())
+            with self._pace.round() as moved:
+
+                def both(line: str) -> None:
+                    moved(line)
+                    progress(line)
+
+                run = application.archiving.round(both)
+                try:
+                    reports.append(run.run(scope, everything=everything))
+                finally:
+                    # Also after an error, because the report has the commits that were tried before it.
+                    self._numbers.archived(run.report)
+                    self._journal.schemas_changed(run.report, self._cycles.now_us())
+                    self._backoff.note_commits(run.report.commits)
             # The page must show this round too, not only scheduled ones.
             return self._tick.note(reports[0])
 
