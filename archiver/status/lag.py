@@ -302,7 +302,14 @@ def _partition(
         )
     )
     return PartitionLag(
-        view.state.name, number, 0, following, MappingProxyType(stages), open_one, cause, reason
+        topic=view.state.name,
+        partition=number,
+        start=view.ledger.start(number),
+        next=following,
+        stages=MappingProxyType(stages),
+        held=open_one,
+        cause=cause,
+        reason=reason,
     )
 
 

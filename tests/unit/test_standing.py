@@ -91,6 +91,13 @@ def filled(*rows: int, raw_bytes: int = 10, apart_us: int = SECOND) -> IntakeFol
     return fold
 
 
+def test_start_is_the_first_offset_within_retention() -> None:
+    ledger = ledger_of({0: 8})
+    assert one(filled(10), ledger).start == 0, "retention has deleted nothing"
+    ledger.topics[ONE].starts[0] = 5
+    assert one(filled(10), ledger).start == 5
+
+
 # against a naive model
 
 
