@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,8 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconcile.audit.rows import Coordinates
+from archiver.schema.codec import RecordCodec
+from archiver.schema.evolution.state import TopicSchema
+from reconcile.audit.rows import Coordinates, RowFile
+from reconcile.audit.spark import comparison
 from reconcile.audit.spark.fingerprint import check_coordinates, columns_of, fingerprints, names_in
+from tests.support.schema.orders import order_schema
 
 HEADERS = {
     "type": "list",
@@ -281,3 +286,19 @@ def test_rows_have_one_fingerprint_if_and_only_if_they_are_equal(
             assert (first == second) == (one == other)
     low = data.draw(st.integers(0, len(rows)))
     assert fingerprints(COLUMNS, whole.slice(low)) == found[low:]
+
+
+def test_a_codec_is_built_once_for_a_schema_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[int] = []
+
+    def building(schema: TopicSchema) -> RecordCodec:
+        built.append(schema.version)
+        return RecordCodec(schema)
+
+    monkeypatch.setattr(comparison, "RecordCodec", building)
+    first = order_schema()
+    prints = comparison.RecordPrints([first, replace(first, version=first.version + 1)])
+    rows = pa.record_batch({"other": [1]})
+    for _ in range(3):
+        assert list(prints.of(RowFile("theirs", 1), rows)) == [], "no version decoded these rows"
+    assert built == [first.version, first.version + 1]

@@ -89,7 +89,10 @@ class RecordPrints:
         for version in [file.schema_version] if file.key is not None else list(self._schemas):
             if version not in self._schemas:
                 continue
-            codec = self._codecs.setdefault(version, RecordCodec(self._schemas[version]))
+            # Not `setdefault`, which would build a codec for each batch.
+            codec = self._codecs.get(version)
+            if codec is None:
+                codec = self._codecs[version] = RecordCodec(self._schemas[version])
             try:
                 records = archive_records(file.uri, codec, rows)
             except (ArchiverError, pa.ArrowException, ValueError, TypeError, KeyError):
