@@ -1,6 +1,7 @@
 """HTTP client of a schema registry, with bounds of time and size.
 
-A request ends by its deadline however slowly the registry sends, and a response is cut off at its bound. User
+A request ends by its deadline however slowly the registry sends, and a response is cut off at its bound. Only
+the lookup of the host name can outlast the deadline: the system's resolver has its own limit of time. User
 name, password and token go only to the configured scheme, host and port, also after a redirect, and appear in
 no message. Proxy variables and `.netrc` are ignored.
 """
@@ -212,7 +213,7 @@ class RegistryHttp:
     ) -> None:
         """Connect, and register the socket before its first byte, so that a TLS handshake can be cut too."""
         port = self._port or (http.client.HTTP_PORT if self._tls is None else http.client.HTTPS_PORT)
-        connection.sock = socket.create_connection((self._host, port), left_s)
+        connection.sock = self._open_socket(port, self._clock.monotonic_s() + left_s)
         # The timer sets `late`, then reads `opened`. So it finds the socket, or this thread finds `late` set.
         opened.append(connection.sock)
         _not_late(late)
@@ -225,6 +226,33 @@ class RegistryHttp:
             opened.append(protected)
             _not_late(late)
             protected.do_handshake()
+
+    def _open_socket(self, port: int, until_s: float) -> socket.socket:
+        """Connect to the first address of the host that accepts. Raises the error of the last one.
+
+        All addresses together end by the deadline. The lookup of the host name cannot be interrupted.
+        """
+        trouble = OSError("the host has no address")
+        # Not `create_connection`, which gives the whole timeout to each address.
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            self._host, port, type=socket.SOCK_STREAM
+        ):
+            left_s = until_s - self._clock.monotonic_s()
+            # A timeout of 0 would make the socket non-blocking.
+            if left_s <= 0:
+                raise TimeoutError
+            opened: socket.socket | None = None
+            try:
+                opened = socket.socket(family, kind, protocol)
+                opened.settimeout(left_s)
+                opened.connect(address)
+            except OSError as error:
+                trouble = error
+                if opened is not None:
+                    opened.close()
+            else:
+                return opened
+        raise trouble
 
     def _body(self, response: http.client.HTTPResponse) -> bytes:
         bound = self._settings.answer_bytes_max

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -257,6 +258,49 @@ def test_an_outage_holds_up_one_question_and_not_every_one_after_it() -> None:
     with pytest.raises(RetryLater):
         http.get("/x", clock.monotonic_s() + 60)
     assert clock.monotonic_s() == 16.0, "then it is asked again"
+
+
+def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: tuple[str, int]) -> None:
+    """Every host name has these addresses."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", address) for address in addresses]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+
+
+def test_several_silent_addresses_share_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    bounds: list[float] = []
+
+    def silent(opened: socket.socket, address: object) -> None:
+        """The first address answers nothing for 2 s, the others until the timeout."""
+        del address
+        bounds.append(opened.gettimeout() or 0.0)
+        clock.advance(bounds[-1] if len(bounds) > 1 else 2.0)
+        raise TimeoutError
+
+    resolve_to(monkeypatch, *((f"127.0.0.{last}", 81) for last in (1, 2, 3, 4)))
+    monkeypatch.setattr(socket.socket, "connect", silent)
+    settings = ConfluentSettings(url="http://registry.example:81", timeout=5.0, attempts_max=1)
+    with pytest.raises(RetryLater, match="took longer than 5 s"):
+        RegistryHttp(settings, clock).get("/x", clock.monotonic_s() + 60)
+    assert clock.monotonic_s() == 5.0
+    assert bounds == [5.0, 3.0], "each attempt has what the ones before it left"
+
+
+def test_an_address_that_refuses_is_followed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    with RegistryServer() as closed:
+        refusing = int(closed.url.rpartition(":")[2])
+    with RegistryServer() as server:
+        server.add("a", 1, 7, TEXT)
+        port = int(server.url.rpartition(":")[2])
+        resolve_to(monkeypatch, ("127.0.0.1", refusing), ("127.0.0.1", port))
+        assert ask(RegistryHttp(ConfluentSettings(url="http://registry.example"), SystemClock())) == [1]
+
+
+def test_a_host_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve_to(monkeypatch)
+    clock = ManualClock()
+    with pytest.raises(RetryLater, match="has no address"):
+        RegistryHttp(ConfluentSettings(url="http://registry.example"), clock).get("/x", 60)
 
 
 def test_one_broken_path_is_no_outage_of_the_others() -> None:
