@@ -449,8 +449,11 @@ def _rows(duckdb: Any, reader: Any, database: _Interruptible) -> Iterator[tuple[
             )
     except (duckdb.Error, pa.ArrowException, OSError) as error:
         raise _query_error(duckdb, error) from error
-    except ValueError as error:
-        raise InvalidInput(f"a value of the result cannot be shown; cast it to text: {error}") from error
+    # KeyError: a map with a repeated key. TypeError: a map whose keys are structs, lists or maps.
+    except (ValueError, KeyError, TypeError) as error:
+        # The text of a KeyError is quoted as a key.
+        why = error.args[0] if isinstance(error, KeyError) else error
+        raise InvalidInput(f"a value of the result cannot be shown; cast it to text: {why}") from error
 
 
 def _query_error(duckdb: Any, error: Exception) -> InvalidInput | Halt:
