@@ -79,25 +79,25 @@ def query_tables(
     returns the schemas of topics without archives. `copies` returns local copies of files in a bucket; None
     without a bucket.
     """
-    configured = {
-        # SQL names are case-insensitive in DuckDB.
-        topic.archive.table.lower(): topic
-        for topic in topics
-        if topic.archive.kind == "iceberg" and topic.archive.table is not None
-    }
-    counts = [topic.archive.table for topic in topics if topic.archive.kind == "iceberg"]
+    # Several topics under one name, because names are case-insensitive in DuckDB and have no catalog.
+    configured: dict[str, list[TopicSettings]] = {}
+    for topic in topics:
+        if topic.archive.kind == "iceberg" and topic.archive.table is not None:
+            configured.setdefault(topic.archive.table.lower(), []).append(topic)
     requested = {name.lower() for name in names}
     # SHOW TABLES names no table, and an unknown name may be a typo: DuckDB then needs all views.
     if not requested or not requested <= configured.keys():
         requested = set(configured)
     found: list[QueryTable] = []
     troubles: dict[str, Trouble] = {}
-    for topic in (configured[name] for name in sorted(requested)):
+    for topic in (topic for name in sorted(requested) for topic in configured[name]):
         table = topic.archive.table or ""
         try:
-            # A query names tables without their catalog.
-            if counts.count(table) > 1:
-                raise Halt("several catalogs have a table of that name")
+            if len(configured[table.lower()]) > 1:
+                raise Halt(
+                    "several tables have that name; a query distinguishes neither catalogs nor upper and "
+                    "lower case"
+                )
             known = ledger(topic.name)
             asked = _table(topic, tables(topic.archive.catalog or ""), known, fetch, copies)
             if asked is None and known is not None:

@@ -1,15 +1,17 @@
-"""`query`: values that cannot become Python values."""
+"""`query`: values that cannot become Python values, and names that a query cannot distinguish."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NoReturn
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.query.duck import Limits, QueryTable, asked
+from archiver.config.topics import TopicArchiveSettings, TopicSettings
+from archiver.query.duck import Limits, QueryTable, asked, query_tables
 from archiver.runtime.errors import InvalidInput
 
 LIMITS = Limits(256 * 2**20, 1)
@@ -49,3 +51,32 @@ def test_a_map_with_structs_as_keys_is_an_invalid_input() -> None:
         pytest.raises(InvalidInput, match="cannot be shown; cast it to text"),
     ):
         list(result.rows)
+
+
+def never(*_: object, **__: object) -> NoReturn:
+    raise AssertionError("not needed for a name that is not unique")
+
+
+@pytest.mark.parametrize(
+    ("tables", "named"),
+    [
+        ([("lake", "shop.orders"), ("lake2", "shop.orders")], {"shop.orders"}),
+        ([("lake", "shop.orders"), ("lake2", "shop.Orders")], {"shop.orders", "shop.Orders"}),
+        ([("lake", "shop.orders"), ("lake", "shop.Orders")], {"shop.orders", "shop.Orders"}),
+    ],
+)
+def test_tables_that_a_query_cannot_distinguish(tables: list[tuple[str, str]], named: set[str]) -> None:
+    topics = [
+        TopicSettings(
+            name=f"topic-{number}",
+            partitions=1,
+            archive=TopicArchiveSettings(kind="iceberg", catalog=catalog, table=table),
+        )
+        for number, (catalog, table) in enumerate(tables)
+    ]
+    found, troubles = query_tables(topics, {"shop.orders"}, never, never, never)
+    assert found == []
+    assert set(troubles) == named
+    for name, trouble in troubles.items():
+        assert trouble.why.startswith(f"table {name} cannot be queried: several tables have that name")
+        assert not trouble.gone
