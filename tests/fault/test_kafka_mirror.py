@@ -57,7 +57,7 @@ def die_at(root: Path, server: KafkaServer, topic: str, armed: str) -> None:
 
 
 def die_anywhere(root: Path, server: KafkaServer, topic: str, after_s: float) -> None:
-    """A process that is killed from outside once it takes something in, whatever it does just then."""
+    """A process that is killed from outside once it ingests something, at any step."""
     process = subprocess.Popen(command(root, server, topic), cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -72,7 +72,7 @@ def die_anywhere(root: Path, server: KafkaServer, topic: str, after_s: float) ->
 
 
 def finish(root: Path, server: KafkaServer, topic: str) -> None:
-    """A process that lives takes in the rest; then both sides are compared."""
+    """A process that lives ingests the rest; then both sides are compared."""
     site, logs = site_of(root, server.brokers)
     try:
         mirror = site.process(topic, checkpoint_entries=4)
@@ -231,7 +231,7 @@ def test_a_partition_without_a_leader_stops_no_other(tmp_path: Path) -> None:
 def test_a_cluster_that_lost_records_which_are_here_is_a_finding(
     tmp_path: Path, server: KafkaServer, overtaken: bool
 ) -> None:
-    """Even where it has given their offsets to others meanwhile, so that no offset tells: then the leader
+    """Even where it has since given their offsets to others, so that no offset shows it: then the leader
     epoch does."""
     cluster, topic = Cluster(server.brokers), server.new_name()
     cluster.create(topic)

@@ -22,8 +22,8 @@ SEED = 20261121
 def killed_round(path: Path, owner: str, chance: random.Random) -> list[tuple[int, str]]:
     """Start an appender, kill it at a random moment and return what it had acknowledged.
 
-    Four rounds of five are killed while appending, up to 60 ms after the first acknowledgement, the others
-    anywhere from the start of the process on.
+    Four rounds of five are killed while appending, up to 60 ms after the first acknowledgement. The others
+    are killed anywhere from the start of the process on.
     """
     command = [
         sys.executable,

@@ -1,7 +1,7 @@
-"""A writer that sleeps between upload and append while the others go on: it is never told of a success that
-did not happen.
+"""A writer that sleeps between upload and append while the others go on: it never gets the answer of a
+success that did not happen.
 
-Real processes on a real SQLite log: the writer is stopped (SIGSTOP) when its file is stored, and continued
+Real processes on a real SQLite log. The writer is stopped (SIGSTOP) when its file is stored. It is continued
 (SIGCONT) after the log was trimmed past it, a barrier was raised against its file, or both.
 """
 
@@ -76,7 +76,7 @@ class Sender:
 
 
 class Others:
-    """Everybody else, in this process, with a checkpoint every ten entries."""
+    """All other writers, in this process, with a checkpoint every ten entries."""
 
     def __init__(self, root: Path) -> None:
         self.rig = IntakeRig(root, LogSettings(append_backoff=0.001, checkpoint_entries=10))

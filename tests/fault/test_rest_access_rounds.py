@@ -1,5 +1,5 @@
-"""Whole rounds against a REST catalog that wants tokens: whatever becomes of a token, and whenever, no row is
-lost, doubled or given up."""
+"""Whole rounds against a REST catalog that requires tokens: with any failure of a token, at any time, no row
+is lost, doubled or given up."""
 
 from __future__ import annotations
 
@@ -46,8 +46,7 @@ def test_a_commit_that_may_have_landed_and_then_no_token(
     tmp_path: Path,
     fault: Fault,
 ) -> None:
-    """The swap is applied and its answer lost; the look at what became of it needs a token that nobody
-    gives."""
+    """The swap is applied and its answer lost; resolving its outcome needs a token that no server issues."""
     rounds, guarded = rounds_on(tmp_path / f"t{fault}", rest_catalog, Guard("oauth2", uses=None))
     with rounds:
         rounds.send()

@@ -1,4 +1,4 @@
-"""Kill a process that takes files in, at each step it makes: whoever comes next goes on, and every record is
+"""Kill a process that ingests files, at each step it makes: the next process goes on, and every record is
 there once, in order."""
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def test_killed_while_the_topic_is_declared(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("action", ["error", "unknown"])
 @pytest.mark.parametrize("name", [name for name in TAKING if name.startswith(("writer.", "source."))])
 def test_a_step_that_fails_or_loses_its_reply(name: str, action: str, tmp_path: Path) -> None:
-    """The same process looks again."""
+    """The same process polls again."""
     prepare(tmp_path, "jsonl")
     with inbox_of(tmp_path) as inbox:
         state = look(inbox, "jsonl", f"{name}={action}")

@@ -1,5 +1,5 @@
-"""A daemon that leads without right gives its lease back whatever else hangs: its round, its object store,
-the log itself (rule L4)."""
+"""A daemon that leads without right gives its lease back, even if anything else hangs: its round, its object
+store, the log itself (rule L4)."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def leading(deployment: Deployment, hanging: Hanging) -> Iterator[tuple[serving.
 
 
 def take_over(deployment: Deployment) -> None:
-    """Somebody else begins an epoch, with a lease that does not know of the first."""
+    """Another process begins an epoch, with a lease that is independent of the first."""
     with Driver(deployment) as successor:
         successor.application.lease = FileLease(deployment.root / "other.lease", "other:1")
         successor.archive()

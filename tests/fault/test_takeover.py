@@ -2,8 +2,8 @@
 one stands down.
 
 Real logs, objects and catalog; refinement in this process. Each `Daemon` keeps its leadership as `archiver
-serve` does, with a lease on a file of its own, so that nothing but the control log can tell it that it does
-not lead any more.
+serve` does, with a lease on a file of its own. So it can learn only from the control log that it does not
+lead any more.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ STEPS = (
 
 
 class Daemon(Driver):
-    """A driver that keeps its leadership, and whose lease nobody else wants."""
+    """A driver that keeps its leadership, and whose lease has no other candidate."""
 
     def __init__(self, deployment: Deployment, name: str) -> None:
         super().__init__(deployment)
@@ -149,7 +149,7 @@ def send(driver: Driver, first: int) -> list[tuple[str, int, int]]:
 
 
 def rows(deployment: Deployment) -> Counter[tuple[str, int, int]]:
-    """Every row of every table, as somebody else reads it."""
+    """Every row of every table, as an external client reads it."""
     found: Counter[tuple[str, int, int]] = Counter()
     for topic in ("orders", "clicks"):
         with catalog_table(deployment, f"shop.{topic}") as table:
@@ -209,8 +209,8 @@ def test_l3_a_leader_that_paused_at_any_step_harms_nothing(
 def test_c3_what_a_stale_leader_committed_is_adopted(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was past its last look at the log when it fell asleep; its swap is good, and its successor takes it
-    over by the path."""
+    """It was past its last read of the log when it paused; its swap is good, and its successor accepts it by
+    the path."""
     with Daemon(deployment, "one") as stale, Daemon(deployment, "two") as successor:
         sent = send(successor, 0)
         paused = Paused(stale, "table.swap.after", monkeypatch)
@@ -275,9 +275,9 @@ def test_t4_a_repair_does_not_refuse_an_archive_that_is_in_the_table(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found by the model (`spare`): the swap of a paused leader lands while its successor is at work; the
-    successor commits on top and dies before it has told the ledger; then somebody rolls the table back to the
-    first of the two commits. One archive of those that wait is in the table then, and the ledger has seen
-    neither.
+    successor commits on top and dies before it has appended that to the ledger; then an external client rolls
+    the table back to the first of the two commits. One archive of those that wait is in the table then, and
+    the ledger has seen neither.
     """
     with Daemon(deployment, "one") as stale, Daemon(deployment, "two") as successor:
         sent = send(successor, 0)
@@ -354,7 +354,7 @@ def test_two_daemons_by_mistake_lose_and_double_nothing(deployment: Deployment) 
 
 
 def test_l4_one_that_never_hears_of_its_lease_stands_down_with_its_next_tick(deployment: Deployment) -> None:
-    """Nothing is due, so it has nothing to append and no table to look at: it reads the log all the same."""
+    """Nothing is due, so it has nothing to append and no table to inspect: it reads the log all the same."""
     with Daemon(deployment, "one") as stale, Daemon(deployment, "two") as successor:
         sent = send(stale, 0)
         stale.archive()

@@ -1,7 +1,7 @@
 """The plan of a run: which faults are played when, a pure function of the seed.
 
-The same seed gives the same plan. When a process gets to its next step is the machine's business, so two runs
-of one seed play the same faults at the same seconds, and still need not end alike.
+The same seed gives the same plan. The machine decides when a process gets to its next step. So two runs of
+one seed play the same faults at the same seconds, and still need not end alike.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 SLOW, ERROR, LOST, REPLY_LOST = WEATHER = ("slow", "error", "lost", "reply-lost")
-"""A call takes long; fails with nothing done; is not done, and nobody knows; is done, and nobody knows."""
+"""A call takes long; fails with nothing done; is not done, with unknown outcome; is done, with unknown
+outcome."""
 KILL, STOP, DISK, ROUND, ROUND_KILL = "kill", "stop", "disk", "round", "round-kill"
 FAULTS = (KILL, STOP, DISK, SLOW, ERROR, LOST, REPLY_LOST)
 """Kinds that can be asked for. `round-kill` comes by itself with two rounds of archiving or more."""

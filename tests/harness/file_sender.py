@@ -1,8 +1,8 @@
-"""A sender that drops files where a source takes them in, as another program would: written elsewhere, then
+"""A sender that drops files where a source ingests them, as another program would: written elsewhere, then
 renamed.
 
-Owns the ledger of what was put into which file. Nobody acknowledges these records; the judge wants each of
-them there once, in the file's order, as soon as the file has its name.
+Owns the ledger of what was put into which file. These records get no acknowledgement; the judge requires each
+of them there once, in the file's order, as soon as the file has its name.
 """
 
 from __future__ import annotations

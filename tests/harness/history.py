@@ -24,9 +24,9 @@ class Attempt:
     """One try to send one record. The tries of a record share sender and number; they differ in `attempt`."""
 
     sender: str
-    """Whoever sends one record after the other: one thread of one worker, and its successors after a crash.
-    What stands behind a `/` separates the records that have an order among themselves only: those of one
-    file, or those between two answers that did not come."""
+    """The name of a sequence of records: one thread of one worker, and its successors after a crash. A suffix
+    behind a `/` separates records that are ordered among themselves only: those of one file, or those between
+    two lost answers."""
     number: int
     """Rises with every new record of the sender."""
     attempt: int
@@ -45,12 +45,12 @@ class Attempt:
     offset: int | None = None
     error: str | None = None
     file: str | None = None
-    """The file it was put into, for a source that takes files in; nobody acknowledges those."""
+    """The file it was put into, for a source that ingests files; those get no acknowledgement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """One transaction: what its sender asked for and was told, in order."""
+    """One transaction: what its sender asked for and the answers, in order."""
 
     name: str
     steps: tuple[tuple[str, Outcome | None], ...] = ()

@@ -1,8 +1,8 @@
-"""A sender over HTTP, as a program of somebody else would be: requests and answers by their documented form,
-no code of the product.
+"""A sender over HTTP, as an external program would be: requests and answers by their documented form, no code
+of the product.
 
-Owns what a lost answer means: nothing is known of the request's records, and the next ones belong to a new
-line of order, because a request that is given up may still be carried out after a later one.
+Owns what a lost answer means: the outcome of the request's records is unknown. The next records have an order
+of their own, because an abandoned request may still be carried out after a later one.
 """
 
 from __future__ import annotations
@@ -91,8 +91,7 @@ class HttpSender:
         self._connection.close()
 
     def _post(self, path: str, body: bytes, count: int) -> tuple[int | None, list[Answer]]:
-        """The status and what was told of the records, in their order; of those at the end perhaps
-        nothing."""
+        """The status and the answers for the records, in their order; those at the end may have none."""
         if self._connection.sock is None:
             try:
                 self._connection.connect()

@@ -138,7 +138,7 @@ def judge(history: History) -> Judgement:
 
 
 def _emptiness(history: History) -> Iterator[str]:
-    """Why nothing can be said: little was done, or it was looked at too early."""
+    """Why nothing can be said: little was done, or it was read too early."""
     if not history.attempts:
         yield "nothing was sent"
     elif not any(attempt.outcome == "ok" for attempt in history.attempts):
@@ -153,7 +153,7 @@ def _emptiness(history: History) -> Iterator[str]:
 
 
 def _missing(history: History) -> Iterator[str]:
-    """Reasons not to be impressed that nothing was wrong; what is wrong is wrong all the same."""
+    """Reasons to withhold a verdict of valid; violations count all the same."""
     for kind in history.faults_asked:
         if not history.faults.get(kind):
             yield f"fault {kind} was asked for and not played"
@@ -199,7 +199,7 @@ class _Case:
                 sent.places.add((attempt.topic, attempt.partition, attempt.offset))
 
     def doubled_digests(self) -> Iterator[str]:
-        """The judge tells records apart by their digests."""
+        """The judge identifies records by their digests."""
         if len(self.by_digest) != len(self.sent):
             yield f"{len(self.sent) - len(self.by_digest)} records of the run look like another one"
 
@@ -282,12 +282,12 @@ class _Case:
 
     @cached_property
     def _promised(self) -> set[Place]:
-        """Offsets that somebody was told, perhaps in a transaction that came to nothing."""
+        """Offsets that a sender got as an answer, perhaps in a transaction that was aborted."""
         return {place for sent in self.sent.values() for place in sent.places}
 
     @cached_property
     def _expected(self) -> set[Place]:
-        """Places where a certain record must be; H1 tells if another is there."""
+        """Places where a certain record must be; H1 reports if another is there."""
         return {
             place
             for sent in self.sent.values()

@@ -1,4 +1,4 @@
-"""The ledger: an append-only record of what a process is about to do and what it was told, as JSON lines.
+"""The ledger: an append-only record of what a process is about to do and which answers it got, as JSON lines.
 
 Promises: when `write` returns, the lines are on disk; what is in memory only is lost with a kill, and then it
 was not sent. Lines are numbered, so that a missing one is noticed; a line torn by a kill is the last of its

@@ -1,7 +1,7 @@
 """From a folder to a history: reads what the processes of a run wrote, and notices what is missing.
 
-Must never guess: a line that is torn where no kill can have torn it, a number that is skipped, a reading that
-ended early becomes a trouble, and a history with troubles is never judged valid.
+Must never guess. A line that is torn where no kill can have torn it, a skipped number, and a reading that
+ended early are troubles. A history with troubles is never judged valid.
 """
 
 from __future__ import annotations

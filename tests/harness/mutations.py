@@ -94,7 +94,7 @@ def _attempts(history: History, change: Callable[[Attempt], Attempt]) -> History
 
 
 def _shifted(history: History, place: Place, by: int) -> History:
-    """Offsets are other ones from that place of a partition on, whoever tells them."""
+    """Offsets are shifted from that place of a partition on, in every source that reports them."""
     topic, partition, start = place
 
     def shifted(name: str, row: Row) -> Row:
@@ -219,7 +219,7 @@ def read_twice(history: History, rng: random.Random) -> History:
 
 @_breaks("H3")
 def called_failed(history: History, rng: random.Random) -> History:
-    """A record is there whose sender was told that it failed."""
+    """A record is there whose sender got the answer that it failed."""
     chosen = _choose(rng, _ok(history, None, "committed"))
     return _attempts(
         history, lambda one: replace(one, outcome="failed", offset=None, error="no") if one is chosen else one
@@ -228,13 +228,13 @@ def called_failed(history: History, rng: random.Random) -> History:
 
 @_breaks("H4")
 def foreign(history: History, rng: random.Random) -> History:
-    """A record is there that nobody sent."""
+    """A record is there that no sender sent."""
     return _at_the_end(history, rng, "nobody's record")
 
 
 @_breaks("H4")
 def foreign_in_a_gap(history: History, rng: random.Random) -> History:
-    """A record that nobody sent has the offset of one that was aborted."""
+    """A record that no sender sent has the offset of one that was aborted."""
     return _in_the_gap(history, rng, "nobody's record")
 
 
@@ -270,8 +270,8 @@ def _outcomes(history: History) -> dict[tuple[str, int], set[str | None]]:
 
 @_breaks("H5")
 def holed(history: History, rng: random.Random) -> History:
-    """Offsets are skipped that nobody got: from somewhere in a partition on, all are higher, whoever tells
-    them."""
+    """Offsets are skipped that no record got: from one place of a partition on, all are higher, in every
+    source that reports them."""
     place = _choose(
         rng, [(topic, row.partition, row.offset) for topic, rows in history.consumed.items() for row in rows]
     )
@@ -440,7 +440,7 @@ def offset_of_an_error(history: History, rng: random.Random) -> History:
 
 @_breaks("H13")
 def ok_without_offset(history: History, rng: random.Random) -> History:
-    """A record is acknowledged ok, and nobody says where."""
+    """A record is acknowledged ok, without its offset."""
     chosen = _choose(rng, _ok(history, None, "committed"))
     return _attempts(history, lambda one: replace(one, offset=None) if one is chosen else one)
 

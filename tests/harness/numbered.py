@@ -3,7 +3,7 @@ and is there once.
 
 An *idempotent* sender either states the numbers itself, and then a record without an answer is sent again
 even by the worker's next life; or it lets the producer count, and then only this life knows the numbers. A
-*transactional* one sends in transactions, and commits, aborts, or dawdles until its time is up.
+*transactional* one sends in transactions, and commits, aborts, or waits until its transaction times out.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Left:
     stated: dict[int, tuple[Item, int]] = field(default_factory=dict)
     """Records that are not ok and whose numbers were stated, by their own, with the last attempt."""
     counted: dict[int, str] = field(default_factory=dict)
-    """Records that are not ok and that the producer counted by itself, with their topics: nobody knows their
-    numbers any more."""
+    """Records that are not ok and that the producer counted by itself, with their topics: their numbers are
+    unknown."""
 
     def after(self, event: dict[str, Any]) -> Left:
         """What is left after one more line of a ledger."""
@@ -176,7 +176,7 @@ class IdempotentSender:
                     left.append(item)
                 elif answer.outcome == "ok":
                     done.append(replace(item, partition=answer.partition, sequence=answer.sequence))
-                elif answer.refusal != "forgotten":  # Forgotten: there, and nobody knows where any more.
+                elif answer.refusal != "forgotten":  # Forgotten: there, at an unknown offset.
                     unknown = answer.outcome == "unknown"
                     left.append(
                         item if stated else replace(item, sequence=answer.sequence if unknown else None)
@@ -216,8 +216,8 @@ class IdempotentSender:
 
 
 def _unknown_first(missing: Sequence[Item]) -> list[Item]:
-    """Records with a number may be there: they go first, and alone; then those that failed get numbers
-    anew."""
+    """Records with a number may be there: they go first, and alone; then those that failed get new
+    numbers."""
     return [item for item in missing if item.sequence is not None] or list(missing)
 
 
@@ -226,7 +226,7 @@ def _key(producer: Any) -> ProducerKey:
 
 
 def opened(desk: Desk, make: Callable[[], Any]) -> Any:
-    """A producer; in bad weather that takes several tries. Told in the ledger."""
+    """A producer; in bad weather that takes several tries. Noted in the ledger."""
     for _ in range(OPENING_ATTEMPTS_MAX):
         try:
             producer = make()

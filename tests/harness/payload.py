@@ -1,8 +1,8 @@
 """The records a run sends: each a function of seed, sender and number, so that a successor can send the same
 record again.
 
-No two records of a run are the same, whatever their form: tombstones, empty bytes, no key, headers with and
-without values.
+No two records of a run are the same, in any form: tombstones, empty bytes, no key, headers with and without
+values.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 its own language.
 
 On a machine: the catalog's SQLite file, and a folder. Elsewhere: the catalog's HTTP, and a bucket by a plain
-S3 client. Neither the product's code nor an Iceberg library has a part in it.
+S3 client. Neither the product's code nor an Iceberg library is used.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Tables are read from where the catalog points to: metadata JSON, manifest list and manifests (Avro), data
 files (Parquet), each with a library for that format and nothing else. Neither the product's readers nor an
-Iceberg library has a part in it.
+Iceberg library is used.
 """
 
 from __future__ import annotations

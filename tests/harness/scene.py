@@ -41,7 +41,7 @@ large intake files need."""
 
 @dataclass(frozen=True)
 class Scene:
-    """One deployment. `folder` keeps what is told about the run, `disk` holds what the product stores."""
+    """One deployment. `folder` keeps the files about the run, `disk` holds what the product stores."""
 
     folder: Path
     disk: Path
@@ -58,7 +58,7 @@ class Scene:
 
     @property
     def topics(self) -> Mapping[str, dict[str, Any]]:
-        """Every topic of the run; a mirrored one says so, and nobody here sends to it."""
+        """Every topic of the run; a mirrored one says so, and no sender here sends to it."""
         return TOPICS
 
     def tables(self) -> Tables:
@@ -122,7 +122,7 @@ def _tethered() -> tuple[str, ...]:
 
 
 class Beginning:
-    """When the faults begin: the supervisor says so in a file, once everybody is at work. Thread-safe."""
+    """When the faults begin: the supervisor says so in a file, once all workers are at work. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -188,8 +188,8 @@ class MountedDisk:
 
 
 class LimitedDisk:
-    """A limit on the size of files, which gives every writer the error of a full quota where nobody may mount
-    a file system."""
+    """A limit on the size of files, which gives every writer the error of a full quota where mounting a file
+    system is not allowed."""
 
     def fill(self, processes: Iterable[int]) -> str:
         _limit(processes, FILE_BYTES_MAX)
@@ -206,8 +206,8 @@ def _limit(processes: Iterable[int], size: int) -> None:
 
 
 def mounting_prefix(disk: Path, megabytes: int) -> list[str] | None:
-    """The beginning of a command that runs the rest with a small file system at `disk`, which nobody else
-    sees; None if that cannot be.
+    """The beginning of a command that runs the rest with a small file system at `disk`, which no other
+    process sees; None if that cannot be.
 
     The file system goes when the last process of the command ends.
     """

@@ -1,7 +1,7 @@
 """One run from beginning to end: workers, faults, rounds of archiving, settling, reading back.
 
-Owns every process of the run and ends each by its own id. What it did stands in the run's own ledger, beside
-those of the workers; whether all was well is not its business but the judge's.
+Owns every process of the run and ends each by its own id. What it did stands in the run's own ledger, next to
+those of the workers. The judge, not the supervisor, decides whether all was well.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Supervisor:
         Beginning(self._beginning).say()
 
     def _at_work(self, life: _Life) -> bool:
-        """Has it got an answer?"""
+        """Whether it has got an answer."""
         return any(event["event"] == "ack" for event in read_ledger(self.scene.folder, life.ledger).events)
 
     # workers
@@ -307,7 +307,7 @@ class Supervisor:
                 self.tell(f"{life.ledger} did not end within {ENDING_S:g} s")
                 kill_tree(
                     life.process
-                )  # Not a fault of ours: the history says that it ended by a signal nobody sent.
+                )  # Not a fault of ours: the history says that a signal ended it which the run did not send.
             self._ended(life)
         self._lives.clear()
 
@@ -393,7 +393,7 @@ class Supervisor:
 
 
 def verdict_path(folder: Path) -> Path:
-    """Where a run leaves its judgement."""
+    """Where a run stores its verdict."""
     return folder / "verdict.json"
 
 

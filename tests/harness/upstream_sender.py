@@ -1,5 +1,5 @@
-"""Somebody else's producers: one process that sends to topics of a Kafka cluster, in transactions and
-without, until SIGTERM.
+"""External producers: one process that sends to topics of a Kafka cluster, in transactions and without, until
+SIGTERM.
 
 `python -m tests.harness.upstream_sender SPEC.json`. Keeps no ledger: what counts in the end is what a plain
 reader of committed records finds in the cluster. May be killed at any instant; its transaction is then open
@@ -41,8 +41,7 @@ class UpstreamSender:
         self._number = 0
 
     def run(self) -> None:
-        """Send until told to stop. Whatever goes wrong is answered by another producer, as an application
-        does."""
+        """Send until stopped. After any error a new producer takes over, as in an application."""
         while not self._over():
             common = {
                 "bootstrap.servers": self._spec["brokers"],

@@ -35,7 +35,7 @@ class Visitor:
         self._ledger = LedgerFile(Path(spec["folder"]), f"worker-{spec['worker']}-0", spec["origin_s"])
 
     def run(self) -> int:
-        """Work until told to stop; the exit code."""
+        """Work until stopped; the exit code."""
         with self._ledger:
             self._ledger.write("start", worker=self._spec["worker"], life=0)
             threads = [
@@ -84,7 +84,7 @@ class Visitor:
                 sender.burst()
                 self._stop.wait(pause_s)
             sender.close()
-        except BaseException as error:  # noqa: BLE001 - told by whoever joins this thread
+        except BaseException as error:  # noqa: BLE001 - reported by the code that joins this thread
             self._broken.append(error)
             self._stop.set()
 

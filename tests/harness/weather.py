@@ -2,9 +2,9 @@
 lose their replies.
 
 It lives in the harness and is put around the real parts where the composition root makes them; the product
-knows nothing of it. When it is bad is a plan (`Spell`s, in seconds since the beginning); which call is hit is
-drawn from a seeded source. Every hit is told, so that a run knows what it has played. Must never do what a
-real dependency cannot: a failed call changed nothing, a lost one may have.
+has no code for it. When it is bad is a plan (`Spell`s, in seconds since the beginning); which call is hit is
+drawn from a seeded source. Every hit is reported, so that a run knows what it has played. Must never do what
+a real dependency cannot: a failed call changed nothing, a lost one may have.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Worker:
         self._ledger = LedgerFile(self._folder, self._name, spec["origin_s"])
 
     def run(self) -> int:
-        """Work until told to stop; the exit code."""
+        """Work until stopped; the exit code."""
         with self._ledger:
             self._ledger.write("start", worker=self._spec["worker"], life=self._spec["life"])
             self._brew()
@@ -114,7 +114,7 @@ class Worker:
             while not (self._spec["settling"] or self._stop.is_set() or os.getppid() != self._parent):
                 sender.burst()
                 self._stop.wait(self._spec["pause_s"])
-        except BaseException as error:  # noqa: BLE001 - told by whoever joins this thread
+        except BaseException as error:  # noqa: BLE001 - reported by the code that joins this thread
             self._broken.append(error)
             self._stop.set()
 

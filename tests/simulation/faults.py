@@ -58,8 +58,8 @@ class Profile:
     slow: float = 0.0
     """That a request takes a second instead of milliseconds."""
     damage: float = 0.0
-    """That a checkpoint or a shelf is stored with a wrong bit, or has one after the log was trimmed (the
-    newest checkpoint, once)."""
+    """That a checkpoint or a history file is stored with a wrong bit, or has one after the log was trimmed
+    (the newest checkpoint, once)."""
     clock_step_us: int = 0
     """How far a clock is stepped at most, either way."""
 

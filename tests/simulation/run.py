@@ -143,7 +143,7 @@ class _Run:
         try:
             self._schedule.run(FAULTY_STEPS, CALM_STEPS)
             if len(self._ground.fold.transactions):
-                # A request that arrived after everybody had gone has begun one; in the world outside the
+                # A request that arrived after all actors had ended has begun one; in the world outside the
                 # leader is never gone.
                 self._schedule.add(
                     Leader("last leader", self._world, random.Random(self._seed), self._is_over)

@@ -31,7 +31,7 @@ from tests.simulation.schedule import Process
 from tests.simulation.twins import SimulatedClock, SimulatedLog, SimulatedObjects
 
 TOPICS = {"flights": 2, "gates": 1}
-"""Declared by everybody, as the processes of a deployment do."""
+"""Declared by every actor, as by the processes of a deployment."""
 INTAKE = IntakeSettings(clock_skew_max=2.0, clock_settle=3.0)
 
 

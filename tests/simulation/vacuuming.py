@@ -1,6 +1,6 @@
-"""The vacuum of intake as the product runs it: barrier, tail, condemn, and after the grace delete.
+"""The vacuum of intake as the product runs it: barrier, tail, mark, and delete after the deletion delay.
 
-The lease is given to everybody: nothing may lean on it.
+The lease is given to every process: correctness must not depend on it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 again.
 
 Prints one JSON document on standard output and a table for people on standard error. Exit codes: 0 valid, 1
-invalid, 2 unknown, 3 bad usage. Whatever ends a run, nothing that it started is left running; a run that is
+invalid, 2 unknown, 3 bad usage. However a run ends, nothing that it started is left running; a run that is
 not valid keeps its folder.
 """
 

@@ -84,7 +84,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 class Garrison:
-    """Every daemon of the run. What was started is stopped by `end`, whatever happened."""
+    """Every daemon of the run. What was started is stopped by `end` in every case."""
 
     def __init__(self, scene: SoakScene) -> None:
         self._scene = scene

@@ -1,4 +1,4 @@
-"""Commands beside the running daemon, one after the other, as an operator or a schedule would give them."""
+"""Commands during the daemon's run, one after the other, as an operator or a schedule would give them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ERROR_CHARACTERS = 600
 
 
 class Errands:
-    """Runs commands until it is told to stop, and notes how each ended."""
+    """Runs commands until it is stopped, and notes how each ended."""
 
     def __init__(self, scene: SoakScene, elapsed_s: Callable[[], float], pause_s: float) -> None:
         self._scene = scene
@@ -65,7 +65,7 @@ class Errands:
                     file.flush()
                     turn += 1
                     self._stop.wait(self._pause_s)
-        except BaseException as error:  # noqa: BLE001 - told by the run
+        except BaseException as error:  # noqa: BLE001 - reported by the run
             self.broken.append(error)
 
     def _began(self, process: subprocess.Popen[bytes]) -> None:

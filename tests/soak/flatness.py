@@ -6,15 +6,15 @@ both hold:
 
 1. the median of the window's last quarter is above that of its second quarter by more than the series'
    allowance;
-2. the Theil-Sen slope over the second half (the median of the slopes between all pairs of blocks) is still
-   more than half of what the allowance means as a rate, that is over half a window.
+2. the Theil-Sen slope over the second half is still more than half of the allowance's rate. The slope is the
+   median of the slopes between all pairs of blocks. The rate is the allowance over half a window.
 
 A leak shows in both. Either alone is fooled by something harmless: the first by a plateau that was reached
 late, or by one step when something was first needed; the second by a wave that happens to rise at the end.
 Medians of blocks and of slopes bear a quarter of wild values. A leak of `detects_per_s` or more is found; how
-small that is depends on the window's length alone, so a short run can only find large leaks and says so. What
-a series does within its window cannot be told if its blocks scatter by more than half of the allowance, if
-samples are missing, or if there are too few: then the finding is not `flat` but `unmeasured`.
+small that is depends on the window's length alone, so a short run can only find large leaks and says so. The
+finding is `unmeasured`, not `flat`, in three cases: blocks scatter by more than half of the allowance,
+samples are missing, or there are too few blocks.
 
 Apart from growth each series has a ceiling, that catches what rises in one step.
 """
@@ -36,7 +36,7 @@ MISSING_MAX = 0.2
 SCATTER_MAX = 0.5
 """In allowances: how far two neighbouring blocks may lie apart, in the median."""
 SURE = 1.5
-"""A leak so many times as large as the one at the edge of the rule is found with near certainty in any noise
+"""A leak so many times as large as the smallest that the rule covers is found almost surely, in any noise
 that the rule admits."""
 
 Sample = tuple[float, float | None]

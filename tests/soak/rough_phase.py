@@ -1,8 +1,8 @@
 """The rough phase: what is done to the daemons while the load goes on. Each act waits until the deployment is
 well again, within a bound.
 
-What does not get well is told as wrong; an act that could not be played is not told as played, and then the
-run's verdict cannot be valid.
+What does not get well is reported as wrong. An act that could not be played is not reported as played, and
+then the run's verdict cannot be valid.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Rough:
     wrong: Callable[[str], None]
     """Takes what the product should not have done."""
     idle: Callable[[float], None]
-    """Waits so many seconds, and looks after the workers meanwhile."""
+    """Waits so many seconds, and supervises the workers during that time."""
     _turn: int = field(default=0)
 
     def play(self, seconds: float) -> None:
@@ -73,7 +73,7 @@ class Rough:
             self.idle(CALM_S)
 
     def leader(self) -> Daemon | None:
-        """The daemon that holds the lease, as `status` tells; after a change it may take some tries."""
+        """The daemon that holds the lease, as `status` reports; after a change it may take some tries."""
         for _ in range(6):
             run_command(self.scene, self.elapsed_s, ("status", "--output", "json"))
             with contextlib.suppress(ValueError, KeyError, AttributeError, IndexError):

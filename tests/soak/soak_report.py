@@ -1,9 +1,9 @@
 """The verdict of a soak and the report on it, from what its folder holds.
 
 `invalid`: the judge of the outside harness found a broken promise, `audit` says invalid, a series grows or is
-too high, or the product did what it should not (`wrong`). `unknown`: something of that could not be measured
-or told. `valid`: everything was looked at, and was well. A thing that is wrong stays wrong whatever else
-could not be measured.
+too high, or the product misbehaved (`wrong`). `unknown`: something of that could not be measured or decided.
+`valid`: everything was checked, and was well. What is wrong stays wrong, even if other things could not be
+measured.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STEADY_DAEMON = "daemon-0"
 
 @dataclass
 class Report:
-    """What is told of a soak."""
+    """The report on a soak."""
 
     invalid: list[str] = field(default_factory=list)
     """Why it is invalid."""

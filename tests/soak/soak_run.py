@@ -33,7 +33,7 @@ ENDED_S = 60.0
 FILES_TAKEN_S = 120.0
 """How long files that were dropped may take to be in."""
 STILL, STILL_S = 3, 2.0
-"""So many looks in a row, so far apart, with the same number of records."""
+"""So many polls in a row, so far apart, with the same number of records."""
 VISITOR = "v0"
 
 
@@ -178,8 +178,8 @@ class Soak(Supervisor):
         self._note_command("audit", "--output", "json")
 
     def _wait_for_files(self) -> None:
-        """Until the number of records stands still: nobody sends any more, but a source may still have files
-        to take in."""
+        """Until the number of records stands still: no client sends any more, but a source may still have
+        files to ingest."""
         seen: list[object] = []
         deadline = self._elapsed_s() + FILES_TAKEN_S
         while self._elapsed_s() < deadline and (len(seen) < STILL or len(set(seen[-STILL:])) > 1):

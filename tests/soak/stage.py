@@ -111,7 +111,7 @@ def partitions() -> dict[str, int]:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that the system just chose, and that nobody listens on."""
+    """A port of the loopback interface that the system just chose, and that no process listens on."""
     with contextlib.closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,7 +1,7 @@
-"""What is looked at all the time: processes, folders, the daemon's pages. One JSON line per look, in files
-that are judged later.
+"""What is polled all the time: processes, folders, the daemon's pages. One JSON line per poll, in files that
+are judged later.
 
-Owns the threads that look. A value that cannot be had is written as null, never as an old one or as zero.
+Owns the threads that poll. A value that cannot be had is written as null, never as an old one or as zero.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LIVE = re.compile(rb"^Total\s+\d+\s+(\d+)", re.MULTILINE)
 
 
 class Watching:
-    """Looks until it is told to stop."""
+    """Polls until it is stopped."""
 
     def __init__(self, scene: SoakScene, garrison: Garrison, elapsed_s: Callable[[], float]) -> None:
         self._scene = scene
@@ -73,7 +73,7 @@ class Watching:
                         file.write(json.dumps({"at": at, **line}) + "\n")
                     file.flush()
                     self._stop.wait(max(0.05, every_s - (time.monotonic() - began)))
-        except BaseException as error:  # noqa: BLE001 - told by the run
+        except BaseException as error:  # noqa: BLE001 - reported by the run
             self.broken.append(error)
 
     def _samples(self) -> list[dict[str, Any]]:

@@ -35,7 +35,7 @@ class Actor:
         """Exit code, negative for a signal; None while it lives."""
 
     def stopped(self) -> bool:
-        """Wait until it, or a Spark worker of its, stands still, or it has ended: whether somebody stands
+        """Wait until it, or a Spark worker of its, stands still, or it has ended: whether a process stands
         still."""
         deadline_s = _CLOCK.monotonic_s() + PATIENCE_S
         while (told := self._host.hear(POLL_S)) is None:

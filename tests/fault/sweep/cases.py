@@ -13,13 +13,13 @@ from tests.support.amount import DAY, WHOLE
 VARIABLE = "ARCHIVER_FAULT_SHARE"
 """`whole` plays every case; a number is the seed of a third of them. Without it a run plays the share of its day."""
 THIRDS: Final = ("kill", "pause", "error")
-"""What happens at a point. Of these the share takes one for each point, so that every point is reached
-whatever the seed."""
+"""What happens at a point. Of these the share takes one for each point, so that every point is reached with
+any seed."""
 DAYS: Final = 2
 SPARK_DAYS: Final = 3
 """A point is played every so many days."""
 BESIDES: Final = "unknown"
-"""A lost reply, where somebody waits for one: played with the whole only."""
+"""A lost reply, where a caller waits for one: played with the whole only."""
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,12 @@ from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import AheadClock, Driver
 
 LOOKS = 6
-"""At a source: a file that is gone is noticed by a look of its own."""
+"""Polls of a source: noticing a file that is gone takes an additional poll."""
 
 
 @dataclass(frozen=True)
 class Orders:
-    """What an actor is told."""
+    """The orders that an actor gets."""
 
     root: str
     history: str
@@ -84,7 +84,7 @@ class Daemon(Driver):
 
 
 Deed = Callable[[Daemon], ArchiverError | None]
-"""What somebody who leads, or may lead, does; the error it ended with, if that is not raised."""
+"""What a process that leads, or may lead, does; the error it ended with, if that is not raised."""
 
 
 class Reported(Protocol):
@@ -108,7 +108,7 @@ def _left_over(topics: Iterable[Reported]) -> ArchiverError | None:
 
 
 def archive(daemon: Daemon) -> ArchiverError | None:
-    """Whatever is stable."""
+    """Archive all stable records."""
     return _left_over(daemon.archive().topics.values())
 
 
@@ -131,7 +131,7 @@ def replay(daemon: Daemon) -> ArchiverError | None:
 
 
 def take(daemon: Daemon) -> ArchiverError | None:
-    """Look at the sources."""
+    """Poll the sources."""
     settings, application = daemon.application.settings, daemon.application
     sources = FileSources(
         [one.files for one in settings.sources if one.files is not None],

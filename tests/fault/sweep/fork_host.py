@@ -1,10 +1,10 @@
 """A process that forks one actor after the other: `python -m tests.fault.sweep.fork_host`.
 
 An actor can be killed and stopped like any process of the product, and begins within milliseconds, because
-everything is imported before the fork. Takes a line of JSON for each actor on standard input (`Orders`), says
-on standard output, a line each, when it has `began`, when it `stopped` and with what it `ended` (negative:
-the signal). Owns no thread, so that nothing is lost in a fork. Nobody outlives the test: the host ends with
-whoever started it, and the actor with the host.
+everything is imported before the fork. Takes a line of JSON for each actor on standard input (`Orders`).
+Prints a line when the actor has `began`, when it `stopped` and with what code it `ended` (negative: the
+signal). Owns no thread, so that nothing is lost in a fork. No process outlives the test: the host ends with
+the process that started it, and the actor with the host.
 """
 
 from __future__ import annotations

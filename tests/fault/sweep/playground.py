@@ -73,7 +73,7 @@ class Ground:
 
     @contextmanager
     def daemon(self, hours: float = 0.0) -> Iterator[Daemon]:
-        """Somebody who leads, in this process, so many hours ahead of the time."""
+        """A leading daemon in this process, so many hours ahead of the time."""
         with Daemon(self.deployment, hours * 3600) as daemon:
             yield daemon
 
@@ -98,19 +98,19 @@ class Ground:
             assert set(sender.send(ByClock(writer), rounds, places)) == {"ok"}
 
     def archive(self, hours: float = 0.0) -> None:
-        """Archive whatever is stable."""
+        """Archive all stable records."""
         with self.daemon(hours) as daemon:
             daemon.archive()
 
     def lease_lapses(self) -> None:
-        """Whoever holds a lease has it no more, and does not know: its file gives way to another, as only a
-        pause lets anybody do."""
+        """The holder of the lease loses it unnoticed: another file replaces its lock file, which needs a
+        paused holder in practice."""
         for path in self.root.glob("metadata.db.*"):
             if path.suffix in (".lease", ".checkpoint"):
                 path.unlink()
 
     def orders(self, deed: str, armed: str, arguments: Sequence[str] = ()) -> Orders:
-        """What an actor is told that acts here."""
+        """The orders for an actor that acts here."""
         return Orders(
             root=str(self.root),
             history=str(self.history),

@@ -15,7 +15,7 @@ from tests.fault.sweep.settled import settle
 
 LAST_POINT = "settled.append.after"
 TOLD_OFF = ("start.append.before", "upkeep.append.before", "condemn.append.before", "deleted.append.before")
-"""What these are about to append meets the successor's EPOCH, whatever else is left to do."""
+"""What these are about to append meets the successor's EPOCH, even if other work is left."""
 ANEW = ("restate.append.after",)
 """What comes behind these is a turn of its own: who is woken there takes the lease again, which is free by
 then, and an epoch with it."""
@@ -41,7 +41,7 @@ def play(ground: Ground, host: Host, case: Case) -> None:
 
 
 def _fail_here(ground: Ground, case: Case) -> None:
-    """The command in this process, whose Spark session is there already: an error harms nobody else."""
+    """The command in this process, whose Spark session is there already: an error harms no other case."""
     done = Found(ground.root, failpoints_asked=True).cli(*case.scene.arguments, armed=case.fault)
     _check_code(case, done.code, done.out + done.err)
     assert f"failpoint {case.point} was asked to fail" in done.out + done.err, (
@@ -81,11 +81,11 @@ def _pause(ground: Ground, actor: Actor, case: Case) -> None:
 
 
 def _check_stood_down(ground: Ground, case: Case, code: int, successor: Daemon) -> None:
-    """It has noticed that somebody else leads, and left it to them."""
+    """It has noticed that another process leads, and stood down."""
     told, output = ground.told(), ground.output()
     if case.scene.spark:
-        # A command that has nothing more to do than to look for more begins anew, with a lease and an epoch
-        # of its own.
+        # A command that has nothing left to do but to check for more work starts over, with a lease and an
+        # epoch of its own.
         assert (code, "step down" in output) == (UNKNOWN, True) or case.point == LAST_POINT, (
             f"exit code {code}: {output}"
         )

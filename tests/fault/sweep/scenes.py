@@ -1,8 +1,8 @@
-"""The scenes of the sweep: each prepares a deployment in which one deed reaches certain failpoints, and says
-how the work is finished.
+"""The scenes of the sweep: each prepares a deployment in which one operation reaches certain failpoints, and
+says how the work is finished.
 
-Owns which point is reached where (`SCENES`). A scene is prepared once and copied for each case that is played
-in it, so a case costs no more than what happens behind its point.
+Owns which point is reached where (`SCENES`). A scene is prepared once and copied for each of its cases, so a
+case costs no more than what happens behind its point.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ REFUSED = (1, 3, 7)
 
 
 def _nothing(ground: Ground, daemon: Daemon) -> None:
-    """There is nothing to finish but archiving, which everybody does."""
+    """There is nothing to finish but archiving, which every scene does."""
 
 
 def _as_it_is(history: History) -> History:
@@ -71,10 +71,10 @@ class Scene:
     deed: str
     """What the actor does."""
     points: tuple[str, ...]
-    """Steps that the deed reaches; most have a point before them and one behind."""
+    """Steps that the operation reaches; most have a point before them and one behind."""
     arguments: tuple[str, ...] = ()
     again: Callable[[Ground, Daemon], None] = _nothing
-    """What anybody does to bring the work to its end, whoever has begun it."""
+    """How any process brings the work to its end, even if another began it."""
     woken: Literal["deposed", "silent", "free"] = "deposed"
     """How an actor ends that slept while another led. deposed: by the error that says so · silent: so, or
     with nothing more to say, because its work was done · free: it did not lead yet, so it may lead now."""
@@ -87,7 +87,7 @@ class Scene:
     spark: bool = False
     """Whether the actor is `archiver archive --all` with a JVM and Python workers of its own."""
     check: Callable[[Daemon], None] = lambda _: None
-    """What must hold in the end besides."""
+    """What else must hold in the end."""
     rest: Callable[[Ground], None] = lambda _: None
     """Before everything comes to rest."""
 
@@ -181,8 +181,8 @@ def _is_deleted(daemon: Daemon) -> None:
 
 
 def _old_intake(ground: Ground) -> None:
-    """What was archived three hours ago is condemned; what was archived an hour and a half ago is not,
-    yet."""
+    """What was archived three hours ago is marked for deletion; what was archived an hour and a half ago is
+    not, yet."""
     ground.send("old", rounds=2, hours=-3.0, places=ARCHIVED)
     ground.archive(hours=-3.0)
     with ground.daemon(-1.5) as daemon:
@@ -246,7 +246,7 @@ def _forget_snapshots(ground: Ground) -> None:
 
 
 def _condemned_archives(ground: Ground) -> None:
-    """One archive that is too old is condemned; another waits for that."""
+    """One archive that is too old is marked for deletion; another waits for that."""
     _too_old(ground)
     with ground.daemon(-1.2) as daemon:
         _cleaned(ground, daemon)

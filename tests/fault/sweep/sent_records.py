@@ -153,7 +153,7 @@ class Sender:
         return [one.outcome for one in answers]
 
     def drop(self, inbox: Path, topic: str, count: int, partition: int = 0) -> Path:
-        """A file with so many records for a source to take in."""
+        """A file with so many records for a source to ingest."""
         numbers = [self._next() for _ in range(count)]
         contents = [content(self.name, number, topic) for number in numbers]
         self._files += 1
@@ -171,8 +171,7 @@ class Sender:
         return made_file
 
     def began(self, transaction: str, digests: Iterable[list[Any]]) -> None:
-        """Records of a transaction that somebody sends by hand: number, topic, partition, sequence, digest
-        each."""
+        """Records of a transaction that is sent by hand: number, topic, partition, sequence, digest each."""
         self._ledger.write("tx", tx=transaction, step="begin")
         self._note("send", list(digests), tx=transaction)
 

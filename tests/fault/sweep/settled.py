@@ -1,9 +1,9 @@
 """Settles a deployment after a fault, and has it judged: by the product's own audit, and from outside by the
 harness.
 
-Work goes on without the failpoint until nothing is to be done; then a second look must find nothing to do
-either. The judge reads the ledgers of whoever sent, what the public reader gives, and what stands in the
-tables' files, read by other code than the product's.
+Work goes on without the failpoint until nothing is to be done; then a second run must find nothing to do
+either. The judge reads the ledgers of the senders and what the public reader gives. It also reads the tables'
+files, by other code than the product's.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from tests.harness.reading import table_rows
 
 TABLED = {"orders": rebuilt_order, "clicks": None}
 ORPHANS_H, GRACE_H = 96.0, 1.2
-"""Beyond the age of an orphan, and beyond the grace of what is condemned."""
+"""Beyond the age of an unreferenced object, and beyond the deletion delay."""
 RUNS_MAX = 6
 """Of the vacuum, until it finds nothing."""
 
 
 def settle(ground: Ground, scene: Scene, fault: str) -> None:
-    """Go on to the end, look again, and judge."""
+    """Go on to the end, check again, and judge."""
     with ground.daemon() as daemon:
         scene.again(ground, daemon)
         ground.send("after", places=scene.places, by=daemon)
@@ -78,7 +78,7 @@ def _reconciled(daemon: Daemon, *, fix: bool) -> None:
 
 
 def _clean_all(daemon: Daemon) -> CleanReport:
-    """Until a run condemns nothing and deletes nothing, and nothing waits for the next one: that run."""
+    """Clean until a run marks nothing and deletes nothing, and nothing waits for the next one: that run."""
     for _ in range(RUNS_MAX):
         report = _clean(daemon)
         if not (report.condemned or report.deleted or report.waiting or report.starts):
@@ -88,7 +88,7 @@ def _clean_all(daemon: Daemon) -> CleanReport:
 
 
 def _nothing_to_do(daemon: Daemon) -> None:
-    """A second look finds no round and no difference."""
+    """A second run finds no round and no difference."""
     assert daemon.archive().rounds == 0
     _reconciled(daemon, fix=False)
 
@@ -107,10 +107,10 @@ def _complete(document: Mapping[str, Any]) -> None:
 
 
 def _no_litter(ground: Ground, needed: int) -> None:
-    """No staging of anybody, and of intake what is `needed`: by a topic that is never archived, or a snapshot
-    to go back to.
+    """No staging files of any process, and of intake what is `needed`: by a topic that is never archived, or
+    a snapshot to go back to.
 
-    Once nobody works any more: the thread that makes checkpoints beside a daemon has a file in the making at
+    To be called once no process works any more: the checkpoint thread of a daemon may have a staging file at
     any time.
     """
     data = ground.deployment.data

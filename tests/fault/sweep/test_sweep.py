@@ -1,5 +1,5 @@
-"""Every failpoint, and everything that can happen to whoever reaches it: nothing is lost or doubled, and
-nothing is left over."""
+"""Every failpoint, and everything that can happen to a process that reaches it: nothing is lost or doubled,
+and nothing is left over."""
 
 from __future__ import annotations
 

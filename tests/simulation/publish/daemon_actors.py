@@ -368,8 +368,8 @@ class Daemon:
 
 
 class LastDaemon(Daemon):
-    """Comes when everybody has gone, and what was on its way has landed: it cleans up behind them, and has
-    nothing to report."""
+    """Starts when all others have ended, and what was on its way has landed: it cleans up behind them, and
+    has nothing to report."""
 
     def live(self, process: Process) -> None:
         process.sleep(round(2e6 * ORPHAN_AGE_S))

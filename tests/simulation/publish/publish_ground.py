@@ -123,8 +123,8 @@ class Ground:
         self.lost: set[Identifier] = set()
         """Tables that were dropped."""
         self.came_back = False
-        """Erased rows are archived again, from intake that may be condemned: a finding while a snapshot
-        without them is retained."""
+        """Erased rows are archived again, from intake that may be marked for deletion: a finding while a
+        snapshot without them is retained."""
         self._written: set[str] = set()
         self._rewritten: set[str] = set()
         """Keys that DATA_WRITTEN has named."""

@@ -201,7 +201,8 @@ class _Run:
     # the end
 
     def _judge(self) -> None:
-        """Everybody has come to rest: is everything there once, and does the product's own audit say so?"""
+        """All actors have come to rest: whether everything is there once, and the product's own audit says
+        so."""
         ground = self._ground
         ground.check_times()
         ground.check_streams()

@@ -25,7 +25,7 @@ from tests.simulation.publish.publish_ground import Ground
 from tests.simulation.schedule import START_US, Process
 
 _TRIES = 6
-"""A stranger who finds nothing to do waits so often before he goes on to his next deed."""
+"""A stranger that finds nothing to do waits so often before its next action."""
 DAY_US = 86_400_000_000
 _VALUE = pa.struct([("__raw__", pa.binary())])
 _KAFKA = pa.struct(

@@ -1,4 +1,4 @@
-"""Refinement, commit, reconciling, cleaning and takeover under faults and foreign hands: what comes up at
+"""Refinement, commit, reconciling, cleaning and takeover under faults and external changes: what occurs at
 all, and seeds that failed once.
 
 The shares that `make test` plays are in `shares.py`; `test_publish_shares.py` runs them. A seed that failed once stays here for good.

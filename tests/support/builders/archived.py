@@ -34,7 +34,7 @@ MORE = sample_records(30, first=90)
 
 @pytest.fixture(scope="module")
 def archived(tmp_path_factory: pytest.TempPathFactory, spark_session: SparkSession) -> Deployment:
-    """Records in archives and tables, and some behind them in intake; only looked at."""
+    """Records in archives and tables, and some behind them in intake; tests only read it."""
     made = Deployment(tmp_path_factory.mktemp("commands") / "d")
     acknowledged = made.produce(SENT)
     done = made.cli("archive", "--all", "--output", "json")

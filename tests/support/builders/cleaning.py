@@ -150,7 +150,7 @@ class Vacuumed:
         return self.cleaning().run(dry_run=dry_run)
 
     def later(self) -> None:
-        """A little more than the grace goes by."""
+        """A little more than the deletion delay passes."""
         self.clock.advance(GRACE_S + 1)
 
     def keys(self, prefix: str = INTAKE_PREFIX) -> list[str]:

@@ -154,7 +154,7 @@ class Driver:
 
 @contextmanager
 def catalog_table(deployment: Deployment, name: str) -> Any:
-    """The table as pyiceberg sees it, for other hands."""
+    """The table as pyiceberg sees it, for external changes."""
     catalog = load_catalog("local", type="sql", uri=f"sqlite:///{deployment.root}/catalog.db?timeout=60")
     try:
         yield catalog.load_table(name)

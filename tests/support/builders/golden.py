@@ -1,7 +1,7 @@
 """The golden deployment: logs, catalog and data folder as one released version left them.
 
 Iceberg's metadata names files by absolute paths, so the deployment is unpacked where it was made. One test at
-a time may be there.
+a time may use that place.
 """
 
 from __future__ import annotations

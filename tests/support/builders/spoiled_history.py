@@ -271,8 +271,8 @@ class History:
         self.hidden_by = hide(self.deployment, lambda offset: offset in (2, 3, 11), "shop.clicks")
 
     def _aged(self) -> None:
-        """Two archives; then retention takes the first of them out of ledger, table and, after the grace, the
-        store."""
+        """Two archives; then retention removes the first of them from ledger, table and, after the deletion
+        delay, the store."""
         with Driver(self.deployment) as driver:
             noon_s = _until_noon_s(driver)
             for hours in (-8.0, -5.6):

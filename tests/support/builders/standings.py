@@ -41,7 +41,7 @@ def topic(
 
 
 def of(*topics: TopicLag, differences: tuple[str, ...] = ()) -> LagReport:
-    """These topics, looked at two seconds before `NOW_US`."""
+    """These topics, inspected two seconds before `NOW_US`."""
     return LagReport(NOW_US - 2_000_000, topics, differences)
 
 

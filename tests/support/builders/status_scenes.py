@@ -84,7 +84,7 @@ class Scene:
         self.history.add(self._standing(), self.driver.clock.monotonic_s())
 
     def wait(self, seconds: float) -> None:
-        """Time passes, and the daemon's watch goes on looking."""
+        """Time passes, and the daemon's watch goes on sampling."""
         for _ in range(round(seconds / LOOK_S)):
             self.driver.clock.ahead_s += LOOK_S
             self.look()

@@ -52,7 +52,7 @@ def real_tables(request: pytest.FixtureRequest, folder: Path) -> IcebergTables:
 
 
 def client(folder: Path) -> Catalog:
-    """pyiceberg on the catalog that `opened` has opened for this folder, for other hands. Close it."""
+    """pyiceberg on the catalog that `opened` has opened for this folder, for external changes. Close it."""
     if _address(folder).exists():
         return load_catalog("local", type="rest", uri=_address(folder).read_text())
     return load_catalog("local", type="sql", uri=f"sqlite:///{folder}/catalog/catalog.db?timeout=60")

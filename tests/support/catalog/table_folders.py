@@ -1,5 +1,5 @@
-"""A table with everything in its folder, on real files and a real catalog, and other hands on it: for tests
-of what cleaning may take.
+"""A table with everything in its folder, on real files and a real catalog, and external changes of it: for
+tests of what cleaning may delete.
 
 Judges by other means than the cleaner: pyiceberg's own reading of metadata says what is named, and the
 listing what is there.
@@ -286,7 +286,7 @@ class TableFolder:
         assert self.uncovered() == [], "a stream misses records"
 
     def settle_down(self) -> None:
-        """Everybody does what is left to do, often enough."""
+        """All processes do what is left to do, often enough."""
         self.roll_forward()
         for _ in range(3):
             self.lead_again()

@@ -77,7 +77,7 @@ class Inbox:
         ).backlog()
 
     def fold(self) -> IntakeFold:
-        """The same without shelves."""
+        """The same without history files."""
         return self.backlog().fold
 
     def values(self, partition: int = 0, topic: str = TOPIC) -> list[bytes | None]:

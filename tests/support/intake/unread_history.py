@@ -1,5 +1,5 @@
-"""Shelves of which some partitions cannot be read: what the planner, the listings and the vacuum make of
-that."""
+"""History files of which some partitions cannot be read, for tests of the planner, the listings and the
+vacuum."""
 
 from __future__ import annotations
 
