@@ -172,7 +172,7 @@ def test_a_lost_entry_is_noticed(tmp_path: Path) -> None:
 
 
 def test_refuses_to_go_on_in_a_forked_process(tmp_path: Path) -> None:
-    """In a process of its own, because the test's own process has threads."""
+    """The fork runs in a process of its own, because the test's own process has threads."""
     program = f"""
 import os
 from pathlib import Path

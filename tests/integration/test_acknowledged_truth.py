@@ -59,7 +59,7 @@ class Sent:
 
 
 class History:
-    """One run."""
+    """One run of random steps, with its records and their outcomes."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.random = random.Random(seed)

@@ -58,7 +58,7 @@ class Transactions(World):
         return files
 
     def refine_rest(self) -> list[WrittenFile]:
-        """What follows the first 30 records."""
+        """Files of what follows the first 30 records."""
         plans = [plan for partition in (0, 1) for plan in self.intake.plans(self.topic, partition, start=30)]
         wanted = [plan for plan in plans if not plan.gap_only]
         return [one for result in refine(self.intake, wanted, schema=order_schema()) for one in result.files]

@@ -61,7 +61,7 @@ def on(guarded: HttpFaults, folder: Path, **catalog: Any) -> Deployment:
 
 
 def left(catalog: RestCatalog, deployment: Deployment) -> list[object]:
-    """What a check has left behind: tables, namespaces, objects."""
+    """Tables, namespaces and objects that a check has left behind."""
     client = catalog.client()
     found: list[object] = list(client.list_namespaces())
     client.close()

@@ -35,7 +35,7 @@ def test_one_record_beyond_the_bound_is_not_decoded(job: str, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_many_records_together_are_decoded_in_parts(tmp_path: Path) -> None:
-    """In one part they took 800 MiB."""
+    """Decoded in one part, they took 800 MiB."""
     found = program(tmp_path, "refine", "many")
     assert set(found["errors"]) == {None}
     assert found["mib"] < 480

@@ -56,7 +56,7 @@ def driver(deployment: Deployment) -> Iterator[Driver]:
 
 
 def send(driver: Driver, *values: float) -> None:
-    """One archive with these values."""
+    """Send these values as one archive."""
     driver.send("orders", [sample(value) for value in values], 0)
     assert driver.archive().exit_code == 0
 
@@ -84,7 +84,7 @@ def right(*columns: str) -> dict[tuple[str, str], int]:
 
 
 def statistics(path: Path) -> dict[str, list[Any]]:
-    """By column, of each row group."""
+    """Statistics by column, one for each row group."""
     metadata = pq.read_metadata(path)
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     paths = [groups[0].column(index).path_in_schema for index in range(metadata.num_columns)]

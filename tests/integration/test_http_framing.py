@@ -34,7 +34,7 @@ def statuses(replies: bytes) -> list[bytes]:
 
 
 def exchanged(daemon: Daemon, *pieces: bytes) -> bytes:
-    """What arrives until the server closes."""
+    """The bytes that arrive until the server closes."""
     with daemon.raw() as client:
         try:
             for piece in pieces:

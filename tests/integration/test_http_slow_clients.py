@@ -227,7 +227,7 @@ def test_a_body_that_keeps_the_rate_is_waited_for(daemon: Daemon, monkeypatch: p
 
 @pytest.fixture
 def budgets(monkeypatch: pytest.MonkeyPatch) -> list[BodyBudget]:
-    """Those that ports made."""
+    """The budgets that ports made."""
     found: list[BodyBudget] = []
 
     def made(bytes_max: int, retry_after_s: float) -> BodyBudget:

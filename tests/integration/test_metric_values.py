@@ -71,7 +71,7 @@ def deployment_in(folder: Path) -> Deployment:
 
 
 class Process:
-    """What a daemon keeps of its numbers, around one application."""
+    """The metrics objects that a daemon keeps, around one application."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver

@@ -269,7 +269,7 @@ def files_of_the_page() -> dict[str, dict[str, int]]:
 
 
 def value_type(lake: Lake) -> dict[str, Any]:
-    """Of the topic with all types, by the table's own schema."""
+    """Type of the value column of the topic with all types, from the table's own schema."""
     fields = {field["name"]: field for field in lake.types_schema["fields"]}
     found: dict[str, Any] = fields["value"]["type"]
     return found

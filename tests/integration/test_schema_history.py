@@ -56,7 +56,7 @@ class History:
     deployment: Deployment
     driver: Driver
     sent: list[bytes | None] = field(default_factory=list)
-    """By offset."""
+    """Values by offset."""
     rows: dict[int, dict[int, Any] | None] = field(default_factory=dict)
     """Per offset the expected row of the value. Values that another version of the message made have none."""
     level: Level = field(default_factory=Level)

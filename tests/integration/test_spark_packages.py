@@ -139,7 +139,7 @@ def test_the_image_is_an_executor_when_spark_asks_for_one(tmp_path: Path) -> Non
 
 
 def pod(port: int) -> dict[str, str]:
-    """What Spark sets for the pod of an executor."""
+    """Environment variables that Spark sets for the pod of an executor."""
     set_by_spark = {
         "SPARK_DRIVER_URL": f"spark://CoarseGrainedScheduler@{HOST}:{port}",
         "SPARK_EXECUTOR_ID": "1",
