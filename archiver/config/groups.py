@@ -215,6 +215,10 @@ class CatalogSettings(Group):
         return found
 
 
+SIGNED_TRUE = frozenset({"true", "1", "t", "yes", "y", "on"})
+"""Values of `rest.sigv4-enabled` that turn signatures on."""
+
+
 def _rest_problems(
     properties: Mapping[str, str], secret: bool, allow_http: bool
 ) -> list[tuple[tuple[str | int, ...], str]]:
@@ -222,8 +226,8 @@ def _rest_problems(
     secret.
     """
     problems: list[tuple[tuple[str | int, ...], str]] = []
-    # pyiceberg ignores the case of the value, so this check must too.
-    signed = properties.get("rest.sigv4-enabled", "").lower() == "true"
+    # The spellings that pyiceberg accepts as true, in any case.
+    signed = properties.get("rest.sigv4-enabled", "").lower() in SIGNED_TRUE
     ways = [name for name in ("token", "credential") if properties.get(name)] + [
         "rest.sigv4-enabled"
     ] * signed

@@ -84,13 +84,17 @@ class EdgeSchemas(Judge):
     def adopt(self, rules: Rules) -> None:
         """Use these rules from now on. Every schema is fetched again; one of another origin is dropped."""
         with self._changed:
-            before, self._sides = self._sides, {}
+            before = self._sides
+            found: dict[str, dict[Side, _SideState]] = {}
             for topic, sides in rules.items():
                 checked = {side: rule for side, rule in sides.items() if rule.is_checked}
                 if checked:
-                    self._sides[topic] = {
+                    found[topic] = {
                         side: _state(rule, before.get(topic, {}).get(side)) for side, rule in checked.items()
                     }
+            # One assignment, because requests read the rules without the lock. With a topic missing for a
+            # moment, its records would be stored unchecked.
+            self._sides = found
             self._asked = True
             self._changed.notify_all()
             self._start()

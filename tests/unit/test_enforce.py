@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -302,6 +302,34 @@ def test_an_unknown_id_is_no_error_while_the_registry_is_down(opened: list[EdgeS
     with pytest.raises(RetryLater, match="may be new"):
         rows(schemas, envelope_of(6, (0,)) + order(1))
     assert rows(schemas, envelope_of(5, (0,)) + order(1), BAD) == [1]
+
+
+class _Watched(dict[str, Any]):
+    """Rules that run a call while they are read."""
+
+    def __init__(self, rules: dict[str, Any], watch: Callable[[], None]) -> None:
+        super().__init__(rules)
+        self._watch = watch
+
+    def items(self) -> Any:
+        for item in super().items():
+            self._watch()
+            yield item
+        self._watch()
+
+
+def test_a_validated_topic_stays_validated_while_rules_are_adopted() -> None:
+    """Records arrive during a reload of the configuration. Between the old rules and the new ones there is no moment
+    in which the topic has none, and its records would be stored unchecked."""
+    schemas = EdgeSchemas(Registry(), 60.0, SystemClock())
+    rules: dict[str, Any] = {
+        "orders": {"value": SideRules("reject")},
+        "other": {"value": SideRules("reject")},
+    }
+    schemas.adopt(rules)
+    seen: list[bool] = []
+    schemas.adopt(_Watched(rules, lambda: seen.append(schemas.checks("orders"))))
+    assert seen == [True] * 3
 
 
 def test_a_schema_of_another_origin_is_not_judged_by(opened: list[EdgeSchemas]) -> None:

@@ -36,6 +36,14 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
         {"token": {"file": "token"}, "rest.sigv4-enabled": True},
         "only one way of authentication is allowed",
     ),
+    "a token and a signature in another spelling": (
+        {"token": {"file": "token"}, "rest.sigv4-enabled": "Yes"},
+        "only one way of authentication is allowed",
+    ),
+    "a token and a signature as a number": (
+        {"token": {"file": "token"}, "rest.sigv4-enabled": 1},
+        "only one way of authentication is allowed",
+    ),
     "a token over http": (
         {"uri": "http://catalog.example.com", "token": {"file": "token"}},
         "would send a secret unprotected to catalog.ex",

@@ -18,6 +18,7 @@ from typing import Any
 import requests
 from pyiceberg.catalog.rest.auth import AuthManager
 
+from archiver.config.groups import SIGNED_TRUE
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, CatalogAway, Halt
 from archiver.runtime.redaction import excerpt
@@ -62,8 +63,7 @@ def advice(properties: Mapping[str, Any]) -> str:
 
 def signs(properties: Mapping[str, Any]) -> bool:
     """Whether requests are signed for AWS, without a token."""
-    # The spellings that pyiceberg accepts as true.
-    return str(properties.get(SIGNED, "")).lower() in {"true", "1", "t", "yes", "y", "on"}
+    return str(properties.get(SIGNED, "")).lower() in SIGNED_TRUE
 
 
 class Tokens(AuthManager):
