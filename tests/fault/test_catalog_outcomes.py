@@ -1,7 +1,7 @@
 """A real REST catalog whose answers are lost, late or false, at every request of a round: the next round
-settles it, and nothing is harmed.
+resolves it, and nothing is harmed.
 
-How each answer by itself is taken is in `tests/contract/test_catalog_answers.py`; here is one of each kind.
+`tests/contract/test_catalog_answers.py` tests how each answer is interpreted; here is one of each kind.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""What happens when the disk is full? Nothing is lost, nothing half done stays, and it goes on once there is
-room.
+"""A full disk: nothing is lost, nothing half done stays, and work goes on once there is room.
 
 A limit on the size of files gives the error of a full quota to any user. A small file system of its own,
 mounted where no other process sees it, is the real thing, where the kernel allows it.

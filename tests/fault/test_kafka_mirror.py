@@ -1,5 +1,5 @@
 """Kill the mirror, the broker, and what the broker keeps: every record that the broker had lands once, and
-what it lost is said."""
+what it lost is reported."""
 
 from __future__ import annotations
 

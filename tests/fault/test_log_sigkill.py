@@ -1,4 +1,4 @@
-"""Does the SQLite log survive a process that is killed at any moment?"""
+"""The SQLite log survives a process that is killed at any moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Those who send records: plain ones, and idempotent ones that send again until they know.
+"""Actors that send records: plain ones, and idempotent ones that send again until they know.
 
 What an actor keeps in itself is its durable list of what it sent. Promises to behave as a client must: a
 sequence number is used for one record only; nothing new is sent before the outcome of all that was sent is

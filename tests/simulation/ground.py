@@ -1,4 +1,4 @@
-"""What really is: the shared log and object store, every entry there ever was, and the invariants that are
+"""The true state: the shared log and object store, every entry there ever was, and the invariants that are
 cheap enough to check at once.
 
 Nothing here is trimmed or crashes, so it is what the processes are judged by. Must never be read by an actor.

@@ -1,4 +1,4 @@
-"""Those who read: what is stable and was seen once must be there for good, in the same place."""
+"""Actors that read: what is stable and was seen once must be there for good, in the same place."""
 
 from __future__ import annotations
 

@@ -22,14 +22,14 @@ from tests.simulation.faults import Blow, Fate, Profile
 _T = TypeVar("_T")
 START_US = 1_700_000_000_000_000
 _STEP_US = 20_000
-"""At most so long does a step take."""
+"""The longest time that a step takes."""
 _SLOW_US = 1_000_000
 _PAUSE_US = 12_000_000
-"""At most so long does a process sleep."""
+"""The longest time that a process sleeps."""
 _LATE_US = 4_000_000
-"""At most so long is a request on its way."""
+"""The longest time that a request is on its way."""
 _CUT_US = 5_000_000
-"""At most so long is a process cut off."""
+"""The longest time that a process is cut off."""
 _RESTART_US = 500_000
 _GHOSTS_MAX = 3
 """Replaced processes of one actor that still run."""

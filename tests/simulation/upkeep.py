@@ -1,4 +1,4 @@
-"""Those who keep the log short and moving: the leader that ticks and ends what is overdue, the keeper that
+"""Actors that keep the log short and moving: the leader that ticks and ends what is overdue, the keeper that
 makes checkpoints.
 
 They know only what the product reports. Promise to go on until all others have finished.

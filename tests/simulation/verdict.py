@@ -32,7 +32,7 @@ class Found:
 
 
 def judge(ground: Ground, book: Book, files: Files, sightings: Sightings) -> dict[str, int]:
-    """Raise `Violation` unless everything holds; returns counts of what was looked at."""
+    """Raise `Violation` unless everything holds; returns counts of what was checked."""
     fold = IntakeFold()
     for index, data in enumerate(ground.entries):
         fold.apply(index, data)

@@ -1,4 +1,4 @@
-"""The daemons of a soak: started, looked at, hurt, stopped; each by its own process id.
+"""Starts, inspects, kills and stops the daemons of a soak, each by its own process id.
 
 Owns what a daemon's processes are called: itself, its JVM, its Python workers. Finds them from the outside,
 by the process table.
@@ -104,7 +104,7 @@ class Garrison:
         return [daemon for daemon in self.daemons if daemon.alive()]
 
     def ready(self) -> bool:
-        """Does the port say that it is ready?"""
+        """Whether the port says that it is ready."""
         return get(self._scene.port, "/readyz", 2.0)[0] == 200
 
     def wait_ready(self, patience_s: float = READY_S) -> bool:
@@ -112,7 +112,7 @@ class Garrison:
         return waited(self.ready, patience_s)
 
     def stop(self, daemon: Daemon) -> int | None:
-        """SIGTERM; its exit code, None if it did not end within its grace and had to be killed."""
+        """SIGTERM; its exit code, None if it did not end in time and had to be killed."""
         daemon.descendants()
         daemon.process.send_signal(signal.SIGTERM)
         try:

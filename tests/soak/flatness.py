@@ -1,4 +1,4 @@
-"""Is a series flat, or does it grow? Pure: from samples to a finding.
+"""Decides whether a series is flat or grows. Pure: from samples to a finding.
 
 The rule. The judged window is the steady phase without its warm-up. It is cut into blocks, and each block
 stands for its median, which removes the teeth that collections, pools and rounds leave. A series *grows* if

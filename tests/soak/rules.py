@@ -10,8 +10,8 @@ LONG_S = 900.0
 """What comes and goes with cleaning and checkpoints repeats every few minutes: less than this shows no
 trend."""
 CLEANED_S = 300.0
-"""Until then nothing was old enough to be deleted: twice the grace and twice the interval of cleaning, and
-some."""
+"""Until then nothing was old enough to be deleted: twice the deletion delay and twice the interval of
+cleaning, and some."""
 
 RULES: tuple[tuple[str, str, Rule], ...] = (
     # Memory: a round's buffers come and go by a few MB. What the daemon keeps by design (its journal,

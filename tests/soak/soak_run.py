@@ -1,8 +1,7 @@
 """One soak from beginning to end: daemon, load, a steady phase, a rough phase, settling, reading back.
 
 Builds on the outside harness: its workers, ledgers and reading. Owns every process of the run and ends each
-by its own id, however the run ends. Whether all was well is not its business but the report's, which needs
-nothing but the folder.
+by its own id, however the run ends. The report decides whether all was well, from the folder alone.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def run_page(page: Path, folder: Path, replaced: Mapping[str, str], timeout_s: f
 
 
 def matches(printed: str, wanted: str) -> bool:
-    """Is this what the page promises? White space counts once, `…` is anything."""
+    """Whether this is what the page promises. White space counts once, `…` is anything."""
     parts = [r"\s+".join(re.escape(word) for word in part.split()) for part in wanted.strip().split("…")]
     return (
         re.fullmatch(r"[\s\S]*?".join(rf"\s*{part}\s*" if part else "" for part in parts), printed.strip())

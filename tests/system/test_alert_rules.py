@@ -1,8 +1,8 @@
 """The alert rules over hours that were made up: each fires in its bad hours and names what is wrong, and none
 does in good ones.
 
-Prometheus' own tool plays them. That the metrics have these names and labels is the affair of
-tests/unit/test_metrics_docs.py.
+Prometheus' own tool plays them. tests/unit/test_metrics_docs.py tests that the metrics have these names and
+labels.
 """
 
 from __future__ import annotations

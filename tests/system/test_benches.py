@@ -1,4 +1,4 @@
-"""Do the measurements still run, and do they count what they say? Never how long anything takes.
+"""The measurements still run, and count what they say. Never tests how long anything takes.
 
 `make test` plays those whose counts stand on a page that users plan by; `make test-all` plays all.
 """

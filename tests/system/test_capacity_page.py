@@ -1,4 +1,4 @@
-"""Does docs/operations/capacity.md say what was measured, and what follows from it?"""
+"""docs/operations/capacity.md says what was measured, and what follows from it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The compose files: does Compose's own reader take them, and do the parts of the whole stack know each
-other? No container is started."""
+"""The compose files: Compose's own reader accepts them, and the parts of the whole stack refer to each other.
+No container is started."""
 
 from __future__ import annotations
 

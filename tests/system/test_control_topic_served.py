@@ -59,7 +59,7 @@ def is_level(daemon: Served) -> bool:
 
 
 def as_the_ledger(folder: Path, deployment: Deployment, brokers: str, seen: list[Seen] | None = None) -> bool:
-    """Does the topic have, each once and in order, byte for byte what the ledger has?"""
+    """Whether the topic has, each once and in order, byte for byte what the ledger has."""
     found = deduplicated(seen_in(brokers, TOPIC, PARTITIONS) if seen is None else seen)
     kept = sorted(found, key=lambda one: int(one.headers["archiver.index"]))
     raw = folder / "ledger.raw"
@@ -69,7 +69,7 @@ def as_the_ledger(folder: Path, deployment: Deployment, brokers: str, seen: list
 
 
 class Sender:
-    """Sends records to every topic, and knows how many went where."""
+    """Sends records to every topic, and counts them by topic."""
 
     def __init__(self) -> None:
         self.sent: dict[str, int] = {}

@@ -1,5 +1,5 @@
-"""What the section Cost of docs/performance.md says in words: does it follow from the settings and from what
-was published?"""
+"""The statements of the section Cost of docs/performance.md follow from the settings and from the published
+figures."""
 
 from __future__ import annotations
 

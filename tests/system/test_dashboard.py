@@ -1,5 +1,5 @@
-"""Grafana's dashboard: does it ask only for what the daemon shows, in words that Prometheus understands? No
-Grafana runs here."""
+"""Grafana's dashboard asks only for metrics that the daemon has, in expressions that Prometheus understands.
+No Grafana runs here."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The files of `deploy`: do the tools that can judge them agree, and do they agree with each other and with
-the settings?"""
+"""The files of `deploy`: the tools that can judge them accept them, and they agree with each other and with
+the settings."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_every_exception_from_hardening_is_explained(unit: Unit) -> None:
 def test_the_unit_gives_the_daemon_its_time(unit: Unit) -> None:
     grace = load_settings(EXAMPLE, {}).daemon.shutdown_grace
     assert grace + 15 <= unit.seconds("TimeoutStopSec")
-    # The JVM and the workers must not be stopped under the daemon's hands.
+    # The service manager must not stop the JVM and the workers before the daemon does.
     assert unit.one("KillMode") == "mixed"
     assert unit.one("Type") == "notify"
     assert unit.one("Restart") == "on-failure"

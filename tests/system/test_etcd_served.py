@@ -1,5 +1,5 @@
-"""Commands and a daemon whose logs are in etcd: it is away, comes, goes, comes back empty; and it wants to
-know who asks."""
+"""Commands and a daemon whose logs are in etcd: it is away, comes, goes, comes back empty; and it requires
+authentication."""
 
 from __future__ import annotations
 

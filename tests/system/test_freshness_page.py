@@ -1,5 +1,5 @@
-"""Is the eager profile of docs/operations/freshness.md a configuration, and does what the page says of it
-follow?"""
+"""The eager profile of docs/operations/freshness.md is a valid configuration, and the page's statements
+follow from it."""
 
 from __future__ import annotations
 

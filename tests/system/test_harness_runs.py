@@ -1,5 +1,5 @@
-"""Does the product keep its promises under faults, as a program outside it sees them? One small run; a long
-one is `python -m tests.harness run --seed N --minutes M`.
+"""The product keeps its promises under faults, as an external program sees them. One small run; a long one is
+`python -m tests.harness run --seed N --minutes M`.
 """
 
 from __future__ import annotations

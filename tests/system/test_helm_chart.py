@@ -1,5 +1,5 @@
-"""The Helm chart: do Helm, Kubernetes' own description of its API, and the archiver itself take what it
-renders?
+"""The Helm chart: Helm, Kubernetes' own description of its API, and the archiver itself accept what it
+renders.
 
 No cluster runs here: what a control plane would do with the objects is not shown.
 """

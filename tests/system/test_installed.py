@@ -201,7 +201,7 @@ class Manager:
         self._socket.close()
 
     def heard(self, line: str) -> bool:
-        """Has it said this line?"""
+        """Whether it has said this line."""
         while True:
             try:
                 self.said += self._socket.recv(65536).decode().splitlines()

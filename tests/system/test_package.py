@@ -1,5 +1,4 @@
-"""What is built and installed: is everything in it, nothing else, and does it work away from the tree it was
-built in?"""
+"""What is built and installed has every file and no other, and works away from the tree it was built in."""
 
 from __future__ import annotations
 

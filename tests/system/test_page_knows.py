@@ -1,4 +1,4 @@
-"""Does the page know what is not well? Records that were not decoded, and the verdict of an audit at the
+"""The status page shows what is wrong: records that were not decoded, and the verdict of an audit at the
 command line."""
 
 from __future__ import annotations

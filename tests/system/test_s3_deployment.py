@@ -1,5 +1,5 @@
-"""Does the whole path work with the objects in a bucket: produce, archive, consume, audit, clean, and a
-writer that is killed?"""
+"""The whole path works with the objects in a bucket: produce, archive, consume, audit, clean, and a writer
+that is killed."""
 
 from __future__ import annotations
 

@@ -90,8 +90,8 @@ def makes_archives(deployment: Deployment, made: int) -> bool:
 def in_the_middle(
     daemon: Served, deployment: Deployment, made: int, victim: Callable[[Served], list[int]]
 ) -> list[int]:
-    """Whom to kill. A worker that has lost its JVM may still bring an archive: then there is no process to
-    kill yet."""
+    """The processes to kill. A worker that has lost its JVM may still bring an archive: then there is no
+    process to kill yet."""
     return victim(daemon) if makes_archives(deployment, made) else []
 
 

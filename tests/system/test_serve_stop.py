@@ -31,7 +31,7 @@ pytestmark = [
 SLACK_S = 20.0
 """For a loaded machine; what is stopped in time takes a second or two."""
 BEYOND_S = 20.0
-"""For a loaded machine, beyond a grace that is spent to its end."""
+"""For a loaded machine, beyond a shutdown time that is used up."""
 SENDERS = 4
 
 

@@ -1,5 +1,4 @@
-"""Does the daemon stay well under load, and under what is done to it? Five minutes of the soak; an hour is
-`make soak`."""
+"""The daemon stays well under load and under faults. Five minutes of the soak; an hour is `make soak`."""
 
 from __future__ import annotations
 
@@ -115,7 +114,7 @@ def _spoil(folder: Path) -> None:
     assert any(reason.startswith("daemon descriptors") for reason in judged(folder, 1)["invalid"])
     samples.write_text(
         "".join(whole.splitlines(keepends=True)[:100]), encoding="utf-8"
-    )  # As if looking had broken off.
+    )  # As if sampling had stopped.
     assert judged(folder, 2)["verdict"] == "unknown"
     samples.write_text(whole, encoding="utf-8")
     dropped = {

@@ -87,7 +87,7 @@ class Worked:
     modes: dict[Path, int] = field(default_factory=dict)
     """Of every file and folder of the deployment."""
     scratch: dict[Path, int] = field(default_factory=dict)
-    """Of what lies in the folder for temporary files, which on a machine is everybody's; no deeper."""
+    """Of what lies in the folder for temporary files, which all users of a machine share; no deeper."""
 
 
 def archived(daemon: Served) -> int:

@@ -17,8 +17,8 @@ LAST_POINT = "settled.append.after"
 TOLD_OFF = ("start.append.before", "upkeep.append.before", "condemn.append.before", "deleted.append.before")
 """What these are about to append meets the successor's EPOCH, even if other work is left."""
 ANEW = ("restate.append.after",)
-"""What comes behind these is a turn of its own: who is woken there takes the lease again, which is free by
-then, and an epoch with it."""
+"""What comes after these is a separate turn: an actor that is woken there takes the lease again, which is
+free by then, and begins an epoch."""
 _CLOCK = SystemClock()
 
 

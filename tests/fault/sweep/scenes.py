@@ -76,8 +76,8 @@ class Scene:
     again: Callable[[Ground, Daemon], None] = _nothing
     """How any process brings the work to its end, even if another began it."""
     woken: Literal["deposed", "silent", "free"] = "deposed"
-    """How an actor ends that slept while another led. deposed: by the error that says so · silent: so, or
-    with nothing more to say, because its work was done · free: it did not lead yet, so it may lead now."""
+    """How an actor ends that was paused while another led. deposed: with the error `Deposed` · silent: so, or
+    without an error, because its work was done · free: it did not lead yet, so it may lead now."""
     judged: Callable[[History], History] = _as_it_is
     """The history without what is not to be there."""
     places: tuple[tuple[str, int | None], ...] = PLACES
@@ -257,7 +257,7 @@ def _condemned_archives(ground: Ground) -> None:
 
 
 def _without_retired(history: History) -> History:
-    """Who is too old must be gone, as if it had been aborted."""
+    """Records that are too old must be gone, as if they had been aborted."""
     return replace(
         history,
         attempts=tuple(

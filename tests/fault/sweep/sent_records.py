@@ -176,7 +176,7 @@ class Sender:
         self._note("send", list(digests), tx=transaction)
 
     def aborted(self, transaction: str) -> None:
-        """It came to nothing, and the log said so."""
+        """The transaction was aborted, and the abort was acknowledged."""
         self._ledger.write("tx", tx=transaction, step="abort")
         self._ledger.write("tx", tx=transaction, step="abort", outcome="ok")
 

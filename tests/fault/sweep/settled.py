@@ -1,4 +1,4 @@
-"""Settles a deployment after a fault, and has it judged: by the product's own audit, and from outside by the
+"""Resolves a deployment after a fault, and has it judged: by the product's own audit, and from outside by the
 harness.
 
 Work goes on without the failpoint until nothing is to be done; then a second run must find nothing to do

@@ -175,8 +175,8 @@ class Station:
         )
 
     def _compacted(self, dry_run: bool) -> list[TopicCompaction]:
-        """Merge small archives, also of a day that goes on: appenders, strangers and cleaners are at it all
-        the time."""
+        """Merge small archives, also of a day that goes on: appenders, strangers and cleaners work all the
+        time."""
         orders = self.orders
         note = partial(self.process.schedule.note, self.process.name)
         compaction = Compaction(

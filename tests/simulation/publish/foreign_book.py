@@ -18,7 +18,7 @@ class _Made:
     """As it was when the snapshot was made."""
     rows: int
     change: int
-    """How many rows more than before it has by a stranger's hand; a compaction has none."""
+    """How many more rows than before a stranger's commit gave it; a compaction adds none."""
 
 
 class ForeignBook:

@@ -1,5 +1,5 @@
-"""What really is: both logs, the object store, the catalog, and what was sent. Every change is looked at as
-it happens.
+"""The true state: both logs, the object store, the catalog, and what was sent. Every change is checked as it
+happens.
 
 Nothing here crashes or forgets, so it is what the processes are judged by. Must never be read by an actor
 that plays the product.
@@ -60,7 +60,7 @@ class WorldClock:
 
 
 class _WatchedLog(MemoryLog):
-    """A log whose every new entry is looked at."""
+    """A log whose every new entry is checked."""
 
     def __init__(self, name: str, look: Callable[[int, bytes], None]) -> None:
         super().__init__(name, ENTRY_BYTES_MAX)

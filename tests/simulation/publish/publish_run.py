@@ -38,7 +38,7 @@ ALL_REAL_EVERY = 4 * REAL_EVERY
 LAST_EVERY = 4
 """In one seed of so many, a stranger cleans up behind the others."""
 RETENTION_EVERY = 5
-"""In one seed of so many, records go after a while."""
+"""In one seed of so many, retention removes records after a while."""
 RETENTION_S = 4.0
 TRIMMED_EVERY = 7
 """In one seed of so many the ledger is kept short by checkpoints."""

@@ -1,9 +1,8 @@
-"""Pure functions of the product that are asked the same again and again in a million rounds: here the answer
-is remembered.
+"""A cache for pure functions of the product that get the same arguments again and again in a million rounds.
 
 A run spends most of its time on comparing one and the same schema with itself otherwise. Only functions that
-depend on nothing but their arguments stand here, and what they give is never changed by who asked. One seed
-of many plays without.
+depend on nothing but their arguments stand here, and no caller changes what they return. One seed of many
+plays without.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The publishing rig itself: each predicate finds what it is for, the catalog lies as it should, and broken
-code is noticed."""
+"""The publishing rig itself: each predicate finds what it is for, the catalog gives false answers as it
+should, and broken code is noticed."""
 
 from __future__ import annotations
 

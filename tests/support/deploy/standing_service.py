@@ -1,5 +1,5 @@
-"""A service that the pages of docs/operations speak of, below a scratch folder that takes the place of /: its
-daemon is a process of this checkout, its commands are the pages' own.
+"""The service that the pages of docs/operations describe, below a scratch folder that takes the place of /:
+its daemon is a process of this checkout, its commands are the pages' own.
 
 `play` runs the lines of a block; `systemctl stop` and `start` in it stop and start the daemon.
 """

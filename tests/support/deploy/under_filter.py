@@ -2,8 +2,8 @@
 [WORDS …] -- COMMAND …`.
 
 Each WORDS is the value of one `SystemCallFilter=`. A call that the filter refuses fails with EPERM. Uses
-systemd's own list of its groups, and libseccomp, which is there wherever systemd is. Stands alone, so that
-the command inherits nothing of the tests.
+systemd's own list of its groups, and libseccomp, which is there wherever systemd is. Imports nothing of the
+tests, so that the command inherits nothing of them.
 """
 
 from __future__ import annotations

@@ -231,7 +231,7 @@ def seen_in(brokers: str, topic: str, partitions: int, **more: str) -> list[Seen
 
 
 def deduplicated(seen: Sequence[Seen]) -> list[Seen]:
-    """As a reader has them who passes over ids that it knows. What is seen twice must be the same."""
+    """As a reader has them that skips known ids. What is seen twice must be the same."""
     known: dict[str, Seen] = {}
     for one in seen:
         first = known.setdefault(one.id, one)

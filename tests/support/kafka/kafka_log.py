@@ -1,4 +1,5 @@
-"""What a broker keeps of a partition, batch by batch, for tests that put there what no client of ours would.
+"""What a broker keeps of a partition, batch by batch, for tests that write there what none of our clients
+would.
 
 Source of the layout: Kafka's documentation, "Record Batch" (magic 2).
 """

@@ -1,7 +1,7 @@
 """A run of the outside harness on etcd: two daemons and four writers share three members and a data folder;
 leaders of both kinds die.
 
-Owns every process of the run, as the harness does. Whether all was well is the judge's business.
+Owns every process of the run, as the harness does. The judge decides whether all was well.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def _stands_still(pid: int) -> bool:
 
 @dataclass(frozen=True)
 class User:
-    """Whom etcd knows; `root` may do everything."""
+    """etcd's users; `root` may do everything."""
 
     name: str
     password: str
@@ -234,7 +234,7 @@ class EtcdThree:
 
 
 def enable_auth(etcd: Etcd, root: User, user: User, prefix: str, *, read_only: bool = False) -> None:
-    """Make etcd ask who comes; `user` may do anything below `prefix`, or only read there, and nothing
+    """Turn on etcd's authentication; `user` may do anything below `prefix`, or only read there, and nothing
     else."""
     with etcd.client() as client:
         stub = import_etcd3().etcdrpc.AuthStub(client.channel)

@@ -75,7 +75,7 @@ class S3Faults(HttpFaults):
         return {name: value for name, value in asked.headers.items() if name.lower() not in gone}
 
     def said(self, status: int) -> Answer:
-        """As S3 says no."""
+        """An error as S3 answers it."""
         code = self.codes.get(status, "InternalError")
         text = (
             f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>the proxy says "

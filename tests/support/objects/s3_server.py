@@ -63,7 +63,7 @@ class S3Server(LocalServer):
 
     @property
     def ca_file(self) -> Path:
-        """Who vouches for its certificate: the certificate itself."""
+        """The CA of its certificate: the certificate itself."""
         return self._folder / "ca.pem"
 
     def new_bucket(self) -> str:

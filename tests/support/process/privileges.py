@@ -1,4 +1,4 @@
-"""A superuser that file modes hold for: what a test about modes needs where tests run as root."""
+"""Applies file modes to root as well: a test about modes needs that where tests run as root."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Command:
         return [line for _, line in found]
 
     def said(self, text: str) -> bool:
-        """Has an error line said this? Notes the descendants, too."""
+        """Whether an error line has said this. Notes the descendants, too."""
         self.look()
         return any(text in line for line in self.err)
 

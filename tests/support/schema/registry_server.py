@@ -1,5 +1,5 @@
-"""A schema registry that does what the real one cannot be made to do: it is slow, cuts answers off, sends
-elsewhere, contradicts itself.
+"""A schema registry that does what the real one cannot be made to do: it is slow, cuts answers off,
+redirects, contradicts itself.
 
 It serves Confluent's protocol from a dictionary over real HTTP (or HTTPS) on a loopback port. It counts
 requests, and lets a test put any behaviour in the place of an answer.
@@ -34,7 +34,7 @@ class Version:
 
 @dataclass
 class RegistryServer:
-    """A context; `url` is there inside of it."""
+    """A context manager; `url` is set inside of it."""
 
     subjects: dict[str, dict[int, Version]] = field(default_factory=dict)
     odd: Odd | None = None

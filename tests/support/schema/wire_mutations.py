@@ -211,7 +211,7 @@ def _broken_group(rng: random.Random, descriptor: Any, data: bytes) -> bytes:
 
 
 def _not_utf8(rng: random.Random, descriptor: Any, data: bytes) -> bytes:
-    """Text that is none: cut characters, surrogates, overlong forms, zeros."""
+    """Text that is not valid UTF-8: cut characters, surrogates, overlong forms, zeros."""
     bad = rng.choice(
         (
             b"\xff",

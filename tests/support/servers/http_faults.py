@@ -232,7 +232,7 @@ class HttpFaults:
                 proxy._sockets.discard(request)
 
             def handle_error(self, request: object, client_address: object) -> None:
-                """A client that gave up is none."""
+                """A client that gave up is no error."""
 
         server = Server(("127.0.0.1", port), Handler)
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()

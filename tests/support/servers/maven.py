@@ -1,8 +1,8 @@
-"""Packages of the Java world that tests run: fetched once into the checkout's `.cache/jars`, with Spark's own
-Ivy and Spark's Java.
+"""Java packages that tests run: fetched once into the checkout's `.cache/jars`, with Spark's own Ivy and
+Spark's Java.
 
 Owns that folder. Promises that two processes asking at once fetch once, and that a file under its final name
-is whole. Must never resolve again what is there: nothing is asked of the network then. A coordinate is
+is whole. Must never resolve again what is there: no network request is made then. A coordinate is
 `group:name:version[:classifier][@extension]`.
 
 Also compiles what we have written in Java, without a JDK: the compiler is Eclipse's, a package like the
