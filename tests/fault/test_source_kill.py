@@ -36,7 +36,7 @@ def inbox_of(root: Path) -> Iterator[Inbox]:
 
 
 def killed(root: Path, form: str, armed: str) -> None:
-    """A process of its own that takes files in and dies."""
+    """A separate process that ingests files and dies."""
     command = [sys.executable, "-m", "tests.support.intake.source_process", str(root), form, armed]
     environ = {name: value for name, value in os.environ.items() if name != failpoints.VARIABLE}
     done = subprocess.run(

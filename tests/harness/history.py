@@ -116,7 +116,7 @@ class History:
     """In the order in which each sender made them."""
     transactions: Mapping[str, Transaction] = field(default_factory=dict)
     dropped: frozenset[str] = frozenset()
-    """Files that were put, whole, where a source takes them in."""
+    """Files that were put, whole, where a source ingests them."""
     faults: Mapping[str, int] = field(default_factory=dict)
     """How often each kind was played."""
     settled: bool = False

@@ -145,8 +145,8 @@ def _sent(book: Book, tp: TopicPartition, record: Found) -> Sent:
 def _judge_presence(
     book: Book, found: dict[TopicPartition, list[Found]]
 ) -> dict[bytes, tuple[TopicPartition, int]]:
-    """Where each record is. Acknowledged ones are where they were acknowledged, failed ones nowhere, no one
-    is there twice."""
+    """Where each record is. Acknowledged ones are where they were acknowledged, failed ones nowhere, none is
+    there twice."""
     places: dict[bytes, tuple[TopicPartition, int]] = {}
     for tp, records in found.items():
         for record in records:

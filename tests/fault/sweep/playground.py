@@ -20,7 +20,7 @@ from tests.fault.sweep.sent_records import PLACES, ByClock, Sender
 from tests.support.builders.deployment import Deployment
 
 LEASE_S = 2.0
-"""A leader that has not looked at the log for so long, by its own clock, leads no more."""
+"""A leader that has not read the log for so long, by its own clock, leads no more."""
 
 
 class Ground:

@@ -73,7 +73,7 @@ class Driver:
         self.close()
 
     def close(self) -> None:
-        """Let go of everything, as the end of a process does."""
+        """Release everything, as the end of a process does."""
         failpoints.arm("")
         self.application.close()
 

@@ -1,5 +1,5 @@
-"""A folder of files, a log, an object store, and processes that take the files in; what is in the log is read
-without asking them."""
+"""A folder of files, a log, an object store, and processes that ingest the files; the log is read without
+asking them."""
 
 from __future__ import annotations
 

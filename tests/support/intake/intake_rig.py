@@ -73,5 +73,5 @@ class IntakeRig:
         return [info.key for info in self.objects.list("intake/")]
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Close the log."""
         self._logs.close()

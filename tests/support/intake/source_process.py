@@ -1,4 +1,4 @@
-"""A process that takes files in: `python -m tests.support.intake.source_process ROOT FORMAT FAILPOINTS`.
+"""A process that ingests files: `python -m tests.support.intake.source_process ROOT FORMAT FAILPOINTS`.
 
 The log, the objects and the folder `in` are below ROOT.
 """

@@ -186,7 +186,7 @@ class Mirroring:
         self.until(is_level, f"level with {topics}")
 
     def close(self) -> None:
-        """Let go of the broker."""
+        """Disconnect from the broker."""
         self.mirror.close()
 
 

@@ -112,7 +112,7 @@ class LongLog:
         return sum(path.stat().st_size for path in self.path.parent.glob(self.path.name + "*"))
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Close the log."""
         self._logs.close()
 
 

@@ -49,7 +49,7 @@ def _started(settings: dict[str, str], jars: str) -> SparkSession:
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.session.timeZone": "UTC",
-        # A plan that is not changed at run time has its own numbers.
+        # Without adaptive execution the plan itself has the metrics of its scans.
         "spark.sql.adaptive.enabled": "false",
     }
     builder = SparkSession.builder.master("local[2]")
