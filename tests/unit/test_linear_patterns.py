@@ -27,7 +27,7 @@ _DECIMAL: tuple[Worst, ...] = (
 WORST: dict[str, tuple[Worst, ...]] = {
     "archiver.catalog.engines._unglobbed": (("", "[", ""), ("", "a", "")),
     "archiver.catalog.engines._address": (("https://", "a", "@"), ("", "https://", "")),
-    "archiver.cli.status._HOST": _NAME,
+    "archiver.cli.unread_config._HOST": _NAME,
     "archiver.catalog.iceberg.remote_limits._CHANGES_A_PATH": _NAME,
     "archiver.catalog.iceberg.remote_limits._ROOTED_URI": (("file:", "/", ""), ("file:/", "a", "")),
     "archiver.catalog.iceberg.remote_properties._HOST_PART": _NAME,
