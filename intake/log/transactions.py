@@ -2,7 +2,8 @@
 
 Pure; part of the intake fold. A transaction begins with the first batch of a transactional producer after a
 marker. It ends with the next marker of the producer's epoch, or when the producer is opened again. Offset
-ranges per partition are ascending. This module only reports an overdue transaction; a log entry ends it.
+ranges per partition are ascending. An overdue transaction is ended by a log entry
+(`Sequencer.end_overdue`); nothing here compares a deadline with a clock.
 """
 
 from __future__ import annotations
