@@ -190,14 +190,14 @@ def bytes_table(found: Mapping[str, Any]) -> list[str]:
         what: [f"{message['by_raw'][key]:.3f}" for message in messages.values()]
         for what, key in ratios.items()
     }
-    rows["archives by segments, batches of 16 KiB"] = [
+    rows["archives relative to segments, batches of 16 KiB"] = [
         f"{message['archive_by_kafka']['16KiB']:.2f}" for message in messages.values()
     ]
-    rows["archives by segments, batches of 1 MiB"] = [
+    rows["archives relative to segments, batches of 1 MiB"] = [
         f"{message['archive_by_kafka']['1MiB']:.2f}" for message in messages.values()
     ]
     return _rows(
-        "stored for a byte received", [_named(name, message) for name, message in messages.items()], rows
+        "bytes stored per byte received", [_named(name, message) for name, message in messages.items()], rows
     )
 
 
@@ -219,12 +219,12 @@ def requests_table(found: Mapping[str, Any], name: str = "nested") -> list[str]:
         paid = month(use, PUBLISHED)
         cells = {
             "intake files": f"{asked_for.files:,.0f}",
-            "requests that store them": f"{asked_for.writes_in:,.0f}",
-            "tasks that open each": f"{asked_for.rounds.opened:,.0f}",
-            "requests of theirs to read them": f"{asked_for.reads_archiving:,.0f}",
+            "requests that store the intake files": f"{asked_for.writes_in:,.0f}",
+            "tasks that open each intake file": f"{asked_for.rounds.opened:,.0f}",
+            "requests of these tasks to read them": f"{asked_for.reads_archiving:,.0f}",
             "archives": f"{asked_for.rounds.archives_per_gib:,.0f}",
-            "requests that store these": f"{asked_for.writes_archiving:,.0f}",
-            "all other": f"{asked_for.other_writes + asked_for.other_reads:,.0f}",
+            "requests that store the archives": f"{asked_for.writes_archiving:,.0f}",
+            "all other requests": f"{asked_for.other_writes + asked_for.other_reads:,.0f}",
             "dollars a month, at 1 GiB/s": f"{paid['requests that write'] + paid['requests that read']:,.0f}",
         }
         for what, cell in cells.items():
@@ -262,13 +262,13 @@ def month_table(found: Mapping[str, Any], reckoned: Mapping[str, Month]) -> list
     """Dollars a month at 1 GiB/s."""
     rows: dict[str, list[str]] = {}
     for one in reckoned.values():
-        cells = {"processors that are paid for": f"{one.cores:,.0f}"} | {
+        cells = {"number of processors": f"{one.cores:,.0f}"} | {
             what: f"{dollars:,.0f}" for what, dollars in one.paid.items()
         }
         cells |= {
-            "together": f"{one.together:,.0f}",
+            "total": f"{one.together:,.0f}",
             "Kafka, three replicas, the same records": f"{one.kafka:,.0f}",
-            "Kafka by ours": f"{one.kafka / one.together:.1f}",
+            "Kafka relative to the archiver": f"{one.kafka / one.together:.1f}",
         }
         for what, cell in cells.items():
             rows.setdefault(what, []).append(cell)

@@ -1,4 +1,4 @@
-"""What a stream costs a month: bytes and requests as measured, at a price list (bench/cost_model.py)."""
+"""The section about monthly cost: measured bytes and requests at list prices (bench/cost_model.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.cost_model import CLEANING, PARTITIONS, PUBLISHED
 from bench.cost_requests import GIB
 from scripts.performance.measured import FigureMissingError, Measured, Results
 from scripts.performance.sections import NO_AIM, Aim, Case, Section
-from scripts.performance.words import between, figure, paragraph, ratio, whole
+from scripts.performance.words import between, bullets, figure, paragraph, ratio, whole
 
 SOURCES = {
     "cost": "bench-cost",
@@ -25,7 +25,7 @@ spark: { task_bytes: 2GiB }
 cleanup: { interval: 1h }
 ```
 """
-"""What the model reckons with, as one would write it; a test holds them together."""
+"""The settings that the model assumes, as in a configuration file. A test keeps both equal."""
 
 
 def cost(results: Results) -> Section:
@@ -59,7 +59,12 @@ def cost(results: Results) -> Section:
         _notes(),
     ]
     cases = [Case(f"{figure(one.kafka / one.together)} times", None, name) for name, one in months.items()]
-    aim = Aim("Cost", "1 GiB/s for a month: dollars of Kafka with three replicas, by ours", NO_AIM, cases)
+    aim = Aim(
+        "Cost",
+        "1 GiB/s for a month: dollars of Kafka with three replicas, relative to the archiver",
+        NO_AIM,
+        cases,
+    )
     return Section("Cost", [(target, found[name]) for name, target in SOURCES.items()], parts, [aim])
 
 
@@ -68,25 +73,24 @@ def _stored(found: Measured) -> str:
     columns = [one.number("archive_by_kafka.1MiB") for name, one in messages.items() if name != "payload"]
     intake = [one.number("by_raw.intake") / one.number("by_raw.kafka_1MiB") for one in messages.values()]
     return f"""
-        {whole(found.number("messages.narrow.raw_bytes") / 2**20)} MiB of keys and values of each message in
-        {whole(found.number("partitions"))} partitions, stored here, and by a real broker to which a real producer sends them with
-        `compression.type=zstd` in batches that are always full. *Payload* is 1 KiB, a quarter of it random and the rest zeros, as in the
-        [benchmark that Bufstream published](https://buf.build/docs/bufstream/cost/). Records have no headers; segments are counted
-        without their indexes. Bytes do not depend on the machine. Where there are columns to make, an archive takes
-        {between(columns, ratio)} of a segment in batches of 1 MiB; intake files, which are compressed quickly rather than well, take
-        {between(intake, ratio)}."""
+        The archiver stores {whole(found.number("messages.narrow.raw_bytes") / 2**20)} MiB of keys and values of each message, in
+        {whole(found.number("partitions"))} partitions. A real Kafka broker stores the same records. A real producer sends them to it with
+        `compression.type=zstd`, in batches that are always full. *Payload* is 1 KiB, a quarter of it random and the rest zeros, as in the
+        [benchmark that Bufstream published](https://buf.build/docs/bufstream/cost/). Records have no headers. Segments are counted
+        without their indexes. Bytes do not depend on the machine. For messages with columns, an archive takes {between(columns, ratio)} of a
+        segment in batches of 1 MiB. Intake files take {between(intake, ratio)} of a segment, because their compression is chosen for speed."""
 
 
 def _twice() -> str:
     cleanup, archive = CleanupSettings(), ArchiveSettings()
     kept_h = archive.snapshots_max * archive.complete_delay_max / 3600
     return f"""
-        **Stored twice.** A record is in an intake file and in an archive until the file is deleted: with the defaults
+        **Stored twice.** A record is in an intake file and in an archive until the intake file is deleted. With the defaults this is
         {cost_model.intake_age_s(cleanup) / 3600:g} hours after it was written, on average (`cleanup.grace` is
-        {cleanup.grace / 3600:g} h, `cleanup.interval` {cleanup.interval / 3600:g} h); with an interval of {CLEANING.interval / 3600:g} h
-        {cost_model.intake_age_s(CLEANING) / 3600:g} hours. A table's newest {archive.snapshots_max} snapshots (`archive.snapshots_max`)
-        keep their intake too, which at a commit every {archive.complete_delay_max / 60:g} minutes is {kept_h:.1f} hours. Table
-        metadata is small in comparison ([capacity.md](operations/capacity.md#bytes))."""
+        {cleanup.grace / 3600:g} h, `cleanup.interval` {cleanup.interval / 3600:g} h). With an interval of {CLEANING.interval / 3600:g} h
+        it is {cost_model.intake_age_s(CLEANING) / 3600:g} hours. The newest {archive.snapshots_max} snapshots of a table
+        (`archive.snapshots_max`) also retain their intake. With a commit every {archive.complete_delay_max / 60:g} minutes this is
+        {kept_h:.1f} hours. Table metadata is small in comparison ([capacity.md](operations/capacity.md#bytes))."""
 
 
 def _requests(found: Measured) -> str:
@@ -97,48 +101,48 @@ def _requests(found: Measured) -> str:
     ]
     return f"""
         **Requests.** A writer closes an intake file when it has {intake.delay_max_bytes / 1e6:g} MB or is {1000 * intake.delay_max:g} ms
-        old: {whole(3600 / intake.delay_max)} an hour for each writer with little to do. An archive above `data.part_bytes` takes two
-        requests more than it has parts. A task opens each intake file that one of its partitions has records in, some
-        {between(gets, whole)} GETs each time, and an archive as large as `spark.task_bytes` is a task by itself. How often a file is
-        opened is what the planner makes of a steady stream (`bench/cost_requests.py`); what that takes was counted on a server, for files
-        of {PARTITIONS} partitions, and so were commits and idle daemons. Nothing was run at this rate."""
+        old. So a writer with little load makes {whole(3600 / intake.delay_max)} an hour. An archive above `data.part_bytes` takes two
+        requests more than it has parts. A task opens each intake file that has records of one of its partitions, with about
+        {between(gets, whole)} GETs each time. An archive as large as `spark.task_bytes` is a task by itself. How often a file is opened
+        follows from the planner for a steady stream (`bench/cost_requests.py`). The requests of each opening were counted on a server, for
+        files of {PARTITIONS} partitions. Those of commits and idle daemons were counted, too. The rate of 1 GiB/s is calculated and was not
+        run."""
 
 
 def _fewer() -> str:
     archive = ArchiveSettings()
     return f"""
-        The defaults are not made for many busy partitions in a topic. These settings ask less, for records that are acknowledged after a
-        second or so and in the table after a minute or two. In all columns `archive.round_bytes_max` is raised: with the default,
-        {archive.round_bytes_max / GIB:g} GiB every {archive.tick:g} s, one deployment archives
+        The defaults are not made for many busy partitions in a topic. The settings below need fewer requests. With them a record is
+        acknowledged after about a second, and is in the table after one or two minutes. In all columns `archive.round_bytes_max` is raised.
+        With the default, {archive.round_bytes_max / GIB:g} GiB every {archive.tick:g} s, one deployment archives
         {archive.round_bytes_max / archive.tick / GIB:g} GiB/s at most."""
 
 
 def _a_month(payload: float) -> str:
     return f"""
-        **A month** of 1 GiB/s in {PARTITIONS} partitions with these settings: 30 days, of which the records of
-        {cost_model.RETENTION_S / 86_400:g} are kept. Kafka is by the published reckoning with our segments in batches of 1 MiB; what makes
-        tables of them comes on top. Only the payload can be held against what was published of it, compressed to a quarter: Bufstream
-        ${cost_model.BUFSTREAM:,} ($5,963 for what it runs on, $5,184 of fees), Kafka with three replicas in three zones
-        ${cost_model.KAFKA:,}. Here it comes to ${payload:,.0f}. Here the records become a table, and the published benchmark does
-        not say that it did; it also served 1 GiB/s to consumers, which is not in ours."""
+        **A month** of 1 GiB/s in {PARTITIONS} partitions with these settings: 30 days, with a retention of
+        {cost_model.RETENTION_S / 86_400:g} days. Kafka's cost follows the published calculation, with the segments measured here in batches
+        of 1 MiB. It does not include a job that writes tables. Only the payload, compressed to a quarter, can be compared with the
+        published figures. Bufstream publishes ${cost_model.BUFSTREAM:,} ($5,963 for infrastructure, $5,184 for fees). For Kafka with three
+        replicas in three zones it publishes ${cost_model.KAFKA:,}. The archiver's figure is ${payload:,.0f}. Two differences remain. The
+        archiver writes a table, and the published benchmark does not say that it did. The published benchmark also served 1 GiB/s to
+        consumers, which the archiver's figure does not include."""
 
 
 def _notes() -> str:
     (_, first), (_, second), (_, third) = PUBLISHED.storage
     prices = f"""
-        - *Prices.* S3 Standard in US East (N. Virginia), from [its page](https://aws.amazon.com/s3/pricing/): ${first} for a GB and month
-        up to 50 TB, ${second} up to 500 TB, ${third} beyond; ${PUBLISHED.writes} for a thousand requests that write or list,
-        ${PUBLISHED.reads} for others, nothing for DELETE. All else follows from Bufstream's page: ${PUBLISHED.core:.2f} a month for a
-        processor (m6in.xlarge, a year's commitment), ${PUBLISHED.metadata_store:g} for three members of etcd,
-        ${PUBLISHED.between_zones} for a GiB between zones, ${PUBLISHED.disk:.3f} for a GiB and month of a broker's disk. Neither page
-        shows a date, and both were read in stored copies: put your prices into `bench/cost_model.py`."""
+        *Prices.* S3 Standard in US East (N. Virginia), from [its page](https://aws.amazon.com/s3/pricing/). A GB and month costs ${first} up
+        to 50 TB, ${second} up to 500 TB, and ${third} beyond. A thousand requests cost ${PUBLISHED.writes} if they write or list, and
+        ${PUBLISHED.reads} otherwise; DELETE is free. All other prices follow from Bufstream's page. A processor costs
+        ${PUBLISHED.core:.2f} a month (m6in.xlarge, a year's commitment), and three members of etcd cost ${PUBLISHED.metadata_store:g}. A GiB
+        between zones costs ${PUBLISHED.between_zones}, and a GiB and month of a broker's disk ${PUBLISHED.disk:.3f}. Neither page shows a
+        date, and both were read in stored copies. Put your own prices into `bench/cost_model.py`."""
     processors = f"""
-        - *Processors.* By the [intake writer's](#intake-writer) measure and the CPU that archiving took here (`archive_cpu_s_per_gib`),
-        {100 * (1 - cost_model.BUSY):g} % of them idle, and {cost_model.LEADER_CORES} for the leader."""
+        *Processors.* Their number follows from the throughput of the [intake writer](#intake-writer) and the CPU that archiving took here
+        (`archive_cpu_s_per_gib`). {100 * (1 - cost_model.BUSY):g} % of them are idle, and {cost_model.LEADER_CORES} are for the leader."""
     rest = """
-        - *Not counted:* reading (queries, `consume`), checkpoints and history files, starts, monitoring, people; that a row group of intake is
-        decoded by each task with a partition in it, and that every process folds the whole intake log; archives that expired and are not
-        deleted yet; [compaction](#compaction)."""
-    return "".join(
-        paragraph(one).rstrip("\n").replace("\n", "\n  ") + "\n" for one in (prices, processors, rest)
-    )
+        *Not counted:* reading (queries, `consume`), checkpoints and history files, starts, monitoring, people, expired archives that are not
+        deleted yet, and [compaction](#compaction). Two costs of CPU are not counted, either. Each task decodes a row
+        group of intake in which it has a partition, and every process folds the whole intake log."""
+    return bullets([" ".join(one.split()) for one in (prices, processors, rest)])

@@ -1,4 +1,4 @@
-"""Taking records in: the writer, partitions, the time to an acknowledgement, and Kafka."""
+"""Sections about intake: the writer, partitions, the time to an acknowledgement, and the Kafka mirror."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from scripts.performance.words import (
 
 
 def writer(results: Results) -> Section:
-    """Compared with pyarrow alone."""
+    """The writer compared with pyarrow alone."""
     found = results("writer")
     speed, wanted = found.spread("writer_mb_per_core_second"), found.number("wanted_mb_per_core_second")
     text = f"""
-        {whole(found.number("records"))} records of {found.number("bytes_per_record"):.0f} bytes, half random and half repeating, through
-        `send_batch` into a local folder, {whole(found.number("partitions"))} partitions, with SQLite as the log; for comparison pyarrow writes
-        the same columns as one plain Parquet file with fsync. In {whole(found.number("repetitions"))} repetitions {shown(speed)} MB of
-        record bytes per CPU second (target: {wanted:g}), pyarrow alone {shown(found.spread("plain_pyarrow_mb_per_core_second"))}; the
-        ratio is {shown(found.spread("ratio_writer_to_plain"), ratio)}. The writer's additional work is partitioning, sorting, and
-        gathering the rows by partition."""
+        {whole(found.number("records"))} records of {found.number("bytes_per_record"):.0f} bytes, half random and half repeating, are written
+        with `send_batch`. They go to {whole(found.number("partitions"))} partitions in a local folder, with SQLite as the log. For
+        comparison, pyarrow writes the same columns as one plain Parquet file with fsync. In {whole(found.number("repetitions"))} repetitions
+        the writer handles {shown(speed)} MB of record bytes per CPU second (target: {wanted:g}). pyarrow alone handles
+        {shown(found.spread("plain_pyarrow_mb_per_core_second"))} MB. The ratio is {shown(found.spread("ratio_writer_to_plain"), ratio)}.
+        The writer additionally partitions, sorts, and gathers the rows of each partition."""
     aim = Aim(
         "Intake", "MB per CPU second of the writer", f"at least {wanted:g}", [at_least(wanted, speed, figure)]
     )
@@ -35,7 +35,7 @@ def writer(results: Results) -> Section:
 
 
 FULL_PARTITIONS = 1000
-"""Over so many a full flush is to keep its speed."""
+"""The target for a full flush is for this number of partitions."""
 
 
 def partitions(results: Results) -> Section:
@@ -43,18 +43,17 @@ def partitions(results: Results) -> Section:
     found = results("intake")
     cases, file = found.each("partitions"), found.at("file_bytes")
     intro = f"""
-        The records of *Intake writer*, spread evenly over the partitions of a topic, one flush at a time from `send_batch` to the
-        acknowledgement, fsync and log included; {whole(found.number("repetitions"))} repetitions. *Falls by* is the time by that of the
-        fewest partitions in the same repetition. By the first and the last line of each size a segment costs
-        {between(_segment_us(cases), whole)} µs, independent of its size. A flush whose entry would be over `log.entry_bytes_max` makes several
-        files. An intake file of {whole(file.number("segments"))} segments of {whole(file.number("records_per_segment"))} records of random
-        bytes, which nothing compresses, takes {file.number("random.ratio"):.3f} of the raw bytes; with values half of which repeat,
-        {file.number("half_repeating.ratio"):.2f}."""
+        The records of *Intake writer* are spread evenly over the partitions of a topic. The time of one flush is measured from `send_batch`
+        to the acknowledgement, including fsync and log, in {whole(found.number("repetitions"))} repetitions. *Slowdown* is the time divided by that of the fewest partitions, in the same repetition. By the first and the last row of each size, a segment costs {between(_segment_us(cases), whole)} µs,
+        independent of its size. A flush makes several files if its entry would exceed `log.entry_bytes_max`. The size of an intake file
+        was measured with {whole(file.number("segments"))} segments of {whole(file.number("records_per_segment"))} records. With random
+        bytes, which cannot be compressed, it takes {file.number("random.ratio"):.3f} of the raw bytes. With values half of which repeat, it
+        takes {file.number("half_repeating.ratio"):.2f}."""
     rows = [
         [f"{whole(one.number('records_per_flush'))} ({one.number('raw_mb_per_flush'):.1f} MB)", *_cells(one)]
         for one in cases
     ]
-    head = ["records in a flush", "partitions", "files", "MB/s", "falls by", "in CPU time"]
+    head = ["records in a flush", "partitions", "files", "MB/s", "slowdown", "slowdown in CPU time"]
     parts = [paragraph(intro), table(head, rows)]
     return Section("Intake at many partitions", [("bench-intake", found)], parts, _aims(found))
 
@@ -74,13 +73,13 @@ def _aims(found: Measured) -> list[Aim]:
     return [
         Aim(
             "Intake",
-            f"time of a full flush over {whole(FULL_PARTITIONS)} partitions, by few",
+            f"time of a full flush over {whole(FULL_PARTITIONS)} partitions, relative to few",
             f"below {most:g} times",
             falls,
         ),
         Aim(
             "Intake",
-            "bytes of a file of random records, by raw bytes",
+            "bytes of a file of random records, relative to raw bytes",
             f"below {limit:g} times",
             [Case(f"{stored:.3f}", stored < limit)],
         ),
@@ -98,7 +97,7 @@ def _cells(one: Measured) -> list[str]:
 
 
 def _segment_us(cases: list[Measured]) -> list[float]:
-    """What each further segment takes, by flushes of the same size."""
+    """Time of each further segment, in µs, from flushes of the same size."""
     by_size: dict[float, list[Measured]] = {}
     for one in cases:
         by_size.setdefault(one.number("records_per_flush"), []).append(one)
@@ -112,14 +111,15 @@ def _segment_us(cases: list[Measured]) -> list[float]:
 
 
 def acknowledgement(results: Results) -> Section:
-    """What one sender waits."""
+    """The time that one sender waits."""
     found = results("intake")
     cases = found.each("acknowledgement")
     intro = f"""
-        One sender that waits for each acknowledgement; a local folder, SQLite; {whole(found.number("repetitions"))} repetitions,
-        {whole(cases[0].number("sends"))} sends in all. *Bare* is a new file of as many bytes with fsync of file and folder, and as many
-        bytes appended to a file with fdatasync, in turns with ours. Shares are of the mean; *before the upload* is the wait for company
-        (`delay_max`), a change of thread, and encoding."""
+        One sender waits for each acknowledgement before it sends again. The writer uses a local folder and SQLite. There are
+        {whole(found.number("repetitions"))} repetitions with {whole(cases[0].number("sends"))} sends in all. *Bare* is the time to store as
+        many bytes without the archiver, in turns with it. It writes a new file with fsync of file and folder, and appends to a file with
+        fdatasync. Shares are of the mean. *Before the upload* is the wait for more records (`delay_max`), a switch of threads, and
+        encoding."""
     head = [
         "records",
         "`delay_max`",
@@ -146,18 +146,19 @@ def _acknowledged(one: Measured) -> list[str]:
 
 
 def mirror(results: Results) -> Section:
-    """Compared with a bare consumer."""
+    """The mirror compared with a bare consumer."""
     found = results("mirror")
     ratios, wanted = (
-        {"CPU": found.spread("ratio_of_core_seconds"), "the clock": found.spread("ratio_of_wall_seconds")},
+        {"CPU": found.spread("ratio_of_core_seconds"), "elapsed time": found.spread("ratio_of_wall_seconds")},
         "wanted_ratio",
     )
     intro = f"""
-        {whole(found.number("records"))} records of about 150 bytes in {whole(found.number("partitions"))} partitions of a real broker on
-        loopback, read by the mirror (stored in a local folder with fsync, named in SQLite) and by a bare consumer of the same library
-        that only puts the fields into lists. The process is kept on one core, with the broker on the others;
-        {whole(found.number("repetitions"))} rounds alternate, ratios are those of the same round. By the clock the mirror also waits for
-        the disk and for an answer of the cluster with each piece; in those waits the client reads on."""
+        {whole(found.number("records"))} records of about 150 bytes are in {whole(found.number("partitions"))} partitions of a real broker on
+        loopback. The mirror stores them in a local folder with fsync, and appends their entries to the log in SQLite. A bare consumer of the
+        same client library only puts the fields into lists. The mirror has the daemon's settings of Python's garbage collector, the bare
+        consumer has Python's defaults. The process is pinned to one core, and the broker to the others.
+        {whole(found.number("repetitions"))} rounds alternate, and each ratio compares runs of the same round. In elapsed time the mirror also waits for
+        the disk and for a response of the cluster, with each piece. The client continues to read during these waits."""
     rows = [
         [
             f"by {name}",
@@ -167,12 +168,12 @@ def mirror(results: Results) -> Section:
         for (name, one), unit in zip(ratios.items(), ("core", "wall"), strict=True)
     ]
     least = found.number(wanted)
-    case = at_least(least, ratios["the clock"])
+    case = at_least(least, ratios["elapsed time"])
     aim = Aim(
         "Mirror",
-        "records a second by the clock, by those of a bare consumer",
+        "records per second of elapsed time, relative to a bare consumer",
         f"at least {least:g} times",
         [case],
     )
-    head = ["thousand records a second", "the mirror", "the bare consumer", "ratio"]
+    head = ["thousand records per second", "the mirror", "the bare consumer", "ratio"]
     return Section("Kafka mirror", [("bench-mirror", found)], [paragraph(intro), table(head, rows)], [aim])

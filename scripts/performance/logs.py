@@ -1,4 +1,4 @@
-"""The logs: in SQLite, in etcd, and the events that leave the ledger for a topic."""
+"""Sections about logs: the log in SQLite, the log in etcd, and the events of the control topic."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def sqlite(results: Results) -> Section:
     refused = sum(one.number("refused") for one in several)
     intro = f"""
         {whole(append.number("appends"))} appends of {whole(append.number("entry_bytes"))} bytes (a flush of
-        {whole(found.number("segments_per_entry"))} segments) to the log in SQLite, in turns of 50 with bare writes. *Frames* is the
-        least SQLite can do: the bytes of the WAL frames of the same appends ({size(append.number("wal_bytes_per_append"))} each), one
-        write and one fdatasync per append, into blocks that are used again and again, without copying pages into a database, locks,
-        index or a check of the free space. Over 1 means faster than the bare writes: a file that grows costs a commit of the file
-        system's journal, which a WAL that is used again saves."""
+        {whole(found.number("segments_per_entry"))} segments) go to the log in SQLite, in turns of 50 with bare writes. *Frames* is the
+        least that SQLite can write: the WAL frames of the same appends ({size(append.number("wal_bytes_per_append"))} each). It takes one
+        write and one fdatasync per append, into blocks that are reused. It copies no pages into a database, and has no locks, no index and
+        no check of the free space. A ratio above 1 means that the log is faster than the bare writes. This happens with a growing file,
+        which costs a commit of the file system's journal. A reused WAL avoids that."""
     shared = f"""
-        Several processes on one log, each folding what all append; {whole(several[0].number("repetitions"))} repetitions of
-        {several[0].number("seconds"):g} seconds. Closed loop is as fast as they can; paced is an append at the default
-        `intake.delay_max` each. A share is a writer's appends by the mean of all. {whole(refused) if refused else "No"} appends were
-        refused, and the log held exactly what was acknowledged. So many processes fold each entry as many times, and a process that has just
-        appended has the newest state and most often wins the next index too. Fewer, larger flushes help: one writer per machine and a
-        longer `intake.delay_max`."""
+        Several processes append to one log, and each folds the entries of all. There are {whole(several[0].number("repetitions"))}
+        repetitions of {several[0].number("seconds"):g} seconds. In a closed loop each process appends as fast as it can. A paced process makes one append per
+        `intake.delay_max`, with the default. A share is the appends of a writer divided by the mean of all.
+        {whole(refused) if refused else "No"} appends were refused, and the log held exactly what was acknowledged. Every process folds every
+        entry, so this cost grows with the number of processes. A process that has just appended has the newest state. So it most often
+        appends the next entry, too. Fewer, larger flushes help: one writer per machine and a longer `intake.delay_max`."""
     rows = [["the log", *_appends(append.at("log")), ""]]
     rows += [
         [label, *_appends(append.at(name)), shown(append.spread(f"{name}.ratio"), ratio)]
@@ -53,7 +53,7 @@ def sqlite(results: Results) -> Section:
         "appends/s",
         "p50",
         "p99",
-        "bare time / ours",
+        "bare time / time of the log",
     ]
     sharing = table(
         ["writers", "appends/s", "p50", "p99", "smallest and largest share"],
@@ -62,7 +62,7 @@ def sqlite(results: Results) -> Section:
     wanted = append.number("wanted_ratio")
     aim = Aim(
         "The log",
-        "time of bare frames, by that of an append",
+        "time of bare frames, relative to an append",
         f"at least {wanted:g} times",
         [at_least(wanted, append.spread("frames.ratio"))],
     )
@@ -115,32 +115,37 @@ def etcd(results: Results) -> Section:
         for path in ("bytes_per_append", "bytes_kept_per_entry")
     )
     intro = f"""
-        The same entries appended to the log in etcd (one member; three, all on this machine and its disk), in turns of 50 with a bare
-        gRPC client that puts the same two keys in one transaction and compares nothing, and with the log in SQLite.
-        {whole(found.number("one_member.appends"))} each, {whole(found.number("one_member.repetitions"))} repetitions; ratios are of the
-        same repetition. Entries read from the beginning in a second: {reading}. Nothing watches: who waits for the next entry asks again.
-        One question that finds nothing takes {asked}; another connection that asks without pause has read an entry {seen} after its
-        append began, in 99 of 100 cases within {late}. An append of {whole(found.number("bytes.entry_bytes"))} bytes lets etcd's file
-        grow by {grown}, of which {kept} stay when the history is compacted and the file defragmented, in either half of
-        {whole(found.number("bytes.entries"))} appends."""
-    head = ["", "appends/s", "p50", "p99", "time / that of the log in etcd"]
-    return Section("The log in etcd", [("bench-etcd", found)], [paragraph(intro), table(head, rows)])
+        The same entries are appended to the log in etcd. etcd has one member or three, all on this machine and its disk. Blocks of 50
+        appends alternate with a bare gRPC client and with the log in SQLite. The bare client puts the same two keys in one transaction
+        without a comparison. There are {whole(found.number("one_member.appends"))} appends each, in
+        {whole(found.number("one_member.repetitions"))} repetitions. Each ratio compares runs of the same repetition. Entries read from the beginning, per second: {reading}."""
+    polling = f"""
+        Readers poll and do not watch. A poll that finds nothing takes {asked}. For the delay of reading, a second connection polls continuously. It has read an entry {seen} after the start of its append (p50). The p99 is {late}."""
+    sizes = f"""
+        An append of {whole(found.number("bytes.entry_bytes"))} bytes grows etcd's file by {grown}. Of these, {kept} remain after compaction of
+        the history and defragmentation. Both were measured for each half of {whole(found.number("bytes.entries"))} appends."""
+    head = ["", "appends/s", "p50", "p99", "time / time of the log in etcd"]
+    parts = [*map(paragraph, (intro, polling, sizes)), table(head, rows)]
+    return Section("The log in etcd", [("bench-etcd", found)], parts)
 
 
 def control_topic(results: Results) -> Section:
-    """Events from the ledger to a topic."""
+    """Events from the ledger to the control topic."""
     found = results("control_topic")
     cases = found.each("cases")
     intro = f"""
-        {listed([whole(one.number("events")) for one in cases])} events from the ledger to the control topic on a real broker on
-        loopback, and the same bytes from a bare producer of the same client at once, in turns on the same core,
-        {whole(found.number("repetitions"))} repetitions. Events of one table wait for each other, because their order counts; those of
-        different tables share a wait. The rest is reading the ledger, putting schema texts back into the events and waiting for each
-        table's acknowledgement. A commit makes five events or so."""
+        {listed([whole(one.number("events")) for one in cases])} events go from the ledger to the control topic, on a real broker on
+        loopback. A bare producer of the same client library sends the same bytes at once. Both run in turns on the same core,
+        {whole(found.number("repetitions"))} repetitions. Each event of a table waits until the one before it is acknowledged, because their
+        order matters. Events of different tables share a wait. The other costs are reading the ledger, putting schema texts back into the
+        events, and waiting for the acknowledgements of each table. A commit makes about five events."""
     rows = [
-        ["events a second", *(shown(one.spread("publisher_events_per_wall_second")) for one in cases)],
+        ["events per second", *(shown(one.spread("publisher_events_per_wall_second")) for one in cases)],
         ["events per core-second", *(shown(one.spread("publisher_events_per_core_second")) for one in cases)],
-        ["CPU time, bare by ours", *(shown(one.spread("ratio_of_core_seconds"), ratio) for one in cases)],
+        [
+            "CPU time of the bare producer, relative to the publisher",
+            *(shown(one.spread("ratio_of_core_seconds"), ratio) for one in cases),
+        ],
     ]
     names = [
         f"{whole(one.number('tables_of_a_round'))}, {size(one.number('bytes_of_an_event'))} an event"

@@ -1,6 +1,4 @@
-"""The page docs/performance.md: the aims of the project and what came of them, and a section for each
-measurement.
-"""
+"""The page docs/performance.md: a table of targets and results, and a section for each measurement."""
 
 from __future__ import annotations
 
@@ -38,23 +36,25 @@ SECTIONS: tuple[Callable[[Results], Section], ...] = (
 )
 HEAD = """# Performance
 
-Generated from `bench/results/` by `make docs`; do not edit. A bench replaces its result, and this page follows.
+Generated from `bench/results/` by `make docs`; do not edit. A bench that runs again replaces its result and this page.
 
 """
 HOW = """
-    Figures are medians (minimum to maximum) of alternating runs: *0.73 (0.62 to 0.82)*. Compared variants alternate because on shared machines
-    the same work takes up to 1.5 times as long from one minute to the next. The median decides whether a target was reached. Each section names
-    its command, its result, the machine, its load (before or after the run, if measured), and versions. Requests to a bucket are in
-    [operations/s3.md](operations/s3.md#requests), bytes and objects for planning in [operations/capacity.md](operations/capacity.md).
+    Figures are medians, with the minimum and maximum of the repetitions in parentheses: *0.73 (0.62 to 0.82)*. The median decides whether a
+    target was reached. Compared variants alternate, because on a shared machine the same work takes up to 1.5 times as long from one minute to
+    the next. A *core-second* is one second of CPU time, summed over all processes that are counted. Each section names its command, its result
+    file, the machine and the versions. The load average, if recorded, is from before or after the run.
+    [operations/s3.md](operations/s3.md#requests) lists the requests to a bucket.
+    [operations/capacity.md](operations/capacity.md) gives bytes and objects for capacity planning.
 """
 
 
 def page(folder: Path = RESULTS) -> str:
-    """The whole page, of the results in this folder."""
+    """The whole page, from the results in this folder."""
     results = results_in(folder)
     sections = [section(results) for section in SECTIONS]
     summary = table(
-        ["aim", "what", "target", "measured", "verdict"],
+        ["area", "figure", "target", "measured", "verdict"],
         [aim.row() for section in sections for aim in section.aims],
     )
     return "\n".join([HEAD + paragraph(HOW), summary, *(section.text() for section in sections)])

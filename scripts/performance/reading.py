@@ -1,4 +1,4 @@
-"""What users see: peers on the same topic, how fresh tables are, many partitions, and compaction."""
+"""Sections about what users observe: peers, freshness, many partitions, compaction."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from scripts.performance.measured import Measured, Results
 from scripts.performance.sections import NO_AIM, Aim, Case, Section, at_least, at_most
 from scripts.performance.words import (
     between,
+    bullets,
     figure,
     listed,
     paragraph,
@@ -36,25 +37,37 @@ CONTENDERS = {
 NO_PEERS = ("archiver", "own_intake", "libraries")
 
 
-def _compared(found: Measured) -> str:
-    """Who ran, on what, and what is counted."""
+def _compared(found: Measured) -> list[str]:
+    """The contenders, their input, and what is counted."""
     batch = whole(found.number("contenders.small_triggers.settings.maxOffsetsPerTrigger"))
     interval = found.named("contenders.sink.settings", "iceberg.control.commit.interval-ms").value / 1000
-    return f"""
-        {whole(found.number("records"))} nested orders ({found.number("bytes_per_value"):.0f} bytes) in
-        {whole(found.number("partitions"))} partitions of a real Kafka broker go into an Iceberg table, warm, in turns on the same
-        cores, {whole(found.number("repetitions"))} times: by the archiver's daemon, which mirrors the topic; by the same daemon where the
-        records were sent to the archiver and not to a broker, so that they are in intake files when it begins; by Spark Structured
-        Streaming in one batch, and in batches of {batch}; and by Iceberg's sink in a Kafka Connect worker with a commit interval of
-        {interval:g} s. The CPU of all processes of each counts, except the broker and the senders. Every table is
-        read back: rows, ids, and the sums of all columns are those that were sent, or there is no result. Of these the archiver alone
-        takes records in durably by itself, checks that each message can be rebuilt byte for byte, and keeps what it takes for that. The
-        peers keep the message's columns only; the sink cuts times to milliseconds. Streaming decodes with the same library as the
-        archiver. The sink has a converter written for this one message, which reads its bytes straight into Connect's structs, and in a
-        run of its own one that works from the schema, by protobuf-java's DynamicMessage. *The libraries alone* are no peer: a process
-        per core with the Kafka client, ptars and pyarrow consumes, decodes, encodes again and compares, and writes one file, with what
-        was found best for the archiver. They store nothing on the way, start again after a crash, and keep no key, header, time or
-        offset: they tell what is left of this work in Python without promises."""
+    intro = f"""
+        Each contender moves {whole(found.number("records"))} nested orders ({found.number("bytes_per_value"):.0f} bytes) from
+        {whole(found.number("partitions"))} partitions of a real Kafka broker into an Iceberg table. All are warmed up, and run in turns on
+        the same cores, {whole(found.number("repetitions"))} times:"""
+    contenders = bullets(
+        [
+            "*The archiver*: its daemon mirrors the topic and archives it.",
+            """*The archiver, when records are sent to it*: the same daemon, but the records were sent to the archiver and not to a broker.
+            They are in intake files when the measurement starts.""",
+            f"""*Structured Streaming*: Spark Structured Streaming in one batch, and in batches of {batch}. It decodes with the same library
+            as the archiver.""",
+            f"""*Iceberg's sink for Kafka Connect*: a Kafka Connect worker with a commit interval of {interval:g} s. Its converter is
+            written for this one message, and reads the bytes directly into Connect's structs.""",
+            """*The sink by DynamicMessage*: the same sink in a separate run, with a converter that works from the schema, by
+            protobuf-java's DynamicMessage.""",
+            """*The libraries alone*: not a peer, but the cost of this work in Python without guarantees. One process per core uses the
+            Kafka client, ptars and pyarrow, with the options found best for the archiver. It consumes, decodes, encodes again and
+            compares, and writes one file. It stores nothing on the way and starts again after a crash. It keeps no key, header, time or
+            offset.""",
+        ]
+    )
+    rules = """
+        The CPU of all processes of a contender counts, except the broker and the senders. Every table is read back. Its rows, its ids and the
+        sums of all columns must match what was sent, else there is no result. The guarantees differ. Only the archiver itself stores records
+        durably before they are in the table. Only the archiver checks that each message can be rebuilt byte for byte, and keeps what this
+        needs. The peers keep only the columns of the message, and the sink truncates times to milliseconds."""
+    return [paragraph(intro), contenders, paragraph(rules)]
 
 
 def peers(results: Results) -> Section:
@@ -68,53 +81,41 @@ def peers(results: Results) -> Section:
         if found.has(f"wanted_at_least.{name}")
     }
     by_peer = {name: found.spread(f"archiver_by_peer.{name}") for name in names if name not in NO_PEERS}
-    limits = {name: f", target: {wanted[name]:g}" if name in wanted else "" for name in by_peer}
-    told = [
-        f"{shown(spread, tenths)} times that of {names[name]}{limits[name]}"
-        for name, spread in by_peer.items()
-    ]
+    own_by_peer = {name: found.spread(f"own_intake_by_peer.{name}") for name in wanted}
     daemon, workers, jvm = (
         found.number(f"contenders.archiver.cpu_s.{part}.median") for part in ("program", "workers", "jvm")
     )
-    outro = f"""
-        For a core-second the archiver's work is {"; ".join(told)}. Of its CPU {figure(daemon)} s are of the daemon that consumes the
-        topic ([mirror](#kafka-mirror)), {figure(workers)} s of the workers that refine, and {figure(jvm, 2)} s of the JVM."""
-    own_by_peer, with_writer = (
-        {name: found.spread(f"{which}_by_peer.{name}") for name in wanted}
-        for which in ("own_intake", "own_intake_with_its_writer")
-    )
-    times = [
-        f"{shown(spread, tenths)} times that of {names[name]}{limits[name]}"
-        for name, spread in own_by_peer.items()
-    ]
-    own = f"""
-        When records are sent to the archiver in the place of a broker, it begins with what is in its intake, as the peers begin with what
-        the broker has: its work for a core-second is {" and ".join(times)}. To store the records, sent as Arrow batches, took
-        {figure(found.number("contenders.own_intake.cpu_s_before.median"))} s of CPU of who sent them. What the broker and its producers
-        took is counted for neither; with the archiver's own counted the ratios are
-        {" and ".join(shown(spread, tenths) for spread in with_writer.values())}."""
-    most = [
-        f"{shown(found.spread(f'libraries_by_peer.{name}'), tenths)} times the work of {names[name]} "
-        f"(target of the archiver: {least:g})"
-        for name, least in wanted.items()
-    ]
-    limit = f"""
-        For a core-second the libraries alone do {" and ".join(most)}; the archiver does
-        {shown(found.spread("archiver_by_peer.libraries"), ratio)} times the work of the libraries
+    meaning = """
+        The next table divides records per core-second by those of each peer. A ratio of 2 means that the same records need half of the peer's
+        CPU. The last column is the target of the archiver. The libraries alone show how much of a target is possible in Python
         ([performance notes](performance-notes.md#a-refinement-task))."""
+    outro = f"""
+        Of the archiver's CPU, {figure(daemon)} s are in the daemon that consumes the topic ([mirror](#kafka-mirror)). The workers that refine
+        take {figure(workers)} s, and the JVM takes {figure(jvm, 2)} s."""
+    own = f"""
+        When records are sent to the archiver, it starts with the records in its intake. The peers start with the records in the broker. To
+        store the records, sent as Arrow batches, took {figure(found.number("contenders.own_intake.cpu_s_before.median"))} s of CPU in the
+        sending process. The column *with the CPU of storing* includes it. The CPU of the broker and its producers counts for no contender."""
     head = [
         "",
         "thousand records per core-second",
-        "by the clock, thousand a second",
-        "last commit after most of the work",
+        "thousand records per second of elapsed time",
+        "from most of the work to the last commit",
         "stored",
     ]
     rows = [[label, *_contender(found.at(f"contenders.{name}"))] for name, label in names.items()]
-    parts = [paragraph(_compared(found)), table(head, rows), *map(paragraph, (outro, own, limit))]
+    parts = [
+        *_compared(found),
+        table(head, rows),
+        paragraph(meaning),
+        _relative_to_peers(found, names, wanted),
+        paragraph(outro),
+        paragraph(own),
+    ]
     aims = [
         Aim(
             "Peers",
-            f"records per core-second, by those of {names[name]}: {how}",
+            f"records per core-second, relative to {names[name]}: {how}",
             f"at least {least:g} times",
             [at_least(least, ours[name], tenths)],
         )
@@ -127,12 +128,40 @@ def peers(results: Results) -> Section:
     return Section("Peers", [("bench-peers", found)], parts, [*aims, _least_stored(found, by_peer)])
 
 
+def _relative_to_peers(found: Measured, names: dict[str, str], wanted: dict[str, float]) -> str:
+    """A table of the archiver and the libraries relative to each peer."""
+    targeted = [
+        {name: found.spread(f"{which}_by_peer.{name}") for name in wanted}
+        for which in ("own_intake", "own_intake_with_its_writer", "libraries")
+    ]
+    rows = [
+        [
+            names[name],
+            shown(found.spread(f"archiver_by_peer.{name}"), tenths),
+            *(shown(one[name], tenths) if name in one else "-" for one in targeted),
+            f"{wanted[name]:g}" if name in wanted else "-",
+        ]
+        for name in names
+        if name not in NO_PEERS
+    ]
+    bound = shown(found.spread("archiver_by_peer.libraries"), ratio)
+    head = [
+        "records per core-second, relative to",
+        "the archiver",
+        "the archiver, when records are sent to it",
+        "the same, with the CPU of storing",
+        "the libraries alone",
+        "target",
+    ]
+    return table(head, [*rows, [names["libraries"], bound, "-", "-", "-", "-"]])
+
+
 def _least_stored(found: Measured, peers: Iterable[str]) -> Aim:
     ours, *others = (
         median(found.numbers(f"contenders.{name}.stored_bytes")) for name in ("archiver", *peers)
     )
     case = Case(f"{ratio(ours / min(others))} times", reached=ours <= min(others))
-    return Aim("Peers", "bytes stored, by those of the peer that stores least", "at most as many", [case])
+    return Aim("Peers", "bytes stored, relative to the peer that stores least", "at most as many", [case])
 
 
 def _contender(one: Measured) -> list[str]:
@@ -146,27 +175,27 @@ PROFILES = {
     "upkeep": "eager settings, cleaning each minute, audits every 20 s",
     "defaults": "the defaults",
 }
-VISIBLE = {"until visible, in half of the cases": "p50", "in 99 of 100": "p99", "at most": "max"}
+VISIBLE = {"time until visible, p50": "p50", "p99": "p99", "maximum": "max"}
 
 
 def freshness(results: Results) -> Section:
-    """How long a record waits, and what idle topics cost."""
+    """The time until a record is visible, and the CPU of idle topics."""
     found = results("freshness")
     profiles, wanted = found.parts("profiles"), found.number("wanted_p99_s")
     intro = f"""
-        A real daemon with a local folder, SQLite, and a table on a SQL catalog. Another process sends
-        {whole(found.number("rate"))} orders a second for {whole(found.number("seconds"))} s through the library, in
-        {whole(found.number("batches_per_s"))} batches a second, to {whole(found.number("partitions"))} partitions; a reader loads the
-        table by pyiceberg with a pause of a quarter of a second, and a batch counts as visible when the bounds of `kafka.offset` in a
-        snapshot's manifests have reached its last offset in every partition. With the defaults `complete_delay_max`
-        ({whole(ArchiveSettings().complete_delay_max)} s) is the wait, on any machine. A longest wait that grows from snapshot to
-        snapshot would say that archiving does not keep up."""
+        A real daemon runs with a local folder, SQLite, and a table on a SQL catalog. Another process sends
+        {whole(found.number("rate"))} orders per second for {whole(found.number("seconds"))} s through the client library. It sends
+        {whole(found.number("batches_per_s"))} batches per second, to {whole(found.number("partitions"))} partitions. A reader loads the
+        table with pyiceberg, with a pause of a quarter of a second. A batch is visible when a snapshot has all of it: the bounds of
+        `kafka.offset` in the manifests reach its last offset in every partition. With the defaults, `complete_delay_max`
+        ({whole(ArchiveSettings().complete_delay_max)} s) determines the wait on any machine. If the longest wait grew from snapshot to
+        snapshot, archiving would not keep up."""
     rows = [
         [label, *(seconds(one.number(f"visible_s.{which}")) for one in profiles.values())]
         for label, which in VISIBLE.items()
     ]
     rows += [
-        ["the longest wait of a snapshot grows in a minute by", *(_slope(one) for one in profiles.values())],
+        ["growth of a snapshot's longest wait, per minute", *(_slope(one) for one in profiles.values())],
         ["cores in use: daemon, Spark", *(_cores(one) for one in profiles.values())],
     ]
     parts = [paragraph(intro), table(["with", *(PROFILES.get(name, name) for name in profiles)], rows)]
@@ -177,7 +206,7 @@ def freshness(results: Results) -> Section:
         aims.append(
             Aim(
                 "Freshness",
-                "visible in 99 of 100 cases, with eager settings",
+                "time until visible, p99, with eager settings",
                 f"less than {wanted:g} s",
                 [case],
             )
@@ -190,11 +219,12 @@ def freshness(results: Results) -> Section:
         topics = whole(found.number("idle.many.topics"))
         idle = f"""
             A daemon with {topics} topics, a table each and no senders took {percent(many)} of a core in
-            {whole(found.number("idle.many.seconds"))} s (target: {most}), and one with a single topic
-            {percent(found.number("idle.one.cores.all"))}; what comes with a start, and every hour or less often, was over."""
+            {whole(found.number("idle.many.seconds"))} s (target: {most}). A daemon with a single topic took
+            {percent(found.number("idle.one.cores.all"))}. The measurement starts after the work of the start, and has
+            no job that runs hourly or less often."""
         parts.append(paragraph(idle))
         case = Case(percent(many), reached=many < found.number("idle.wanted_cores"))
-        aims.append(Aim("Freshness", f"CPU of {topics} idle topics, of a core", most, [case]))
+        aims.append(Aim("Freshness", f"CPU of {topics} idle topics, share of a core", most, [case]))
     return Section("Freshness", [("bench-freshness", found)], parts, aims)
 
 
@@ -209,7 +239,7 @@ def _cores(one: Measured) -> str:
 
 
 STEPS = {
-    "prepare": "prepare: tables and schemas are checked",
+    "prepare": "prepare: check tables and schemas",
     "plan": "plan",
     "refine": "refine",
     "commit": "commit",
@@ -238,44 +268,47 @@ def partitions(results: Results) -> Section:
 
 
 def _many(many: Measured, wanted_plan_s: float) -> list[str]:
-    """A daemon and its topics."""
+    """One daemon with many topics."""
     oldest, most = (
         max(pair.number("1") for pair in many.each(path)) for path in ("oldest_s", "waiting_records")
     )
     left, sent = many.each("waiting_records")[-1].number("1"), many.number("sent.records")
     intro = f"""
-        {whole(many.number("topics"))} topics with {whole(many.number("partitions"))} partitions and a table each, an order a second to
-        every partition, for {whole(many.number("sent.seconds"))} s; one run with the defaults, a local folder and SQLite. All topics
-        begin at the same time, so after `complete_delay_max` ({whole(ArchiveSettings().complete_delay_max)} s) everything is due at
-        once, and the oldest record gets older until rounds have been through all. What each second of that load leaves is a segment of
-        one record for every partition, because every flush meets each once at most
+        {whole(many.number("topics"))} topics have {whole(many.number("partitions"))} partitions and a table each. Every partition receives
+        one order per second, for {whole(many.number("sent.seconds"))} s. This is one run with the default settings, a local folder and
+        SQLite. All topics begin at the same time, so all are due at once after `complete_delay_max`
+        ({whole(ArchiveSettings().complete_delay_max)} s). Then the age of the oldest record grows until rounds have archived every topic.
+        At this rate a flush holds at most one record of a partition. So each second leaves one segment with one record per partition
         ([performance notes](performance-notes.md#planning-and-segments), decision
-        [0053](decisions/0053-a-round-takes-whole-topics.md)). Steps are those of rounds that refined for a second or more; where
-        several were between two polls of the metrics, their mean."""
+        [0053](decisions/0053-a-round-takes-whole-topics.md)). Steps are those of rounds that refined for a second or more. If several
+        rounds ended between two polls of the metrics, their mean is shown."""
     daemon = many.at("memory.daemon")
     rows = [
-        ["the oldest record without a table, at most", f"{whole(oldest)} s"],
+        ["age of the oldest record that is in no table, maximum", f"{whole(oldest)} s"],
         [
-            "records without a table, at most, and when sending ended",
+            "records that are in no table: maximum, and when sending ended",
             f"{whole(most)} and {whole(left)} of {whole(sent)}",
         ],
-        ["the rest is in its tables after", f"{whole(many.number('in_tables_after_the_end_s'))} s"],
-        ["commits, each of one table in one round", whole(many.number("commits.count"))],
-        ["a commit", seconds(many.number("commits.seconds_each"))],
-        ["memory of the daemon, at most", f"{whole(daemon.number('max_mb'))} MB"],
+        [
+            "from the end of sending until all records are in their tables",
+            f"{whole(many.number('in_tables_after_the_end_s'))} s",
+        ],
+        ["commits, each for one table in one round", whole(many.number("commits.count"))],
+        ["time of a commit", seconds(many.number("commits.seconds_each"))],
+        ["memory of the daemon, maximum", f"{whole(daemon.number('max_mb'))} MB"],
     ]
     if daemon.has("max_mb_by_minute"):
         minutes = daemon.numbers("max_mb_by_minute")
         rows.append(
             [
-                "most of it in each minute of the second half",
+                "maximum in each minute of the second half",
                 f"{between(minutes[len(minutes) // 2 :], whole)} MB",
             ]
         )
     else:
         rows.append(
             [
-                "grows in a minute of the second half by",
+                "growth in a minute of the second half",
                 f"{whole(daemon.number('mb_per_minute_of_second_half'))} MB",
             ]
         )
@@ -289,11 +322,11 @@ def _many(many: Measured, wanted_plan_s: float) -> list[str]:
 def _requests(asked: Measured) -> str:
     kinds = listed([f"{whole(asked.number(kind))} {kind}" for kind in ("PUT", "POST", "GET", "HEAD", "LIST")])
     return paragraph(f"""
-        Requests to a bucket, counted, for {whole(asked.number("topics"))} of these topics, until all is in its tables:
-        {whole(asked.number("requests"))} for {whole(asked.number("records"))} records, of which {kinds};
-        {size(asked.number("bytes_in"))} went in and {size(asked.number("bytes_out"))} came out for {size(asked.number("raw_bytes"))} of
-        keys and values. For a GiB that would be {figure(asked.number("per_gib.requests"))} requests: a record a second is too little to
-        fill anything. With more at a time the figures are those of [operations/s3.md](operations/s3.md#requests).""")
+        Requests to a bucket were counted for {whole(asked.number("topics"))} of these topics, until all records were in their tables. There
+        were {whole(asked.number("requests"))} requests for {whole(asked.number("records"))} records: {kinds}. They uploaded
+        {size(asked.number("bytes_in"))} and downloaded {size(asked.number("bytes_out"))} for {size(asked.number("raw_bytes"))} of keys and
+        values. Extrapolated to a GiB this is {figure(asked.number("per_gib.requests"))} requests, because one record per second fills no
+        file. At higher rates the figures of [operations/s3.md](operations/s3.md#requests) apply.""")
 
 
 def _one_topic_aim(one: Measured) -> Aim:
@@ -301,9 +334,9 @@ def _one_topic_aim(one: Measured) -> Aim:
     most = one.number("wanted_ratio")
     cases = [
         at_most(most, one.spread(f"slower_{path}"), name=name)
-        for path, name in (("by_the_clock", "by the clock"), ("by_cpu", "by CPU"))
+        for path, name in (("by_the_clock", "elapsed time"), ("by_cpu", "CPU"))
     ]
-    what = f"{many} partitions of a topic, by {few} with the same {whole(one.number('records'))} records"
+    what = f"{many} partitions of a topic, relative to {few} with the same {whole(one.number('records'))} records"
     return Aim("Many partitions", what, f"at most {most:g} times", cases)
 
 
@@ -312,20 +345,21 @@ def _one_topic(one: Measured) -> str:
     record_s = 1 / one.number(f"records_per_core_second_{few:.0f}.median")
     repetitions = counted(round(one.number("repetitions")), "repetition")
     return paragraph(f"""
-        One topic, {whole(one.number("records"))} nested orders, {whole(many)} partitions compared with {whole(few)}, refined on the same
-        session in turns, {repetitions}: {shown(one.spread("slower_by_cpu"), ratio)} times the CPU for a record and
-        {shown(one.spread("slower_by_the_clock"), ratio)} times by the clock; the target is at most {one.number("wanted_ratio"):g}. Each
-        further archive takes {shown(one.spread("archive_ms"))} ms of CPU beyond what its records take in large ones, which is
-        {seconds(record_s)} each. pyarrow and ptars alone, which write as many synced files of the rows as they come and promise nothing,
-        take for {whole(many)} files {shown(one.spread("libraries_slower_by_cpu"), ratio)} times the CPU that they take for {whole(few)},
-        {shown(one.spread("libraries_file_ms"))} ms for each further one.""")
+        One topic with {whole(one.number("records"))} nested orders is refined with {whole(many)} partitions and with {whole(few)}. Both run
+        on the same session in turns, {repetitions}. With {whole(many)} partitions a record takes
+        {shown(one.spread("slower_by_cpu"), ratio)} times the CPU and {shown(one.spread("slower_by_the_clock"), ratio)} times the elapsed
+        time. The target is at most {one.number("wanted_ratio"):g}. Each further archive takes {shown(one.spread("archive_ms"))} ms of CPU in
+        addition to that of its records. In large archives a record takes {seconds(record_s)}. For comparison, pyarrow and ptars alone write
+        the rows in order into as many files with fsync, without guarantees. For {whole(many)} files they take
+        {shown(one.spread("libraries_slower_by_cpu"), ratio)} times the CPU of {whole(few)} files. Each further file takes
+        {shown(one.spread("libraries_file_ms"))} ms.""")
 
 
 ENGINES = {"duckdb": "DuckDB", "spark": "Spark"}
 
 
 def compaction(results: Results) -> Section:
-    """What merging brings queries."""
+    """The effect of merging archives on queries."""
     found = results("compaction")
     before, after, cpu = found.at("before"), found.at("after"), found.number("cpu_seconds")
     times = {
@@ -333,12 +367,12 @@ def compaction(results: Results) -> Section:
         for name, engine in ENGINES.items()
     }
     intro = f"""
-        {whole(found.number("records"))} nested orders in a table of {whole(before.number("archives"))} small archives, all of one day,
-        and `archiver clean` with `cleanup.compact_bytes: 128MiB` two days later ([compaction](operations/compaction.md)). Queries by
-        DuckDB and by Spark's own Parquet reader, over the files that the newest snapshot names: all rows of one column, then those of a
-        range of offsets; {len(found.each("queries.duckdb.before_seconds"))} times each after a first one. The answers are the same
-        before and after, and the audit is valid, or there is no result. Cleaning took {figure(cpu, 2)} CPU seconds:
-        {figure(found.number("records_per_cpu_second"))} records a second, of which each was rebuilt twice;
+        A table holds {whole(found.number("records"))} nested orders of one day in {whole(before.number("archives"))} small archives. Two
+        days later `archiver clean` merges them with `cleanup.compact_bytes: 128MiB` ([compaction](operations/compaction.md)). DuckDB and
+        Spark's own Parquet reader query the files of the newest snapshot. They read all rows of one column, then those of a range of
+        offsets. Each query runs {len(found.each("queries.duckdb.before_seconds"))} times, after a first run that is not counted. The answers
+        must be the same before and after, and the audit must be valid, else there is no result. Cleaning took {figure(cpu, 2)} CPU seconds.
+        That is {figure(found.number("records_per_cpu_second"))} records per CPU second, each of them rebuilt twice, and
         {figure(1000 * cpu / before.number("archives"), 2)} ms for each old archive."""
     rows = [
         [
@@ -355,9 +389,12 @@ def compaction(results: Results) -> Section:
     ]
     cases = [Case(f"{_by(*both)} times", None, engine) for engine, both in times.items()]
     aim = Aim(
-        "Compaction", "time of queries before a day's archives are merged, by that after it", NO_AIM, cases
+        "Compaction",
+        "query time before a day's archives are merged, relative to the time after",
+        NO_AIM,
+        cases,
     )
-    head = ["", "before", "after", "before by after"]
+    head = ["", "before", "after", "before / after"]
     return Section("Compaction", [("bench-compaction", found)], [paragraph(intro), table(head, rows)], [aim])
 
 

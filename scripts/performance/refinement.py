@@ -1,4 +1,4 @@
-"""From intake files to archives, and back: refinement, odd messages, judging, the deep audit, memory."""
+"""Sections about refinement: its limit, odd messages, validation, the deep audit, a slow store, memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ from collections.abc import Sequence
 
 from scripts.performance.measured import Measured, Results
 from scripts.performance.sections import NO_AIM, Aim, Case, Section, at_least
-from scripts.performance.words import figure, listed, paragraph, percent, ratio, shown, table, tenths, whole
+from scripts.performance.words import (
+    bullets,
+    figure,
+    listed,
+    paragraph,
+    percent,
+    ratio,
+    shown,
+    table,
+    tenths,
+    whole,
+)
 
 RUNS = {
     "default": "the libraries, default options",
@@ -24,16 +35,16 @@ STEPS = {
     "write": ("write", "write"),
     "digest": ("digest", "digest"),
     "fsync": ("fsync", "fsync"),
-    "everything else: columns into shape, compare, ingest times, bounds": (
+    "everything else: conversion of columns, comparison, ingest times, bounds": (
         "everything else",
         "everything else",
     ),
 }
-"""What the libraries' steps and those of a task are called."""
+"""Label of each step, with its name in the result for the libraries and for a task."""
 
 
 def limit(results: Results) -> Section:
-    """Refinement against the libraries that it stands on."""
+    """Refinement compared with the libraries that it uses."""
     found = results("limit")
     shapes, records = found.parts("shapes"), whole(found.number("records"))
     wanted = {
@@ -42,21 +53,36 @@ def limit(results: Results) -> Section:
         if found.has(f"wanted_at_least.{run}")
     }
     intro = f"""
-        {records} records of each message, {whole(found.number("partitions"))} partitions. *The libraries* are pyarrow and ptars
-        alone, a process per core: read the same intake files, decode, encode again and compare, write one synced Parquet file each,
-        zstd at the level of archives, with pyarrow's own options and with those of archives: encodings chosen from the same data,
-        statistics outside of lists. A *task* is all that refinement does in one process without Spark; *refinement on Spark* runs
-        from planning to stored archives on a warm session; a *whole run* is what `archiver archive` drives: it also reads the log,
-        tells the ledger and commits to a table on a SQL catalog. *A partition per core* are the same records in fewer partitions, in
-        intake files of their own, so in few large archives. Each repetition has the runs in another order. CPU seconds are
-        those of all processes, the JVM and its workers among them. Ratios are of the same repetition; 1 would be as fast as the bare
-        libraries. A task runs alone on its core, everything else on all at once."""
+        This compares refinement with the libraries that it uses, for {records} records of each message, in
+        {whole(found.number("partitions"))} partitions. *Narrow* has few columns, *wide* has many, and *nested* are orders with lines and a map. The
+        runs:"""
+    runs = bullets(
+        [
+            """*The libraries* are pyarrow and ptars alone, in one process per core. They read the same intake files, decode,
+            encode again and compare. Each process writes one Parquet file with fsync, at the zstd level of archives. One variant
+            has pyarrow's default options. The other has the options of archives: encodings chosen from the same data, and
+            statistics only outside of lists.""",
+            """*A task* is all the work of one refinement task, in one process without Spark. It runs alone on one core; all other
+            runs use all cores at once.""",
+            "*Refinement on Spark* runs from planning to stored archives, on a warm session.",
+            """*A whole run* is what `archiver archive` does. It also reads the log, appends to the ledger and commits to a table on
+            a SQL catalog.""",
+            """*A partition per core* has the same records in fewer partitions, in intake files of its own. So its archives are few
+            and large.""",
+        ]
+    )
+    counted = """
+        The order of the runs changes with each repetition. CPU seconds are those of all processes, including the JVM and its Python
+        workers. Each ratio compares runs of the same repetition. A ratio of 1 means that
+        refinement needs no more CPU per record than the libraries alone."""
     beyond = """
-        Beyond what the libraries do, a task splits the stream into an archive per partition, computes ingest times and record
-        digests, finds map keys that are there twice and fields that are unknown, and stores an object per partition durably. Encodings
-        are chosen from the data ([performance notes](performance-notes.md#parquet-encodings)). The
-        [performance notes](performance-notes.md#a-refinement-task) say why targets are missed, and what was tried. Where the time goes (the task's by
-        a profile, which itself takes some; the last line is what refinement on Spark takes more than a task, 0 where it takes less):"""
+        A task does work that the libraries do not do. It splits the stream into one archive per partition, and computes ingest times
+        and record digests. It detects duplicate map keys and unknown fields. It stores one object per partition durably. Encodings are
+        chosen from the data ([performance notes](performance-notes.md#parquet-encodings)). The
+        [performance notes](performance-notes.md#a-refinement-task) explain why targets are missed, and what was tried."""
+    steps = """
+        The next table shows where the CPU time goes. The times of a task are from a profile, which itself adds some time. The last row is
+        the CPU that refinement on Spark takes in addition to a task. It is 0 if refinement on Spark takes less."""
     names = [f"{name}, {one.number('raw_bytes_per_record'):.0f} B" for name, one in shapes.items()]
     head = f"thousand records per core-second, {whole(found.number('repetitions'))} repetitions"
     speeds = [
@@ -65,20 +91,23 @@ def limit(results: Results) -> Section:
     ]
     parts = [
         paragraph(intro),
+        runs,
+        paragraph(counted),
         table([head, *names], speeds),
         table(
             ["ratio to the libraries with default options", *shapes], _ratios(list(shapes.values()), wanted)
         ),
         paragraph(beyond),
+        paragraph(steps),
         table(
-            [f"CPU seconds of {records} records: the libraries, a task", *shapes],
+            [f"CPU seconds for {records} records: the libraries, a task", *shapes],
             _steps(list(shapes.values())),
         ),
     ]
     aims = [
         Aim(
-            "Limit",
-            f"{RUNS[run]}, by the CPU of the libraries with default options",
+            "Refinement",
+            f"{RUNS[run]}: records per core-second, relative to the libraries with default options",
             f"at least {least} times",
             [at_least(least, one.spread(f"{run}_by_libraries"), name=name) for name, one in shapes.items()],
         )
@@ -88,22 +117,22 @@ def limit(results: Results) -> Section:
 
 
 def _ratios(shapes: Sequence[Measured], wanted: dict[str, float]) -> list[list[str]]:
-    """By the libraries."""
+    """Ratios to the libraries with default options."""
     ratios = {
         "a task": "task_by_libraries",
         f"refinement on Spark (target: {wanted['refine']})": "refine_by_libraries",
         "refinement on Spark, a partition per core": "refine_few_by_libraries",
         f"a whole run (target: {wanted['whole']})": "whole_by_libraries",
         "a whole run, a partition per core": "whole_few_by_libraries",
-        "refinement on Spark, by the clock": "refine_wall_by_libraries",
+        "refinement on Spark, by elapsed time": "refine_wall_by_libraries",
     }
     rows = [[label, *(shown(one.spread(path), ratio) for one in shapes)] for label, path in ratios.items()]
     stored = [one.number("stored_bytes.archives") / one.number("stored_bytes.default") for one in shapes]
-    return [*rows, ["bytes of archives by those of the libraries", *map(ratio, stored)]]
+    return [*rows, ["bytes of archives, relative to the files of the libraries", *map(ratio, stored)]]
 
 
 def _steps(shapes: Sequence[Measured]) -> list[list[str]]:
-    """A row for each step of any run, also if it is not known here."""
+    """A row for each step of any run, including steps without a label here."""
     rows, known = [], {name for names in STEPS.values() for name in names}
     others = {
         name: (name, name)
@@ -124,14 +153,17 @@ def _steps(shapes: Sequence[Measured]) -> list[list[str]]:
                     ),
                 ]
             )
-    return [*rows, ["Spark, beyond the task", *(shown(one.spread("steps.spark"), tenths) for one in shapes)]]
+    return [
+        *rows,
+        ["Spark, in addition to the task", *(shown(one.spread("steps.spark"), tenths) for one in shapes)],
+    ]
 
 
 CASES = {
-    "flat": "40 columns, flat, against the libraries",
-    "nested": "3 levels, nested, against the libraries",
+    "flat": "flat, 40 columns, compared with the libraries",
+    "nested": "nested, 3 levels, compared with the libraries",
     "one_bad": "flat, one bad record in {bad_every}",
-    "unknown_top": "flat, two unknown fields behind the known ones in every record",
+    "unknown_top": "flat, two unknown fields after the known ones in every record",
     "unknown_between": "flat, three unknown fields between known ones in every record",
     "unknown_nested": "nested, unknown fields on three levels in every record",
     "nanoseconds": "flat, nanoseconds in every timestamp",
@@ -139,7 +171,7 @@ CASES = {
     "json": "JSON (a Struct) in every record",
 }
 WANTED_OF = {
-    "plain": "against the libraries",
+    "plain": "compared with the libraries",
     "one_bad": "with a bad record",
     "unknown": "with unknown fields",
 }
@@ -152,13 +184,14 @@ def schema(results: Results) -> Section:
     wanted = {kind: found.number(f"wanted_at_least.{kind}") for kind in WANTED_OF}
     told = listed([f"{least} {WANTED_OF[kind]}" for kind, least in wanted.items()])
     intro = f"""
-        {whole(found.number("records"))} records of most cases ({whole(cases["json"].number("records"))} of the last two) from intake
-        files to stored archives, as a task of refinement does it, in one process without Spark; *codec* is the part that turns values
-        into columns and proves that they give the bytes back. By CPU, in turns: clean messages stand against pyarrow and ptars alone,
-        odd ones against the clean case of the same message in the same repetition. Targets are {told}. The numbers and wire types of
-        unknown fields are learnt from the first batch that has them, and the next ones are decoded with a descriptor that is extended
-        by them. Records with unknown fields between known ones or with nanoseconds keep their bytes in addition to the columns and are encoded
-        twice to prove what they hold."""
+        Each case takes {whole(found.number("records"))} records ({whole(cases["json"].number("records"))} in the last two cases) from
+        intake files to stored archives. The work is that of a refinement task, in one process without Spark. *Codec* is the part that
+        converts values to columns and checks that they encode to the same bytes. Figures are CPU time, and the cases run in turns. Clean
+        messages are compared with pyarrow and ptars alone. Odd messages are compared with the clean case of the same message in the same
+        repetition. Targets are
+        {told}. The numbers and wire types of unknown fields are learnt from the first batch that has them. A descriptor extended by these
+        fields decodes the next batches. Records with unknown fields between known ones, or with nanoseconds, keep their bytes in addition
+        to the columns. They are encoded twice to check what the columns hold."""
     labels = {
         name: CASES.get(name, name).format(bad_every=whole(found.number("bad_every"))) for name in cases
     }
@@ -173,7 +206,7 @@ def schema(results: Results) -> Section:
     ]
     aim = Aim(
         "Odd messages",
-        "records per CPU second, by those of the libraries or of a clean message",
+        "records per CPU second, relative to the libraries or to a clean message",
         f"at least {told}",
         [Case(ratio(value), value >= wanted[kind], name.replace("_", " ")) for name, value, kind in judged],
     )
@@ -181,7 +214,7 @@ def schema(results: Results) -> Section:
         f"{whole(found.number('repetitions'))} repetitions",
         "thousand records per CPU second",
         "ratio",
-        "of the codec",
+        "ratio of the codec",
     ]
     return Section(
         "Wide, deep and odd messages", [("bench-schema", found)], [paragraph(intro), table(head, rows)], [aim]
@@ -199,7 +232,7 @@ def _odd(one: Measured) -> list[str]:
 
 
 def edge(results: Results) -> Section:
-    """What judging costs senders."""
+    """The CPU that validation costs senders."""
     found = results("edge")
     rows = []
     for name, message in found.parts("messages").items():
@@ -210,24 +243,25 @@ def edge(results: Results) -> Section:
             rows.append([f"{name} ({message.number('value_bytes'):.0f} B), `{call}`", *cells])
     single, batch = (whole(found.number(f"messages.small.{call}.records")) for call in ("send", "send_batch"))
     intro = f"""
-        CPU microseconds of the whole process per record, from handing it over to its acknowledgement, into a local folder, by what the
-        topic asks of values ([schemas.md](schemas.md)): nothing, `validate: reject`, and that with `coerce`. {single} records one by
-        one (`send`), {batch} as one batch; {whole(found.number("repetitions"))} repetitions in turns. Ratios are *none* by the case in
-        the same repetition. Batches go through the fast engine as columns, single records through the complete one, one by one."""
+        CPU time of the whole process per record, from the call to the acknowledgement, with a local folder. The cases are settings of the
+        topic ([schemas.md](schemas.md)): *none*, `validate: reject`, and `validate: reject` with `coerce`. {single} records are sent one by
+        one (`send`), and {batch} as one batch (`send_batch`). {whole(found.number("repetitions"))} repetitions run in turns. A ratio is the
+        time of *none* divided by the time of the case, in the same repetition. A ratio of 1 would mean that validation costs nothing. Batches pass through the fast
+        engine as columns. Single records pass through the complete engine, one by one."""
     head = ["message and call", "none, µs", "reject adds, µs", "reject, ratio", "reject and coerce, ratio"]
-    return Section("Records that are judged", [("bench-edge", found)], [paragraph(intro), table(head, rows)])
+    return Section("Validation of records", [("bench-edge", found)], [paragraph(intro), table(head, rows)])
 
 
 AUDITED_ROWS_PER_S = 1_000_000
 """The target of the deep audit on two cores; the result does not contain it."""
 AUDITS = {
-    "deep_with_intake": "`audit --deep`, all intake still there",
-    "deep": "`audit --deep`, intake cleaned away",
+    "deep_with_intake": "`audit --deep`, all intake retained",
+    "deep": "`audit --deep`, intake deleted",
 }
 AUDIT_PARTS = {
     "rebuild": "rebuilding the producers' bytes",
     "read": "reading",
-    "digest": "digesting",
+    "digest": "computing digests",
     "look": "checks of offsets and times",
 }
 
@@ -254,39 +288,39 @@ def deep_audit(results: Results) -> Section:
         for name, label in AUDIT_PARTS.items()
     ]
     intro = f"""
-        Orders of about 140 bytes in four partitions, refined and then audited on the same local session. {rounds} rounds of
-        {whole(found.number("rows_per_round"))} rows, each refined and followed by an audit of the whole table so far; then the intake
-        is removed, and all rows are audited {rounds} times. A ratio is the audit's rows per second by those of refinement in the same
-        round. Rows whose intake is still there are read and compared a second time. Of {figure(workers + jvm + driver)} µs of CPU for a
-        row without intake, {figure(workers)} are the workers', {figure(jvm, 2)} Spark's and {figure(driver, 2)} the driver's; a
-        worker's part by a profile: {listed(shares)} ([decision 0051](decisions/0051-the-deep-audit-reads-for-itself.md)). The fast
-        audit of the same table took {found.number("fast_audit_s.median"):.2f} s."""
+        Orders of about 140 bytes in four partitions are refined and then audited, on the same local Spark session. Each of {rounds} rounds
+        refines {whole(found.number("rows_per_round"))} rows and then audits the whole table so far. Then the intake is removed, and all rows are
+        audited {rounds} times. A ratio is the audit's rows per second divided by those of refinement in the same round. Rows whose intake
+        still exists are read and compared a second time. A row without intake takes {figure(workers + jvm + driver)} µs of CPU:
+        {figure(workers)} in the workers, {figure(jvm, 2)} in Spark's JVM and {figure(driver, 2)} in the driver. A profile divides the CPU of a worker:
+        {listed(shares)} ([decision 0051](decisions/0051-the-deep-audit-reads-for-itself.md)). The fast audit of the same table took
+        {found.number("fast_audit_s.median"):.2f} s."""
     case = at_least(AUDITED_ROWS_PER_S / 1000, found.spread("deep_rows_per_s").by(1000), figure)
     aim = Aim(
         "Deep audit",
-        "thousand rows a second, intake cleaned away",
+        "thousand rows per second, intake deleted",
         f"at least {whole(AUDITED_ROWS_PER_S / 1000)}",
         [case],
     )
-    parts = [paragraph(intro), table(["", "thousand rows a second", "ratio"], rows)]
+    parts = [paragraph(intro), table(["", "thousand rows per second", "ratio"], rows)]
     return Section("The deep audit", [("bench-deep-audit", found)], parts, [aim])
 
 
 def late_store(results: Results) -> Section:
-    """Intake that is read ahead, and archives that are stored while their task goes on."""
+    """Reading intake ahead and storing archives in parallel, with a slow store."""
     found = results("late_store")
     intro = f"""
-        One task refines {whole(found.number("records"))} orders from and into a local folder that answers late when an intake file is
-        opened and when an archive is created, as a bucket does that is so far away; other reads are as quick as the disk. Everything is
-        waited for (`archive.reads_max` and `archive.uploads_max` 0), or up to {whole(found.number("reads_max"))} intake files are read
-        ahead and {whole(found.number("uploads_max"))} archives stored while the task goes on, as with a bucket;
-        {whole(found.number("repetitions"))} repetitions in turns
-        ([performance notes](performance-notes.md#waiting-for-the-store)). Where nothing is late both took the same CPU in this run;
-        measured again on Spark with every core at work, reading ahead took 3 to 5 % more, so it is off with a folder
+        One task refines {whole(found.number("records"))} orders from and into a local folder. The folder responds with a delay when an
+        intake file is opened and when an archive is created, like a distant bucket. Other reads are as fast as the disk. *Waiting* means
+        that the task waits for each response (`archive.reads_max` and `archive.uploads_max` are 0). *Not waiting* means the behaviour with
+        a bucket. Up to {whole(found.number("reads_max"))} intake files are read ahead, and up to {whole(found.number("uploads_max"))}
+        archives are stored while the task continues. Both run in turns, {whole(found.number("repetitions"))} repetitions. A ratio is
+        waiting divided by not waiting: above 1, not waiting is faster. Without a delay both took the same CPU in this run. In another
+        measurement on Spark, with every core busy, reading ahead took 3 to 5 % more CPU. So it is off with a folder
         ([performance notes](performance-notes.md#waiting-for-the-store))."""
     rows = [
         [
-            f"{whole(topic.number('archives'))} of {whole(topic.number('intake_files'))} files",
+            f"{whole(topic.number('archives'))} from {whole(topic.number('intake_files'))} files",
             f"{whole(one.number('late_ms'))} ms",
             *(shown(one.spread(name), figure) for name in ("waiting_s", "ahead_s")),
             *(shown(one.spread(name), ratio) for name in ("clock_ratio", "cpu_ratio")),
@@ -294,7 +328,14 @@ def late_store(results: Results) -> Section:
         for topic in found.each("topics")
         for one in topic.each("cases")
     ]
-    head = ["archives", "answers later by", "waiting, s", "not waiting, s", "ratio by the clock", "by CPU"]
+    head = [
+        "archives and intake files",
+        "delay",
+        "waiting, s",
+        "not waiting, s",
+        "ratio of elapsed time",
+        "ratio of CPU",
+    ]
     return Section(
         "A store that answers late", [("bench-late-store", found)], [paragraph(intro), table(head, rows)]
     )
@@ -309,7 +350,7 @@ MEMORY_OF = {
 
 
 def memory(results: Results) -> Section:
-    """Peaks by process."""
+    """Peak memory by process."""
     found = results("memory")
     backlogs = found.parts("backlogs")
     rows = [
@@ -321,19 +362,21 @@ def memory(results: Results) -> Section:
     ]
     rows += [
         [
-            "all together at one time, shared pages once, MiB",
+            "all processes at one time, shared pages counted once, MiB",
             *(whole(one.number("together_mib")) for one in backlogs.values()),
         ]
     ]
     first, *_, last = backlogs
     intro = f"""
-        What `archiver archive --all` takes with default settings, process by process, for backlogs of nested orders in one partition.
-        Peaks are those that Linux keeps of each process, the highest of a kind. A task holds a row group
+        Memory of `archiver archive --all` with default settings, by process, for backlogs of nested orders in one partition. Peaks are the
+        values that Linux keeps for each process. For several processes of a kind it is the highest one. A task holds one row group
         ({whole(found.number("bounds.row_group_bytes") / 2**20)} MiB of columns) of each archive that it writes at the same time,
-        for any backlog; here that is one, and as many tasks run at a time as there are cores. For some milliseconds a process that a
-        JVM starts has the JVM's memory; a peak of the workers' parent may be that."""
+        for any backlog. Here that is one archive, and as many tasks run at a time as there are cores. A process that a JVM starts has
+        the JVM's memory for some milliseconds. The peak of the workers' parent may be that value."""
     case = Case(f"{ratio(found.number('worker_last_by_first'))} times", reached=None)
-    aim = Aim("Memory", f"peak of a Python worker, backlog of {last} by that of {first}", NO_AIM, [case])
+    aim = Aim(
+        "Memory", f"peak memory of a Python worker, backlog of {last} relative to {first}", NO_AIM, [case]
+    )
     return Section(
         "Memory",
         [("bench-memory", found)],

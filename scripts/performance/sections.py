@@ -1,4 +1,4 @@
-"""A section of the page: where its figures are from, its text, and what it says of the project's aims."""
+"""A section of the page: the source of its figures, its text, and its targets."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from scripts.performance.measured import Measured, Spread
 from scripts.performance.words import Writing, listed, paragraph, ratio, shown, whole
 
-NO_AIM = "no aim set"
+NO_AIM = "no target"
 
 
 @dataclass(frozen=True)
 class Case:
-    """One of the things that an aim is about."""
+    """One measured case of a target."""
 
     measured: str
     reached: bool | None
@@ -24,7 +24,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Aim:
-    """A target, and the result."""
+    """A target and its result."""
 
     subject: str
     what: str
@@ -32,23 +32,23 @@ class Aim:
     cases: Sequence[Case]
 
     def row(self) -> list[str]:
-        """Of the table at the head of the page."""
+        """The row of the table at the head of the page."""
         told = ", ".join(f"{case.name} {case.measured}".lstrip() for case in self.cases)
         return [self.subject, self.what, self.wanted, told, verdict(self.cases)]
 
 
 def at_least(wanted: float, spread: Spread, how: Writing = ratio, name: str = "") -> Case:
-    """Judged by the middle."""
+    """A case that its median decides."""
     return Case(shown(spread, how), spread.middle >= wanted, name)
 
 
 def at_most(wanted: float, spread: Spread, how: Writing = ratio, name: str = "") -> Case:
-    """Judged by the middle."""
+    """A case that its median decides."""
     return Case(shown(spread, how), spread.middle <= wanted, name)
 
 
 def verdict(cases: Sequence[Case]) -> str:
-    """Of all cases, or which are which."""
+    """One word if all cases agree, else the names of the reached and of the missed cases."""
     judged = [case for case in cases if case.reached is not None]
     good, bad = ([case.name for case in judged if case.reached is reached] for reached in (True, False))
     if not judged:
@@ -60,24 +60,24 @@ def verdict(cases: Sequence[Case]) -> str:
 
 @dataclass(frozen=True)
 class Section:
-    """All of one measurement."""
+    """The text and the targets of one measurement."""
 
     title: str
     sources: Sequence[tuple[str, Measured]]
-    """Targets of make, with what each wrote."""
+    """Targets of make, each with the result it writes."""
     parts: Sequence[str]
     """Paragraphs and tables, each with the end of its last line."""
     aims: Sequence[Aim] = ()
 
     def text(self) -> str:
-        """As it stands on the page."""
+        """The section in Markdown."""
         bullet = "- " if len(self.sources) > 1 else ""
         sources = "".join(paragraph(bullet + source(*one)) for one in self.sources)
         return "\n".join([f"## {self.title}\n", sources, *self.parts])
 
 
 def source(target: str, result: Measured) -> str:
-    """Who wrote a result, and where: as far as the result says it."""
+    """The command, file, machine and versions of a result, as far as the result has them."""
     machine = f"{result.at('machine.system').value}, {whole(result.number('machine.cores'))} cores"
     versions = [
         f"{name} {part.value}"
@@ -88,7 +88,7 @@ def source(target: str, result: Measured) -> str:
 
 
 def load(result: Measured) -> str:
-    """Of the machine, before or after the run."""
+    """The load average of the machine before or after the run, empty if it was not recorded."""
     for name in ("machine.load_before", "load_average_before.0", "load", "load_average.0", "load_at_end"):
         if result.has(name):
             return f", load {result.number(name):.1f}"

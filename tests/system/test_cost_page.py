@@ -45,12 +45,12 @@ def test_what_the_defaults_allow(tmp_path: Path) -> None:
     assert settings.archive.round_bytes_max / settings.archive.tick / GIB == 0.8
     assert "8 GiB every 10 s, one deployment archives 0.8 GiB/s at most" in WORDS
     assert intake_age_s(settings.cleanup) / 3600 == 10
-    assert "with the defaults 10 hours after it was written" in WORDS
-    assert f"with an interval of 1 h {intake_age_s(CLEANING) / 3600:g} hours" in WORDS
+    assert "With the defaults this is 10 hours after it was written" in WORDS
+    assert f"With an interval of 1 h it is {intake_age_s(CLEANING) / 3600:g} hours" in WORDS
 
 
 def test_published_figures_are_those_that_are_reckoned_with() -> None:
-    assert f"${BUFSTREAM:,} ($5,963 for what it runs on, $5,184 of fees)" in WORDS
+    assert f"${BUFSTREAM:,} ($5,963 for infrastructure, $5,184 for fees)" in WORDS
     assert BUFSTREAM == 5_963 + 5_184
     assert f"${KAFKA:,}" in WORDS
     for price in (0.023, 0.022, 0.021, PUBLISHED.writes, PUBLISHED.reads, PUBLISHED.between_zones):
