@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from archiver.runtime import redaction
 from archiver.runtime.redaction import Redactor
-from tests.support.amount import WHOLE
+from tests.support.amount import DAY, WHOLE
 from tests.support.servers import class_data
 
 if TYPE_CHECKING:
@@ -113,6 +113,11 @@ def pytest_runtest_protocol() -> Iterator[None]:
     if left_s < BEFORE_MIDNIGHT_S:
         time.sleep(left_s + 1)
     return (yield)
+
+
+def pytest_report_header() -> str:
+    """The day, so that a failure in a share can be played again."""
+    return f"shares of day {DAY}: ARCHIVER_TESTS_DAY={DAY} plays them again"
 
 
 @pytest.hookimpl(trylast=True)

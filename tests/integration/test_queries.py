@@ -295,7 +295,9 @@ def test_every_type_of_the_mapping(
             for name, text in zip(names, row.holds, strict=True)
         ]
         assert [values[f"r{place}"].get(name) for name in names] == holds, f"line {row.line} of the page"
-    assert f"have {len(lake.types)} rows that can be in one topic" in " ".join(PAGE.read_text(encoding="utf-8").split())
+    assert f"have {len(lake.types)} rows that can be in one topic" in " ".join(
+        PAGE.read_text(encoding="utf-8").split()
+    )
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -15,9 +15,8 @@ VARIABLE = "ARCHIVER_FAULT_SHARE"
 THIRDS: Final = ("kill", "pause", "error")
 """What happens at a point. Of these the share takes one for each point, so that every point is reached with
 any seed."""
-DAYS: Final = 2
 SPARK_DAYS: Final = 3
-"""A point is played every so many days."""
+"""A point is played with Spark every so many days, and without it every day."""
 BESIDES: Final = "unknown"
 """A lost reply, where a caller waits for one: played with the whole only."""
 
@@ -78,9 +77,9 @@ def share(cases: list[Case], asked: str | None = None) -> list[Case]:
 
 
 def share_of_day(cases: list[Case], day: int) -> list[Case]:
-    """Every second point of every scene, or every third with Spark, each with one action.
+    """Every point of every scene, or every third point with Spark, each with one action.
 
-    A point has another action the next time that it is played. Six days play every case of kill, pause and error; nine
+    A point has another action the next time that it is played. Three days play every case of kill, pause and error; nine
     days do with Spark, where a case takes half a minute.
     """
     places = {
@@ -90,7 +89,7 @@ def share_of_day(cases: list[Case], day: int) -> list[Case]:
     found = []
     for case in cases:
         number = places[case.scene.name, case.point] + day
-        turn, rest = divmod(number, SPARK_DAYS if case.scene.spark else DAYS)
+        turn, rest = divmod(number, SPARK_DAYS if case.scene.spark else 1)
         if rest == 0 and case.action == THIRDS[turn % len(THIRDS)]:
             found.append(case)
     return found

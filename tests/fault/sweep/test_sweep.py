@@ -39,7 +39,7 @@ def test_every_point_has_every_action_and_every_share_has_every_point() -> None:
         assert {case.action for case in found} == set(THIRDS)
 
 
-@pytest.mark.parametrize(("cases", "days"), [(every_case(), 6), (spark_cases(), 9)])
+@pytest.mark.parametrize(("cases", "days"), [(every_case(), 3), (spark_cases(), 9)])
 def test_the_shares_of_some_days_are_everything_but_lost_replies(cases: list[Case], days: int) -> None:
     expected = {str(case) for case in cases if case.action in THIRDS}
     for first in (0, DAY):

@@ -73,6 +73,7 @@ def schema_json() -> str:
 
 def log_limits(**changed: Any) -> LogSettings:
     """`log:` of the settings with short waits. Not validated, so that a test may have entries of some hundred bytes."""
+    assert changed.keys() <= LogSettings.model_fields.keys(), "model_construct ignores a misspelt name"
     chosen = {"append_attempts_max": 5, "append_backoff": 0.01, **changed}
     return LogSettings.model_construct(**chosen)
 

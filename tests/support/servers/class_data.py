@@ -7,6 +7,7 @@ there were none.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import subprocess
@@ -14,10 +15,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol
 
-from archiver.spark.java import require_java
+from archiver.spark.java import JavaUnfit, require_java
 from tests.support.servers.maven import CACHE, SPARK_JARS
 
 CLASSES = CACHE.parent / "classes"
@@ -52,15 +54,27 @@ session.stop()
 
 
 def archive_of(program: str) -> Path:
-    """The program's file: one for each Java and each place of Spark's jars, because the file names both."""
-    java = str(require_java(os.environ).executable.resolve())
-    place = hashlib.sha256(f"{java} {SPARK_JARS} {CACHE}".encode()).hexdigest()[:12]
-    return CLASSES / f"{program}-{place}.jsa"
+    """The program's file: one for each version and path of Java and of Spark's jars, because the file depends on both."""
+    return CLASSES / f"{program}-{_place()}.jsa"
+
+
+@functools.cache
+def _place() -> str:
+    java = require_java(os.environ)
+    found = f"{java.executable.resolve()} {java.version} {SPARK_JARS} {version('pyspark')} {CACHE}"
+    return hashlib.sha256(found.encode()).hexdigest()[:12]
 
 
 def options(program: str) -> list[str]:
     """Options of the JVM that use the program's file, or write it; none if there is no file."""
-    path = archive_of(program)
+    # Without the folder no file can be there, and unit tests need no Java to know that. Spark splits the options at
+    # spaces.
+    if not CLASSES.exists() or " " in str(CLASSES):
+        return []
+    try:
+        path = archive_of(program)
+    except JavaUnfit:
+        return []
     if os.environ.get(WRITE) == program:
         return [f"-XX:ArchiveClassesAtExit={path}.part", _QUIET]
     return [f"-XX:SharedArchiveFile={path}", _QUIET] if path.exists() else []
@@ -109,5 +123,7 @@ def write_for(program: str, server: Callable[[Path], Server]) -> None:
         return
     with writing(program), tempfile.TemporaryDirectory() as folder:
         made = server(Path(folder))
-        made.start()
-        made.stop()
+        try:
+            made.start()
+        finally:
+            made.stop()
