@@ -207,12 +207,15 @@ class Backoff:
             # The waited time goes too, so the next failure begins with the first wait.
             self._waited_s = self._due_s = None
 
-    def note_commits(self, tried: Sequence[CommitTry]) -> None:
-        """Record the commits of a round: any failed one is a failure."""
+    def note_commits(self, tried: Sequence[CommitTry], *, scoped: bool = False) -> None:
+        """Record the commits of a round: any failed one is a failure.
+
+        `scoped`: the round was for one topic, whose success proves nothing about the others.
+        """
         if any(commit.end in _FAILED for commit in tried):
             self.failed()
         # A round without a commit proves nothing about the catalog, so it does not reset the backoff.
-        elif tried:
+        elif tried and not scoped:
             self.succeeded()
 
     def due(self) -> bool:
@@ -506,7 +509,7 @@ class DaemonOperations:
                     # Also after an error, because the report has the commits that were tried before it.
                     self._numbers.archived(run.report)
                     self._journal.schemas_changed(run.report, self._cycles.now_us())
-                    self._backoff.note_commits(run.report.commits)
+                    self._backoff.note_commits(run.report.commits, scoped=scope is not None)
             # The page must show this round too, not only scheduled ones.
             return self._tick.note(reports[0])
 

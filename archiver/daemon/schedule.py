@@ -76,7 +76,8 @@ class Schedule:
     def soon(self, name: str) -> None:
         """Run the job at once, or once more after its current run. Ignores a name without a job."""
         run = self._runs.get(name)
-        # `again` under the lock of the run: it either repeats, or it has ended and is scheduled here.
+        # `again` under the lock of the run: it repeats, or it has ended and is scheduled here. If apscheduler
+        # still counts it as running, `_released` schedules it.
         if run is None or self._stopped or self._thread.ident is None or run.again():
             return
         self._submit(name)

@@ -228,15 +228,15 @@ class RegistryHttp:
             protected.do_handshake()
 
     def _open_socket(self, port: int, until_s: float) -> socket.socket:
-        """Connect to the first address of the host that accepts. Raises the error of the last one.
+        """Connect to the first address that accepts in its time. Raises the error of the last one.
 
+        An address may use its share of the time that is left, so that a silent one leaves time for the next.
         All addresses together end by the deadline. The lookup of the host name cannot be interrupted.
         """
         trouble = OSError("the host has no address")
         # Not `create_connection`, which gives the whole timeout to each address.
-        for family, kind, protocol, _, address in socket.getaddrinfo(
-            self._host, port, type=socket.SOCK_STREAM
-        ):
+        addresses = socket.getaddrinfo(self._host, port, type=socket.SOCK_STREAM)
+        for tried, (family, kind, protocol, _, address) in enumerate(addresses):
             left_s = until_s - self._clock.monotonic_s()
             # A timeout of 0 would make the socket non-blocking.
             if left_s <= 0:
@@ -244,7 +244,7 @@ class RegistryHttp:
             opened: socket.socket | None = None
             try:
                 opened = socket.socket(family, kind, protocol)
-                opened.settimeout(left_s)
+                opened.settimeout(left_s / (len(addresses) - tried))
                 opened.connect(address)
             except OSError as error:
                 trouble = error

@@ -28,10 +28,11 @@ class Requested:
         self.backoff = Backoff(self.clock, lambda: FIRST_S, lambda: LONGEST_S)
         self.pace = Pace(self.clock)
         self.lines: list[str] = []
+        self.receive: Callable[[str], None] = self.lines.append
         self._end = end
         self._during = during
 
-    def archive(self) -> Done:
+    def archive(self, topic: str | None = None) -> Done:
         application: Any = SimpleNamespace(archiving=SimpleNamespace(round=self._round))
         settings: Any = SimpleNamespace(topics=[])
         numbers: Any = SimpleNamespace(archived=lambda _: None)
@@ -50,7 +51,7 @@ class Requested:
             self.pace,
             self.backoff,
         )
-        return operations.archive(None, False, self.lines.append)
+        return operations.archive(topic, False, self.receive)
 
     def _round(self, progress: Callable[[str], None]) -> Any:
         report = ArchiveReport()
@@ -111,11 +112,25 @@ def test_a_requested_round_without_progress_is_detected() -> None:
 
 def test_the_caller_and_the_silence_check_both_receive_the_progress() -> None:
     daemon = Requested(None)
+    receive = daemon.lines.append
+
+    def receive_and_check(line: str) -> None:
+        receive(line)
+        # Within the round: its end counts as progress too.
+        daemon.pace.check(SILENCE_S)
+
+    daemon.receive = receive_and_check
     with daemon.pace.round():
         daemon.clock.advance(SILENCE_S + 1)
         daemon.archive()
-        daemon.pace.check(SILENCE_S)
     assert daemon.lines == ["committed"]
+
+
+def test_a_round_of_one_topic_cancels_no_reconciliation() -> None:
+    daemon = Requested("committed")
+    daemon.backoff.failed()
+    daemon.archive("t")
+    assert daemon.retries(), "another topic's commit may have failed"
 
 
 def test_a_requested_round_that_waits_in_vain_does_not_hide_a_hanging_one() -> None:
