@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 import os
+import shlex
+import shutil
 import sys
 from importlib.abc import MetaPathFinder
 from pathlib import Path
@@ -16,8 +18,6 @@ from archiver.runtime.errors import ConfigInvalid
 if TYPE_CHECKING:
     from archiver.app.application import Application
     from archiver.config.settings import Settings
-import shlex
-import shutil
 
 
 # --- Commands that a user can paste into the same shell.

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import enum
+import io
+import os
+import select
+import signal
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
@@ -24,17 +30,6 @@ if TYPE_CHECKING:
     from intake.inputs import InputPosition
     from intake.produce_stream import EndedTransaction, Sent
     from intake.record_json import Input
-import io
-import os
-import select
-import signal
-import threading
-from types import FrameType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from intake.record_json import Input
-
 
 # --- An input that ends at a signal.
 STOPPING = (signal.SIGINT, signal.SIGTERM)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import datetime as dt
 import itertools
 import json
+import math
 import sys
-from collections.abc import Collection, Sequence
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,14 +25,9 @@ from archiver.runtime.text import counted
 if TYPE_CHECKING:
     from archiver.config.settings import TopicSettings
     from archiver.query.duck import Result
-import base64
-import datetime as dt
-import math
-import uuid
-from collections.abc import Mapping
-from decimal import Decimal
 
-# --- Values of DuckDB as JSON. Beyond this number, readers of JSON with doubles lose digits.
+# --- Values of DuckDB as JSON.
+# Beyond this number, readers of JSON that use doubles lose digits.
 EXACT_MAX = 2**53
 
 

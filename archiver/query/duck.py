@@ -10,19 +10,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, TypeVar
-
-from archiver.query.columns import columns_by_id, columns_of, literal, quoted
-from archiver.runtime.errors import ConfigInvalid, Halt, InvalidInput
-
-if TYPE_CHECKING:
-    import duckdb
-from collections.abc import Collection
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from archiver.catalog.tables import LiveFile, Tables, TableView, parse_identifier
 from archiver.config.settings import TopicSettings
@@ -30,10 +22,14 @@ from archiver.config.types import format_size
 from archiver.ledger.views import TopicLedger
 from archiver.objects.path_normalization import key_of
 from archiver.objects.store import ObjectStore
+from archiver.query.columns import columns_by_id, columns_of, literal, quoted
 from archiver.refine.prepare_topic import decide_schema, fetch_schemas
 from archiver.registry.subjects import Fetch
-from archiver.runtime.errors import ArchiverError, NotFound
+from archiver.runtime.errors import ArchiverError, ConfigInvalid, Halt, InvalidInput, NotFound
 from archiver.runtime.text import counted
+
+if TYPE_CHECKING:
+    import duckdb
 
 # --- The tables of a query
 

@@ -38,7 +38,6 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from archiver.catalog.evidence import Gaps
-from archiver.catalog.iceberg import local_io
 from archiver.catalog.tables import Tables
 from archiver.config.settings import TopicSettings
 from archiver.ledger.fold import LedgerFold
@@ -118,6 +117,9 @@ class Audit:
         """
         if self._rows is not None:
             # The deep audit must prove the stored data, not a cached read.
+            # Here, because the adapter imports pyiceberg, and an audit without a table needs none of it.
+            from archiver.catalog.iceberg import local_io
+
             local_io.SHARED.clear()
         for _ in range(ATTEMPTS_MAX - 1):
             found = self._read_views(ledger, intake, scope)

@@ -21,7 +21,8 @@ from archiver.runtime.text import counted
 CONNECTIONS_MAX: Final = 32
 """Connections that one client keeps open; further threads use connections that are closed after use."""
 
-# --- The client. One per process and options: it owns the connections, and costs about 0.1 s to create.
+# --- The client.
+# One per process and options: it owns the connections, and costs about 0.1 s to create.
 _clients: dict[S3Options, Any] = {}
 _lock = threading.Lock()
 

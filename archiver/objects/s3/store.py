@@ -375,7 +375,7 @@ class S3ObjectStore:
         return data
 
     def open_input(self, key: str) -> pa.NativeFile:
-        """A reader with read-ahead (`input_file.py`). Opening takes one request, for the end of the
+        """A reader with read-ahead. Opening takes one request, for the end of the
         object.
         """
         # A suffix range returns the footer and, in `Content-Range`, the size of the object.
