@@ -68,7 +68,7 @@ fault: java $(INSTALLED)  ## Play every failpoint with kill, pause, error and lo
 SEED ?=
 RUNS ?= 20000
 # On two cores: tests wait for other processes as much as they compute.
-JOBS ?= 4
+JOBS ?= 3
 
 RIG ?= both
 

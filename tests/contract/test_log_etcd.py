@@ -22,6 +22,7 @@ from archiver.runtime.errors import Corrupted, Halt, InvalidInput, OutcomeUnknow
 from tests.support.log.etcd_part import CONTROL, required, restoring
 from tests.support.log.etcd_server import Etcd
 from tests.support.log.etcd_stores import ENTRY_BYTES_MAX, etcd_store
+from tests.support.process.processes import until
 
 KEYS = Keys("/archiver")
 
@@ -51,6 +52,15 @@ def fill(log: EtcdLog, count: int, size: int = 0) -> list[bytes]:
     return entries
 
 
+def answers(log: EtcdLog) -> bool:
+    """Whether a member answers a read."""
+    try:
+        log.tail()
+    except RetryLater:
+        return False
+    return True
+
+
 def test_entries_outlive_a_power_cut_of_the_server_and_the_connection_recovers(
     etcd: Etcd, log: EtcdLog
 ) -> None:
@@ -62,6 +72,8 @@ def test_entries_outlive_a_power_cut_of_the_server_and_the_connection_recovers(
     with pytest.raises(RetryLater, match="no member of the metadata store answers"):
         log.append(20, b"not sent")
     etcd.start()
+    # The client's connection waits between two attempts, so the first request may still find none.
+    until("the connection recovers", lambda: answers(log))
     assert (log.floor(), log.tail(), [entry.data for entry in log.read(5)]) == (5, 20, entries[5:])
     assert log.append(20, b"next") is Appended.OK
 
