@@ -31,6 +31,8 @@ _REDIRECTS_MAX = 3
 _AGAIN = frozenset({408, 425, 429})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _CHUNK = 64 * 1024
+_ATTEMPT_MIN_S = 1.0
+"""An attempt to connect may take this long, if the deadline allows."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +246,8 @@ class RegistryHttp:
             opened: socket.socket | None = None
             try:
                 opened = socket.socket(family, kind, protocol)
-                opened.settimeout(left_s / (len(addresses) - tried))
+                # A host with many addresses must not get a share too short for a far server.
+                opened.settimeout(min(left_s, max(_ATTEMPT_MIN_S, left_s / (len(addresses) - tried))))
                 opened.connect(address)
             except OSError as error:
                 trouble = error
