@@ -191,6 +191,24 @@ def test_a_topic_that_grows_while_it_is_mirrored_puts_nothing_into_another(
     assert "nothing is ingested" not in caplog.text, "no piece was refused"
 
 
+def test_an_inspection_publishes_the_open_piece_before_it_finds_a_grown_topic(
+    site: Site, cluster: Cluster, topic: str
+) -> None:
+    """An inspection reads on from the log's positions, so a piece that it left open would be read twice."""
+    cluster.create(topic)
+    mirror = site.process(topic, delay_max=600)  # no piece is published because of its age
+    mirror.until(lambda: mirror.state.partitions == 1, "the first inspection")
+    cluster.send(topic, numbered(0, 10))
+    mirror.until(partial(has_in_hand, mirror, 10), "the records")
+    assert site.position(topic) == 0, "they are not in the log"
+    cluster.grow(topic, 3)
+    mirror.mirror._inspect_at_s = 0.0
+    mirror.until(lambda: mirror.state.partitions == 3, "the new partitions")
+    assert site.position(topic) == 10
+    mirror.close()
+    assert same(site, topic, 3) == 10
+
+
 class Slow(KafkaClient):
     """A connection that runs an action elsewhere before the first request for offsets."""
 

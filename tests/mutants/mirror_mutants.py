@@ -135,7 +135,7 @@ MIRRORING = (
         "intake/sources/kafka/mirror.py",
         "        if self._piece.moved:\n            self._publish(upstream)",
         "        if self._piece.moved and self._upstream is None:\n            self._publish(upstream)",
-        f"{_OF_SOURCES}::test_a_topic_that_grows_while_it_is_mirrored_puts_nothing_into_another",
+        f"{_OF_SOURCES}::test_an_inspection_publishes_the_open_piece_before_it_finds_a_grown_topic",
     ),
     _mutant(
         "who was too late goes on as if it had been in time",
