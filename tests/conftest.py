@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from archiver.runtime import redaction
 from archiver.runtime.redaction import Redactor
-from tests.support.amount import DAY, WHOLE
+from tests.support.amount import DAY, DAY_S, WHOLE
 from tests.support.servers import class_data
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 os.environ.update(class_data.for_spark())
 
-DAY_S = 86_400
 BEFORE_MIDNIGHT_S = 60
 LONGEST = (
     *("tests/system/test_soak.py", "tests/system/test_serve_spark_lost.py", "tests/system/test_installed.py"),

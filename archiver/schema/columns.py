@@ -28,7 +28,8 @@ from archiver.runtime.errors import Corrupted
 from archiver.schema.protobuf.column_names import column_names
 from archiver.schema.protobuf.tree import ERR, PREFIX, RAW, UNRECOGNIZED, FieldTree, Kind, MessageTree, Shape
 
-_FIELD_ID = b"PARQUET:field_id"
+FIELD_ID = b"PARQUET:field_id"
+"""Metadata key by which Arrow reads and writes the field id of a Parquet column."""
 
 
 # --- From the columns of files to a table schema
@@ -87,9 +88,9 @@ def _column_of_file(field: pa.Field[Any]) -> Json:
 
 def _id(field: pa.Field[Any]) -> int:
     metadata = field.metadata or {}
-    if _FIELD_ID not in metadata:
+    if FIELD_ID not in metadata:
         raise Corrupted(f"column {field.name} has no field id; the file was not written by this archiver")
-    return int(metadata[_FIELD_ID])
+    return int(metadata[FIELD_ID])
 
 
 def _type(kind: Any, name: str) -> Any:
@@ -150,9 +151,6 @@ _PRIMITIVES = (
 
 
 # --- From Protobuf trees to Iceberg, and to Arrow
-FIELD_ID = b"PARQUET:field_id"
-"""Metadata key of the field id for Arrow's Parquet writer."""
-
 BOUNDED_LEAVES_MAX = 100
 """Leaves of key and value that get bounds and statistics; `kafka.*` always does."""
 

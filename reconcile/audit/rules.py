@@ -16,7 +16,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from reconcile.snapshot.offset_coverage import Range, cover, intersect, merge, subtract, total
+from reconcile.snapshot.offset_coverage import (
+    SHOWN_MAX,
+    Range,
+    cover,
+    intersect,
+    merge,
+    shown,
+    subtract,
+    total,
+)
 from reconcile.snapshot.topic_views import FileView, PartitionView, TableState, TopicView
 
 Verdict = Literal["valid", "invalid", "unknown"]
@@ -117,8 +126,7 @@ def _without_table(view: TopicView, partition: PartitionView) -> PartitionFindin
     found.missing = subtract(merge([(partition.start, partition.watermark)]), found.gaps)
     if found.missing:
         found.wrong.append(
-            view.absent
-            or f"offsets {_shown(found.missing)} are archived by the ledger, and there is no table"
+            view.absent or f"offsets {shown(found.missing)} are archived by the ledger, and there is no table"
         )
     elif view.absent is not None:
         found.unclear.append(view.absent)
@@ -350,11 +358,11 @@ def _judge_rewritten(found: PartitionFinding, table: TableState, uncompared: Col
         if ranges and not why:
             found.altered = merge([*found.altered, *ranges])
             found.wrong.append(
-                f"offsets {_shown(ranges)} were altered by {by}: the table's rows are not the ones "
+                f"offsets {shown(ranges)} were altered by {by}: the table's rows are not the ones "
                 "that were archived"
             )
         elif ranges:
-            found.unclear.append(f"offsets {_shown(ranges)} were rewritten by {by}: {why}")
+            found.unclear.append(f"offsets {shown(ranges)} were rewritten by {by}: {why}")
     # No reason for unknown: the fast audit proves only offsets, in archives too (decision 0067).
     if uncompared:
         by = _snapshots(sorted(uncompared, reverse=True)[:SHOWN_MAX])
@@ -367,7 +375,7 @@ def _judge_rewritten(found: PartitionFinding, table: TableState, uncompared: Col
 def _judge_doubled(found: PartitionFinding, doubled: tuple[Range, ...]) -> None:
     found.doubled = doubled
     if doubled:
-        found.wrong.append(f"offsets {_shown(doubled)} are in the table more than once")
+        found.wrong.append(f"offsets {shown(doubled)} are in the table more than once")
 
 
 def _classify_hidden(found: PartitionFinding, table: TableState, hidden: tuple[Range, ...]) -> None:
@@ -378,7 +386,7 @@ def _classify_hidden(found: PartitionFinding, table: TableState, hidden: tuple[R
     # Such rows are not missing: another writer removed them.
     found.missing = subtract(found.missing, found.removed)
     if found.removed:
-        found.notes.append(f"offsets {_shown(found.removed)} were removed by external {by}")
+        found.notes.append(f"offsets {shown(found.removed)} were removed by external {by}")
 
 
 def _snapshots(retained: Sequence[int], expired: Sequence[int] = ()) -> str:
@@ -407,7 +415,7 @@ def _judge_claims(found: PartitionFinding, footers: Sequence[Range]) -> None:
     claimed = intersect(found.missing, merge([*footers, *found.view.passed]))
     if claimed:
         found.wrong.append(
-            f"offsets {_shown(claimed)} were archived as gaps, and the intake log has records there"
+            f"offsets {shown(claimed)} were archived as gaps, and the intake log has records there"
         )
     if found.view.gaps is None and found.missing:
         found.unclear.append("the intake log does not show which offsets are gaps")
@@ -422,7 +430,7 @@ def _judge_outside(
     unstable = subtract(held, merge([(0, view.stable)]))
     if unstable:
         found.wrong.append(
-            f"the table holds offsets {_shown(unstable)}, but only those below {view.stable} are "
+            f"the table holds offsets {shown(unstable)}, but only those below {view.stable} are "
             "stable in the intake log"
         )
     found.outside = subtract(outside, merge([(0, view.start)]))
@@ -430,18 +438,18 @@ def _judge_outside(
     outside = subtract(outside, unstable)
     in_gaps = intersect(outside, merge([(view.start, end)]))
     if in_gaps:
-        found.wrong.append(f"the table holds rows at offsets {_shown(in_gaps)}, which are gaps")
+        found.wrong.append(f"the table holds rows at offsets {shown(in_gaps)}, which are gaps")
     beyond = subtract(outside, merge([(0, end)]))
     # A commit that the ledger has as pending may be in the table already.
     unwritten = subtract(beyond, merge(view.pending))
     if unwritten:
         found.wrong.append(
-            f"the table holds offsets {_shown(unwritten)}, beyond its watermark {end} and unknown to "
+            f"the table holds offsets {shown(unwritten)}, beyond its watermark {end} and unknown to "
             "the ledger"
         )
     elif beyond:
         found.unclear.append(
-            f"the table holds offsets {_shown(beyond)} beyond its watermark {end}, which the ledger has "
+            f"the table holds offsets {shown(beyond)} beyond its watermark {end}, which the ledger has "
             "not resolved yet"
         )
 
@@ -518,7 +526,7 @@ def _explain_removals(
         if later:
             explained = False
             found.wrong.append(
-                f"external {by} came before offsets {_shown(later)} were in the table, and cannot have "
+                f"external {by} came before offsets {shown(later)} were in the table, and cannot have "
                 "removed them"
             )
     # Retention also removes rows that other writers added, and their number is unknown.
@@ -526,7 +534,7 @@ def _explain_removals(
     short = not explained and passed and gone <= removed
     for found in findings:
         if explained and found.missing:
-            found.notes.append(f"offsets {_shown(found.missing)} were removed by external {by}")
+            found.notes.append(f"offsets {shown(found.missing)} were removed by external {by}")
             found.removed, found.missing = merge([*found.removed, *found.missing]), ()
         elif not explained:
             _report_difference(found, by, removed, gone, short=short)
@@ -565,7 +573,7 @@ def _judge_lost(found: PartitionFinding, archived_to: int) -> None:
         )
     for why, ranges in whys.items():
         if ranges:
-            found.wrong.append(f"{why}; nothing else holds offsets {_shown(merge(ranges))}")
+            found.wrong.append(f"{why}; nothing else holds offsets {shown(merge(ranges))}")
             found.missing = merge([*found.missing, *ranges])
 
 
@@ -573,19 +581,8 @@ def _judge_missing(found: PartitionFinding, *, seen_all: bool) -> None:
     """Report offsets that are still missing after removals were explained."""
     if found.missing and seen_all:
         # First: it is the reason that an operator needs.
-        found.wrong.insert(0, f"offsets {_shown(found.missing)} are not in the table")
+        found.wrong.insert(0, f"offsets {shown(found.missing)} are not in the table")
     elif found.missing:
         found.unclear.append(
-            f"offsets {_shown(found.missing)} were not seen, or it is unknown who removed them"
+            f"offsets {shown(found.missing)} were not seen, or it is unknown who removed them"
         )
-
-
-SHOWN_MAX = 5
-"""Ranges that a reason lists; the finding has all of them."""
-
-
-def _shown(ranges: Sequence[Range]) -> str:
-    """The first few ranges as text, both ends inclusive."""
-    texts = [str(low) if high == low + 1 else f"{low} to {high - 1}" for low, high in ranges[:SHOWN_MAX]]
-    more = f" and {len(ranges) - SHOWN_MAX} more ranges" if len(ranges) > SHOWN_MAX else ""
-    return ", ".join(texts) + more

@@ -106,26 +106,22 @@ from archiver.runtime.ids import IdSource, new_uuid
 # --- The first metadata of a rebuilt table
 
 
-def register(
-    catalog: Catalog,
-    identifier: Identifier,
+def _first_metadata(
     location: str,
     schema_json: str,
     last_column_id: int,
     granularity: Granularity,
     properties: Mapping[str, str],
     table_uuid: uuid.UUID,
-) -> Table:
-    """Write the table's first metadata below `location` and register it; raises what the catalog raises,
-    `Halt` for a schema without the stream's columns.
-    """
+) -> TableMetadataV2:
+    """The metadata of a table without snapshots; raises `Halt` for a schema without the stream's columns."""
     fields = stream_fields(schema_json)
     # The computed schema may have the id of a lost table. The new metadata lists one schema only.
     schema = parse_schema(schema_json).model_copy(update={"schema_id": 0})
     spec, order = partition_spec(fields, granularity), sort_order(fields)
     # `format-version` is a field of the metadata, here given by its class. As a property it is reserved.
     kept = {name: value for name, value in properties.items() if name != "format-version"}
-    metadata = TableMetadataV2(
+    return TableMetadataV2(
         location=location,
         schemas=[schema],
         # Ids of columns that a lost table dropped must not be given again: its files still have them.
@@ -140,11 +136,6 @@ def register(
         properties=kept,
         table_uuid=table_uuid,
     )
-    catalog.create_namespace_if_not_exists(identifier[:-1])
-    # The uuid makes the name unique, so a second attempt never overwrites the file of the first.
-    where = f"{location}/metadata/00000-{table_uuid}.metadata.json"
-    ToOutputFile.table_metadata(metadata, load_file_io(dict(catalog.properties), where).new_output(where))
-    return catalog.register_table(identifier, where)
 
 
 # --- The adapter
@@ -293,16 +284,16 @@ class IcebergTables:
         """As `archiver.catalog.restore.Registers` says."""
         catalog = self._catalog()
         try:
-            table = register(
-                catalog,
-                identifier,
-                location,
-                schema_json,
-                last_column_id,
-                granularity,
-                properties,
-                new_uuid(self._ids),
+            table_uuid = new_uuid(self._ids)
+            metadata = _first_metadata(
+                location, schema_json, last_column_id, granularity, properties, table_uuid
             )
+            catalog.create_namespace_if_not_exists(identifier[:-1])
+            # The uuid makes the name unique, so a second attempt never overwrites the file of the first.
+            where = f"{location}/metadata/00000-{table_uuid}.metadata.json"
+            output = load_file_io(dict(catalog.properties), where).new_output(where)
+            ToOutputFile.table_metadata(metadata, output)
+            table = catalog.register_table(identifier, where)
         except TableAlreadyExistsError as error:
             raise KeyExists(f"{shown(identifier)} of catalog {self._name}") from error
         except NotImplementedError as error:
