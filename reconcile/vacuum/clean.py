@@ -101,7 +101,7 @@ def _files(intake: Backlog, tp: TopicPartition, start: int) -> Iterator[FileRef]
 class Choice:
     """The files that a run may mark for deletion, and the number of others."""
 
-    condemn: tuple[str, ...]
+    to_mark: tuple[str, ...]
     """Oldest first."""
     barrier_ms: int | None
     """Every selected file was written before it; None if there is none."""
@@ -584,7 +584,7 @@ class CleanRun:
             choice.over,
             choice.strange,
         )
-        keys = list(choice.condemn)
+        keys = list(choice.to_mark)
         check_nothing_is_lost(self.objects, keys, self.sequencer.fold.next_index)
         if choice.barrier_ms is not None and not report.dry_run:
             report.barrier_ms = choice.barrier_ms
@@ -596,7 +596,7 @@ class CleanRun:
             behind = needed_files(self.intake(), seen.lines)
             _doubt(report, behind)
             keys = [key for key in keys if key not in behind]
-            report.needed += len(choice.condemn) - len(keys)
+            report.needed += len(choice.to_mark) - len(keys)
         going = [Unneeded(key, sizes[key], "intake") for key in keys]
         condemned, deletes_max = (
             self.leader.fold.condemned,

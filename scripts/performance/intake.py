@@ -20,16 +20,16 @@ from scripts.performance.words import (
 def writer(results: Results) -> Section:
     """The writer compared with pyarrow alone."""
     found = results("writer")
-    speed, wanted = found.spread("writer_mb_per_core_second"), found.number("wanted_mb_per_core_second")
+    speed, target = found.spread("writer_mb_per_core_second"), found.number("wanted_mb_per_core_second")
     text = f"""
         {whole(found.number("records"))} records of {found.number("bytes_per_record"):.0f} bytes, half random and half repeating, are written
         with `send_batch`. They go to {whole(found.number("partitions"))} partitions in a local folder, with SQLite as the log. For
         comparison, pyarrow writes the same columns as one plain Parquet file with fsync. In {whole(found.number("repetitions"))} repetitions
-        the writer handles {shown(speed)} MB of record bytes per CPU second (target: {wanted:g}). pyarrow alone handles
+        the writer handles {shown(speed)} MB of record bytes per CPU second (target: {target:g}). pyarrow alone handles
         {shown(found.spread("plain_pyarrow_mb_per_core_second"))} MB. The ratio is {shown(found.spread("ratio_writer_to_plain"), ratio)}.
         The writer additionally partitions, sorts, and gathers the rows of each partition."""
     aim = Aim(
-        "Intake", "MB per CPU second of the writer", f"at least {wanted:g}", [at_least(wanted, speed, figure)]
+        "Intake", "MB per CPU second of the writer", f"at least {target:g}", [at_least(target, speed, figure)]
     )
     return Section("Intake writer", [("bench-writer", found)], [paragraph(text)], [aim])
 
@@ -141,14 +141,14 @@ def _acknowledged(one: Measured) -> list[str]:
     shares = [
         percent(one.number(f"share_{name}.median")) for name in ("before_upload", "upload", "append", "rest")
     ]
-    told = f"{delay:g} ms" if delay else "0"
-    return [whole(one.number("records")), told, shown(one.spread("p50_ms"), milliseconds), *times, *shares]
+    text = f"{delay:g} ms" if delay else "0"
+    return [whole(one.number("records")), text, shown(one.spread("p50_ms"), milliseconds), *times, *shares]
 
 
 def mirror(results: Results) -> Section:
     """The mirror compared with a bare consumer."""
     found = results("mirror")
-    ratios, wanted = (
+    ratios, target = (
         {"CPU": found.spread("ratio_of_core_seconds"), "elapsed time": found.spread("ratio_of_wall_seconds")},
         "wanted_ratio",
     )
@@ -167,7 +167,7 @@ def mirror(results: Results) -> Section:
         ]
         for (name, one), unit in zip(ratios.items(), ("core", "wall"), strict=True)
     ]
-    least = found.number(wanted)
+    least = found.number(target)
     case = at_least(least, ratios["elapsed time"])
     aim = Aim(
         "Mirror",

@@ -59,12 +59,12 @@ def sqlite(results: Results) -> Section:
         ["writers", "appends/s", "p50", "p99", "smallest and largest share"],
         [_writers(one) for one in several],
     )
-    wanted = append.number("wanted_ratio")
+    target = append.number("wanted_ratio")
     aim = Aim(
         "The log",
         "time of bare frames, relative to an append",
-        f"at least {wanted:g} times",
-        [at_least(wanted, append.spread("frames.ratio"))],
+        f"at least {target:g} times",
+        [at_least(target, append.spread("frames.ratio"))],
     )
     return Section(
         "The log",

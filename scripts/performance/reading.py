@@ -75,13 +75,13 @@ def peers(results: Results) -> Section:
     found = results("peers")
     batch = whole(found.number("contenders.small_triggers.settings.maxOffsetsPerTrigger"))
     names = {name: label.format(batch=batch) for name, label in CONTENDERS.items()}
-    wanted = {
+    targets = {
         name: found.number(f"wanted_at_least.{name}")
         for name in names
         if found.has(f"wanted_at_least.{name}")
     }
     by_peer = {name: found.spread(f"archiver_by_peer.{name}") for name in names if name not in NO_PEERS}
-    own_by_peer = {name: found.spread(f"own_intake_by_peer.{name}") for name in wanted}
+    own_by_peer = {name: found.spread(f"own_intake_by_peer.{name}") for name in targets}
     daemon, workers, jvm = (
         found.number(f"contenders.archiver.cpu_s.{part}.median") for part in ("program", "workers", "jvm")
     )
@@ -108,7 +108,7 @@ def peers(results: Results) -> Section:
         *_compared(found),
         table(head, rows),
         paragraph(meaning),
-        _relative_to_peers(found, names, wanted),
+        _relative_to_peers(found, names, targets),
         paragraph(outro),
         paragraph(own),
     ]
@@ -123,15 +123,15 @@ def peers(results: Results) -> Section:
             ("mirrored from the same topic", by_peer),
             ("sent to the archiver, storing not counted", own_by_peer),
         )
-        for name, least in wanted.items()
+        for name, least in targets.items()
     ]
     return Section("Peers", [("bench-peers", found)], parts, [*aims, _least_stored(found, by_peer)])
 
 
-def _relative_to_peers(found: Measured, names: dict[str, str], wanted: dict[str, float]) -> str:
+def _relative_to_peers(found: Measured, names: dict[str, str], targets: dict[str, float]) -> str:
     """A table of the archiver and the libraries relative to each peer."""
     targeted = [
-        {name: found.spread(f"{which}_by_peer.{name}") for name in wanted}
+        {name: found.spread(f"{which}_by_peer.{name}") for name in targets}
         for which in ("own_intake", "own_intake_with_its_writer", "libraries")
     ]
     rows = [
@@ -139,7 +139,7 @@ def _relative_to_peers(found: Measured, names: dict[str, str], wanted: dict[str,
             names[name],
             shown(found.spread(f"archiver_by_peer.{name}"), tenths),
             *(shown(one[name], tenths) if name in one else "-" for one in targeted),
-            f"{wanted[name]:g}" if name in wanted else "-",
+            f"{targets[name]:g}" if name in targets else "-",
         ]
         for name in names
         if name not in NO_PEERS
@@ -181,7 +181,7 @@ VISIBLE = {"time until visible, p50": "p50", "p99": "p99", "maximum": "max"}
 def freshness(results: Results) -> Section:
     """The time until a record is visible, and the CPU of idle topics."""
     found = results("freshness")
-    profiles, wanted = found.parts("profiles"), found.number("wanted_p99_s")
+    profiles, target = found.parts("profiles"), found.number("wanted_p99_s")
     intro = f"""
         A real daemon runs with a local folder, SQLite, and a table on a SQL catalog. Another process sends
         {whole(found.number("rate"))} orders per second for {whole(found.number("seconds"))} s through the client library. It sends
@@ -202,12 +202,12 @@ def freshness(results: Results) -> Section:
     aims = []
     if "eager" in profiles:
         p99 = profiles["eager"].number("visible_s.p99")
-        case = Case(seconds(p99), reached=p99 < wanted)
+        case = Case(seconds(p99), reached=p99 < target)
         aims.append(
             Aim(
                 "Freshness",
                 "time until visible, p99, with eager settings",
-                f"less than {wanted:g} s",
+                f"less than {target:g} s",
                 [case],
             )
         )
@@ -251,11 +251,11 @@ def partitions(results: Results) -> Section:
     found = results("partitions")
     parts, aims = [], list[Aim]()
     if found.has("many"):
-        wanted, slowest = found.number("wanted_plan_s"), found.number("many.plan_s_max")
-        parts += _many(found.at("many"), wanted)
-        case = Case(seconds(slowest), reached=slowest < wanted)
+        target, slowest = found.number("wanted_plan_s"), found.number("many.plan_s_max")
+        parts += _many(found.at("many"), target)
+        case = Case(seconds(slowest), reached=slowest < target)
         aims.append(
-            Aim("Many partitions", "planning a round, the slowest", f"less than {wanted:g} s", [case])
+            Aim("Many partitions", "planning a round, the slowest", f"less than {target:g} s", [case])
         )
     if found.has("requests"):
         parts.append(_requests(found.at("requests")))

@@ -47,7 +47,7 @@ def limit(results: Results) -> Section:
     """Refinement compared with the libraries that it uses."""
     found = results("limit")
     shapes, records = found.parts("shapes"), whole(found.number("records"))
-    wanted = {
+    targets = {
         run: found.number(f"wanted_at_least.{run}")
         for run in ("refine", "whole", "tuned")
         if found.has(f"wanted_at_least.{run}")
@@ -95,7 +95,7 @@ def limit(results: Results) -> Section:
         paragraph(counted),
         table([head, *names], speeds),
         table(
-            ["ratio to the libraries with default options", *shapes], _ratios(list(shapes.values()), wanted)
+            ["ratio to the libraries with default options", *shapes], _ratios(list(shapes.values()), targets)
         ),
         paragraph(beyond),
         paragraph(steps),
@@ -111,18 +111,18 @@ def limit(results: Results) -> Section:
             f"at least {least} times",
             [at_least(least, one.spread(f"{run}_by_libraries"), name=name) for name, one in shapes.items()],
         )
-        for run, least in wanted.items()
+        for run, least in targets.items()
     ]
     return Section("Refinement", [("bench-limit", found)], parts, aims)
 
 
-def _ratios(shapes: Sequence[Measured], wanted: dict[str, float]) -> list[list[str]]:
+def _ratios(shapes: Sequence[Measured], targets: dict[str, float]) -> list[list[str]]:
     """Ratios to the libraries with default options."""
     ratios = {
         "a task": "task_by_libraries",
-        f"refinement on Spark (target: {wanted['refine']})": "refine_by_libraries",
+        f"refinement on Spark (target: {targets['refine']})": "refine_by_libraries",
         "refinement on Spark, a partition per core": "refine_few_by_libraries",
-        f"a whole run (target: {wanted['whole']})": "whole_by_libraries",
+        f"a whole run (target: {targets['whole']})": "whole_by_libraries",
         "a whole run, a partition per core": "whole_few_by_libraries",
         "refinement on Spark, by elapsed time": "refine_wall_by_libraries",
     }
@@ -181,15 +181,15 @@ def schema(results: Results) -> Section:
     """Wide, deep and odd messages."""
     found = results("schema")
     cases = found.parts("cases")
-    wanted = {kind: found.number(f"wanted_at_least.{kind}") for kind in WANTED_OF}
-    told = listed([f"{least} {WANTED_OF[kind]}" for kind, least in wanted.items()])
+    targets = {kind: found.number(f"wanted_at_least.{kind}") for kind in WANTED_OF}
+    text = listed([f"{least} {WANTED_OF[kind]}" for kind, least in targets.items()])
     intro = f"""
         Each case takes {whole(found.number("records"))} records ({whole(cases["json"].number("records"))} in the last two cases) from
         intake files to stored archives. The work is that of a refinement task, in one process without Spark. *Codec* is the part that
         converts values to columns and checks that they encode to the same bytes. Figures are CPU time, and the cases run in turns. Clean
         messages are compared with pyarrow and ptars alone. Odd messages are compared with the clean case of the same message in the same
         repetition. Targets are
-        {told}. The numbers and wire types of unknown fields are learnt from the first batch that has them. A descriptor extended by these
+        {text}. The numbers and wire types of unknown fields are learnt from the first batch that has them. A descriptor extended by these
         fields decodes the next batches. Records with unknown fields between known ones, or with nanoseconds, keep their bytes in addition
         to the columns. They are encoded twice to check what the columns hold."""
     labels = {
@@ -207,8 +207,8 @@ def schema(results: Results) -> Section:
     aim = Aim(
         "Odd messages",
         "records per CPU second, relative to the libraries or to a clean message",
-        f"at least {told}",
-        [Case(ratio(value), value >= wanted[kind], name.replace("_", " ")) for name, value, kind in judged],
+        f"at least {text}",
+        [Case(ratio(value), value >= targets[kind], name.replace("_", " ")) for name, value, kind in judged],
     )
     head = [
         f"{whole(found.number('repetitions'))} repetitions",

@@ -28,23 +28,23 @@ class Aim:
 
     subject: str
     what: str
-    wanted: str
+    target: str
     cases: Sequence[Case]
 
     def row(self) -> list[str]:
         """The row of the table at the head of the page."""
-        told = ", ".join(f"{case.name} {case.measured}".lstrip() for case in self.cases)
-        return [self.subject, self.what, self.wanted, told, verdict(self.cases)]
+        text = ", ".join(f"{case.name} {case.measured}".lstrip() for case in self.cases)
+        return [self.subject, self.what, self.target, text, verdict(self.cases)]
 
 
-def at_least(wanted: float, spread: Spread, how: Writing = ratio, name: str = "") -> Case:
+def at_least(target: float, spread: Spread, how: Writing = ratio, name: str = "") -> Case:
     """A case that its median decides."""
-    return Case(shown(spread, how), spread.middle >= wanted, name)
+    return Case(shown(spread, how), spread.middle >= target, name)
 
 
-def at_most(wanted: float, spread: Spread, how: Writing = ratio, name: str = "") -> Case:
+def at_most(target: float, spread: Spread, how: Writing = ratio, name: str = "") -> Case:
     """A case that its median decides."""
-    return Case(shown(spread, how), spread.middle <= wanted, name)
+    return Case(shown(spread, how), spread.middle <= target, name)
 
 
 def verdict(cases: Sequence[Case]) -> str:

@@ -53,7 +53,7 @@ GROWN = {
 def growth(results: Results) -> Section:
     """The cost of commits, restarts and audits as a table gets older."""
     found, log = results("growth"), LogSettings()
-    wanted, tables = found.at("wanted"), found.each("tables")
+    target, tables = found.at("wanted"), found.each("tables")
     intro = f"""
         Each round adds one archive of every partition to a table. The intake log has the entries that name their records. The committer uses
         a SQL catalog in SQLite, with metadata on a local disk. Both logs are in SQLite, with checkpoints as in production. The timestamps
@@ -75,7 +75,7 @@ def growth(results: Results) -> Section:
         "The life of a table",
         [("bench-growth", found)],
         parts,
-        [*_commit_aims(tables, wanted), _audit_aim(tables, wanted)],
+        [*_commit_aims(tables, target), _audit_aim(tables, target)],
     )
 
 
@@ -100,11 +100,11 @@ def _curves(what: str, one: Measured, rows: Rows) -> str:
     return table([what, *(whole(float(age)) for age in ages), "last / first"], cells)
 
 
-def _commit_aims(tables: list[Measured], wanted: Measured) -> list[Aim]:
+def _commit_aims(tables: list[Measured], target: Measured) -> list[Aim]:
     """The targets for the growth of a commit."""
     aims = []
     for name, label in GROWN.items():
-        most = wanted.number(name)
+        most = target.number(name)
         values = {_archives(one): one.number(f"growth.{name}") for one in tables}
         cases = [Case(ratio(value), value <= most, what) for what, value in values.items()]
         aims.append(
@@ -118,11 +118,11 @@ def _commit_aims(tables: list[Measured], wanted: Measured) -> list[Aim]:
     return aims
 
 
-def _audit_aim(tables: list[Measured], wanted: Measured) -> Aim:
+def _audit_aim(tables: list[Measured], target: Measured) -> Aim:
     """The target for the fast audit of the largest table. In a small table the start takes most of the time."""
     sizes = [max(part.number("then.archives") for part in one.parts("windows").values()) for one in tables]
     archives, largest = max(zip(sizes, tables, strict=True), key=lambda pair: pair[0])
-    speed, least = largest.number("growth.audit_entries_per_cpu_s"), wanted.number("audit_entries_per_cpu_s")
+    speed, least = largest.number("growth.audit_entries_per_cpu_s"), target.number("audit_entries_per_cpu_s")
     what = f"fast audit of {whole(archives)} archives, entries per CPU second"
     return Aim("Growth", what, f"at least {whole(least)}", [Case(whole(speed), speed >= least)])
 

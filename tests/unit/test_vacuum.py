@@ -115,11 +115,11 @@ def test_the_choice_is_what_a_model_that_remembers_everything_chooses(history, l
     before_ms = model.vacuumed.clock.now_us() // 1000 - age * 1000
     choice = choose(reversed(model.files), found, (), before_ms, limit)
     old = [key for key in model.files if written_ms(key) < before_ms and key not in wanted]
-    assert list(choice.condemn) == old[:limit]
-    assert choice.over == len(old) - len(choice.condemn)
+    assert list(choice.to_mark) == old[:limit]
+    assert choice.over == len(old) - len(choice.to_mark)
     assert choice.needed == len(wanted)
-    assert len(choice.condemn) + choice.over + choice.needed + choice.young == len(model.files)
-    assert choice.barrier_ms == (None if not choice.condemn else written_ms(choice.condemn[-1]) + 1)
+    assert len(choice.to_mark) + choice.over + choice.needed + choice.young == len(model.files)
+    assert choice.barrier_ms == (None if not choice.to_mark else written_ms(choice.to_mark[-1]) + 1)
     assert choice.barrier_ms is None or choice.barrier_ms <= before_ms
 
 
@@ -134,7 +134,7 @@ def test_what_is_condemned_or_no_intake_file_is_not_chosen() -> None:
     first, second = model.upload(), model.upload()
     stored = [first, second, "intake/readme.txt"]
     choice = choose(stored, needed_files(Backlog(IntakeFold()), {}), {first: None}, 10**15, 10)
-    assert (choice.condemn, choice.strange) == ((second,), 1)
+    assert (choice.to_mark, choice.strange) == ((second,), 1)
 
 
 def test_topics_that_keep_everything_and_topics_without_lines_are_needed_and_doubted() -> None:
