@@ -80,9 +80,9 @@ def spark_sessions() -> Iterator[SparkSessions]:
     sessions.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark_session(spark_sessions: SparkSessions) -> SparkSession:
-    """The running session."""
+    """The running session. Tests of other modules end Spark, so it is asked for again in each module."""
     return spark_sessions.session()
 
 

@@ -71,8 +71,9 @@ def test_results_in_the_order_of_the_plans(
 
 
 @pytest.mark.timeout(120)
-def test_each_bundle_is_a_task_of_its_own(spark_session: SparkSession) -> None:
-    frame = spark_session.createDataFrame(
+def test_each_bundle_is_a_task_of_its_own(spark_sessions: SparkSessions) -> None:
+    # Asked for here: a test before this one may have ended the module's session.
+    frame = spark_sessions.session().createDataFrame(
         [(number, bytearray(b"x")) for number in range(6)], "number int, task binary"
     )
     sizes = frame.repartitionById(6, frame["number"]).select("task").mapInArrow(_count, "rows int").collect()
