@@ -30,6 +30,7 @@ from archiver.config.groups import (
     TestingSettings,
 )
 from archiver.config.kafka import KafkaSourceSettings
+from archiver.config.kafka_listener import KafkaListenerSettings
 from archiver.config.metadata import MetadataSettings, SqliteSettings
 from archiver.config.registry import CompileSettings, ConfluentSettings, SchemaRegistrySettings
 from archiver.config.storage import DataSettings
@@ -59,6 +60,7 @@ __all__ = [
     "FileSourceSettings",
     "HttpSettings",
     "IntakeSettings",
+    "KafkaListenerSettings",
     "KafkaSourceSettings",
     "LogSettings",
     "MetadataSettings",
@@ -106,6 +108,8 @@ class Settings(Group):
     """The Spark session."""
     http: HttpSettings = HttpSettings()
     """The daemon's HTTP port."""
+    kafka: KafkaListenerSettings | None = None
+    """The daemon's port for Kafka clients. Default: none. A daemon without the role `intake` ignores it."""
     metrics: MetricsSettings = MetricsSettings()
     """Limits of `/metrics`."""
     telemetry: TelemetrySettings = TelemetrySettings()

@@ -213,3 +213,21 @@ def test_the_document_of_a_reload(tmp_path: Path) -> None:
         "applied": [{"key": "archive.tick", "old": "10s", "new": "3s"}],
         "refused": [{"key": "log.append_attempts_max", "why": "it needs a restart"}],
     }
+
+
+@pytest.mark.parametrize("change", ["added", "changed", "removed"])
+def test_the_kafka_listener_changes_by_a_restart_only(tmp_path: Path, change: str) -> None:
+    without, one, other = (
+        {**base(), **more}
+        for more in (
+            {},
+            {"kafka": {"listen": "127.0.0.1:9092"}},
+            {"kafka": {"listen": "127.0.0.1:9093", "rack": "a"}},
+        )
+    )
+    old, new = {"added": (without, one), "changed": (one, other), "removed": (one, without)}[change]
+    before = settings(tmp_path, old)
+    plan = plan_reload(before, settings(tmp_path, new))
+    assert (plan.applied, plan.settings) == ((), before)
+    assert Refused("kafka.listen", "it needs a restart") in plan.refused
+    assert all(item.key.partition(".")[0] == "kafka" for item in plan.refused)

@@ -1,0 +1,232 @@
+"""The settings of the Kafka listener: its address, its clients and its limits.
+
+Plain values only. The docstring under a key is its entry in docs/configuration.md.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, StrictBool, StrictInt, model_validator
+
+from archiver.config.daemon import HttpTlsSettings
+from archiver.config.types import Duration, FilePath, Group, Listen, Located, Size, host_of, is_loopback
+
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+Operation = Literal[
+    "all",
+    "read",
+    "write",
+    "create",
+    "delete",
+    "alter",
+    "describe",
+    "describe_configs",
+    "alter_configs",
+    "idempotent_write",
+]
+
+# The same letters as a topic name, and `*` only as the last one.
+TopicPattern = Annotated[str, Field(pattern=r"^(\*|[A-Za-z0-9._-]{1,249}\*?)$")]
+"""A topic name; or the beginning of names, followed by `*`."""
+# Kafka allows any text as a group id or transactional id. Control characters would break log lines.
+NamePattern = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,255}$")]
+"""A group id or transactional id; or the beginning of them, followed by `*`."""
+
+
+class KafkaTlsSettings(HttpTlsSettings):
+    """Certificates of the Kafka listener. The files are read again when they change, so a renewed certificate
+    needs no restart.
+    """
+
+    cert_file: FilePath
+    """PEM file of the listener's certificate, followed by the intermediate certificates. It must name the
+    host in `kafka.advertised`, because clients verify it."""
+    key_file: FilePath
+    """PEM file of the certificate's key, without a passphrase. Only the archiver's user should be able to
+    read it."""
+    client_ca_file: FilePath | None = None
+    """PEM file of the authorities for client certificates. Default: none. If it is set, every client needs a
+    certificate signed by them. Without `kafka.sasl` the principal is then the certificate's subject, for
+    example `User:CN=orders,O=Shop`."""
+
+
+class KafkaSaslSettings(Group):
+    """Authentication of clients by name and password. The users are in `kafka.users_file`."""
+
+    mechanisms: Annotated[tuple[Mechanism, ...], Field(min_length=1)] = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+    """SASL mechanisms that clients may use. Default: both SCRAM mechanisms, which prove a password without
+    sending it. Add `PLAIN` for clients without SCRAM: it sends the password itself, so it needs TLS."""
+
+
+class KafkaAclSettings(Group):
+    """One rule of what a principal may do. Rules only allow; what no rule allows is denied. As in Kafka,
+    `read`, `write`, `delete` and `alter` include `describe`, and `alter_configs` includes `describe_configs`.
+    """
+
+    principal: Annotated[str, Field(pattern=r"^User:[^\x00-\x1f\x7f]{1,1019}$")]
+    """Whose rule it is: `User:NAME` of a SASL user, `User:SUBJECT` of a client certificate, `User:ANONYMOUS`
+    for clients without authentication, or `User:*` for every client."""
+    operations: Annotated[tuple[Operation, ...], Field(min_length=1)]
+    """What the principal may do, in Kafka's terms, for example `read` and `write`; `all` for everything."""
+    topics: Annotated[tuple[TopicPattern, ...], Field(max_length=1000)] = ()
+    """Topics of the rule: names, beginnings of names such as `shop.*`, or `*` for every topic. Default:
+    none."""
+    groups: Annotated[tuple[NamePattern, ...], Field(max_length=1000)] = ()
+    """Consumer groups of the rule, as in `topics`. A name that itself ends with `*` cannot be given. Default:
+    none."""
+    transactional_ids: Annotated[tuple[NamePattern, ...], Field(max_length=1000)] = ()
+    """Transactional ids of the rule, as in `groups`. Default: none."""
+    cluster: StrictBool = False
+    """Whether the rule is also for the cluster, for example `create` for every topic. Default `false`."""
+
+    @model_validator(mode="after")
+    def _names_a_resource(self) -> Self:
+        # Such a rule would allow nothing, which its author did not intend.
+        if not (self.topics or self.groups or self.transactional_ids or self.cluster):
+            raise Located(
+                [((), "names no resource; add topics, groups, transactional_ids, or cluster: true")]
+            )
+        return self
+
+
+class KafkaListenerSettings(Group):
+    """The port for Kafka clients. Only a daemon with the role `intake` opens it; other daemons ignore this
+    group. A change needs a restart, except in the files of `tls` and `users_file`.
+    """
+
+    listen: Listen
+    """Address and port; port 0 selects a free one. Any address but this machine's own (127.0.0.1, ::1,
+    localhost) needs `tls` and authentication, or `allow_plaintext`."""
+    advertised: Listen | None = None
+    """Host and port that clients are given to connect to; port 0 stands for the port of `listen`. Default:
+    the address of `listen`. It is required if `listen` is for all addresses of the machine (0.0.0.0, ::). Set
+    it if clients reach the port by another name. Each daemon of a deployment needs its own."""
+    rack: Annotated[str, Field(pattern=r"^[A-Za-z0-9._/:-]{1,255}$")] | None = None
+    """Rack or zone of this daemon; 1 to 255 of A-Z a-z 0-9 . _ / : -. Default: none. A client that names its
+    rack (`client.rack`) is sent to a daemon of the same one. Set it to save traffic between zones."""
+    tls: KafkaTlsSettings | None = None
+    """Certificates. Default: none. With them the port accepts only TLS."""
+    sasl: KafkaSaslSettings | None = None
+    """Authentication by name and password, together with `users_file`. Default: none."""
+    users_file: FilePath | None = None
+    """File of the users and their SCRAM credentials. Default: none; required with `sasl`. It is read again
+    when it changes, so a new user or password needs no restart. Only the archiver's user should be able to
+    read it."""
+    acls: Annotated[tuple[KafkaAclSettings, ...], Field(max_length=10_000)] = ()
+    """What clients may do. Default: no rules. Without rules, a client that had to authenticate may do
+    nothing, and on a port without authentication every client may do everything."""
+    allow_plaintext: StrictBool = False
+    """Whether the port may be open to other machines without TLS, or without authentication. Others can then
+    read records and passwords on the way, or send records. Default `false`. Set it on a trusted network
+    only."""
+    auto_create_topics: StrictBool = False
+    """Whether a topic that does not exist is created when a client asks for it. Default `false`: a misspelled
+    name would otherwise become a topic."""
+    default_partitions: Annotated[StrictInt, Field(ge=1, le=100_000)] = 1
+    """Number of partitions of a topic that a client creates without naming a number. Default 1, as in
+    Kafka."""
+    broker_timeout: Annotated[Duration, Field(ge=2, le=300)] = 10.0
+    """Time after which a daemon that died is no longer given to clients, in whole seconds with etcd. Each
+    daemon renews its registration after a third of this time. Default 10 s. Raise it if pauses of the machine
+    or of the metadata store are longer."""
+    request_bytes_max: Annotated[Size, Field(ge=2**16, le=2**30)] = 100 * 2**20
+    """Largest request, in bytes. Default 100 MiB, as in Kafka. A larger one closes the connection before it
+    is read."""
+    uncompressed_bytes_max: Annotated[Size, Field(ge=2**16, le=2**30)] = 64 * 10**6
+    """Largest record batch after decompression, in bytes. Default 64 MB, as `intake.queue_bytes_max`: a
+    larger batch could not be queued. It limits the memory that a small compressed request can take."""
+    requests_bytes_max: Annotated[Size, Field(ge=2**20, le=2**36)] = 256 * 2**20
+    """Most memory of requests that are received or processed at the same time, over all connections. Default
+    256 MiB. At the limit the daemon stops reading from connections until requests end. Raise it for many
+    concurrent producers, if there is memory."""
+    requests_per_connection_max: Annotated[StrictInt, Field(ge=1, le=10_000)] = 32
+    """Most requests of one connection that are processed at the same time; further ones wait unread. Default
+    32: an acknowledgement waits for an upload, so producers send several requests ahead."""
+    request_timeout: Annotated[Duration, Field(gt=0, le=3600)] = 60.0
+    """Longest time for the bytes of a request to arrive, and the most that a client may let the daemon wait
+    (`timeout_ms` of a produce request, `max_wait_ms` of a fetch). Default 60 s."""
+    authentication_timeout: Annotated[Duration, Field(gt=0, le=300)] = 10.0
+    """Longest time for the TLS handshake and the authentication of a new connection. Default 10 s. It ends
+    connections of clients that hold a place without proving who they are."""
+    connections_max: Annotated[StrictInt, Field(ge=1, le=100_000)] = 1000
+    """Most connections; further ones are closed at once. Default 1000. Each takes a file descriptor. A client
+    usually opens two or three."""
+    connections_idle: Annotated[Duration, Field(ge=1, le=86400)] = 600.0
+    """Time after which a connection without a request is closed. Default 10 min, as in Kafka; clients connect
+    again by themselves."""
+    fetch_bytes_max: Annotated[Size, Field(ge=2**16, le=2**30)] = 55 * 2**20
+    """Most bytes of records in one answer, also if a client asks for more. Default 55 MiB, as in Kafka. The
+    first batch of an answer is always whole, even if it is larger."""
+    fetch_cache_bytes: Annotated[Size, Field(ge=0, le=2**36)] = 64 * 2**20
+    """Memory for record batches that were read and encoded, so that several consumers of a partition share
+    the work; 0: none. Default 64 MiB. Raise it for many consumer groups on the same topics."""
+    access_log: StrictBool = False
+    """Whether each request is a line in the log. Default `false`: a busy port has thousands of requests a
+    second. Set it to find out what a client does."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        problems: dict[str, str] = {}
+        remedy = "give the host and port by which clients reach this daemon"
+        # Clients cannot connect to "all addresses".
+        if self.advertised is None and _is_wildcard(self.listen):
+            problems["advertised"] = f"is missing, and nothing can connect to {self.listen}; {remedy}"
+        elif self.advertised is not None and _is_wildcard(self.advertised):
+            problems["advertised"] = f"{self.advertised} is no address to connect to; {remedy}"
+        if (self.sasl is None) != (self.users_file is None):
+            missing = "sasl" if self.sasl is None else "users_file"
+            problems[missing] = "sasl and users_file belong together; state both, or neither"
+        elif self.users_file is not None and not self.users_file.is_file():
+            problems["users_file"] = f"there is no file {self.users_file}"
+        if (unprotected := self._unprotected()) is not None:
+            problems["listen"] = unprotected
+        # A request over the whole memory could never be received.
+        if self.request_bytes_max > self.requests_bytes_max:
+            problems["request_bytes_max"] = (
+                f"{self.request_bytes_max} bytes are more than kafka.requests_bytes_max "
+                f"({self.requests_bytes_max}); raise that or lower this"
+            )
+        if problems:
+            raise Located([((name,), why) for name, why in problems.items()])
+        return self
+
+    def _unprotected(self) -> str | None:
+        """The problem of a port that is open to other machines without protection, or None."""
+        if self.allow_plaintext or is_loopback(host_of(self.listen)):
+            return None
+        if self.tls is None:
+            why, remedy = "without encryption", "give tls a certificate"
+        elif self.sasl is None and self.tls.client_ca_file is None:
+            why, remedy = "without authentication", "give sasl and users_file, or tls.client_ca_file"
+        else:
+            return None
+        return (
+            f"{self.listen} is open to other machines {why}; {remedy}, listen on 127.0.0.1, or set "
+            "allow_plaintext: true if the network is trusted"
+        )
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether every client must prove who it is."""
+        return self.sasl is not None or (self.tls is not None and self.tls.client_ca_file is not None)
+
+    def address_for_clients(self, bound_port: int) -> tuple[str, int]:
+        """Host and port that clients are given; `bound_port` is the port that was opened."""
+        text = self.advertised or self.listen
+        # An IPv6 address has no brackets in Kafka's protocol.
+        return host_of(text), int(text.rpartition(":")[2]) or bound_port
+
+
+def _is_wildcard(address: str) -> bool:
+    """Whether `host:port` stands for all addresses of the machine."""
+    host = host_of(address)
+    # The system's resolver accepts short forms of 0.0.0.0 such as `0`.
+    if re.fullmatch(r"[0.]+|\*", host):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
