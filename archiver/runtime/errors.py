@@ -19,6 +19,7 @@
         │   └── NotPermitted      this user may not write to a configured place; nothing was there
         ├── RecordRefused     one record breaks a rule (size, type, partition)
         ├── KeyExists         an object with that key already exists (conditional create)
+        ├── AuthenticationFailed  a client did not prove who it is; the message never says why
         └── NotFound          the named object, topic or partition does not exist
 
 Messages are lower case, carry the values, and say what an operator can do. An SDK's exception ends at its
@@ -115,6 +116,15 @@ class KeyExists(InvalidInput):
     def __init__(self, key: str) -> None:
         super().__init__(f"object {key} exists already")
         self.key = key
+
+
+class AuthenticationFailed(InvalidInput):
+    """A client did not prove who it is. The message is constant: it reveals neither whether the user exists
+    nor which part was wrong.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("authentication failed; check the user name, the password and the mechanism")
 
 
 class NotFound(InvalidInput):
