@@ -189,9 +189,9 @@ class Producer:
     ) -> PendingRecord:
         """Send one record, as `Writer.send`.
 
-        `sequence` is the number of a record that was sent before; it needs a partition or a key. Raises also
-        `ProducerFenced`, `TransactionFailed`, and `InvalidInput` for a transactional producer outside a
-        transaction.
+        `sequence` is the number of a record that was sent before; it needs the partition of that time
+        (`PendingRecord.partition`). Raises also `ProducerFenced`, `TransactionFailed`, and `InvalidInput` for
+        a transactional producer outside a transaction.
         """
         return self._producer.send(
             topic, Record(key, value, tuple(headers), timestamp_us), partition, sequence
@@ -208,7 +208,8 @@ class Producer:
         """Send many records, as `Writer.send_batch`.
 
         `sequence`, for rows that were sent before: the number of the first row if all are of one partition,
-        else one per row (`PendingBatch.sequences`; a row with -1 had none and is left out). Raises as `send`.
+        else one per row (`PendingBatch.sequences`; a row with -1 had none and is left out). It needs the
+        partition of each row (`PendingBatch.partitions`). Raises as `send`.
         """
         return self._producer.send_batch(topic, batch, partition, sequence)
 

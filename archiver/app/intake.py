@@ -10,6 +10,7 @@ from archiver.config.settings import Settings, TopicSettings
 from archiver.runtime.errors import ConfigInvalid
 from intake.log.checkpointer import CheckpointLoop
 from intake.log.fold import TopicState
+from intake.log.state import fewer_configured
 from intake.write.accept_clock import AcceptClock
 from intake.write.schema_validation import EdgeFetch, EdgeSchemas, edge_rules
 from intake.write.writer import IntakeWriter
@@ -38,7 +39,8 @@ class Intake:
     def writer(self) -> IntakeWriter:
         """A new intake writer for every configured topic. Close it.
 
-        Where the configuration of a topic contradicts the log, the log applies and a warning says so. Raises
+        Where the configuration of a topic contradicts the log, the log applies and a warning says so. A topic
+        with fewer partitions than configured grows. Raises
         `Halt` for a log that lost entries, and `ConfigInvalid` for the log of another data folder.
         """
         at = self._deployment
@@ -87,7 +89,8 @@ class Intake:
     def declare_topic(self, topic: TopicSettings) -> TopicState:
         """Create a configured topic if it does not exist; a deleted topic of that name becomes a new topic.
 
-        Raises `ConfigInvalid` if it exists with another number of partitions.
+        A topic with fewer partitions than configured grows. Raises `ConfigInvalid` if one of the two is
+        mirrored and the other is not.
         """
         self._deployment.ready_to_append()
         # A mirrored topic starts with one partition and grows when its source reports the real number.
@@ -95,6 +98,20 @@ class Intake:
         return self._deployment.sequencer.declare_topic(
             topic.name, partitions, again=True, mirrored=topic.mirrored
         )
+
+    def grow_topic(self, name: str, partitions: int) -> TopicState:
+        """Give a topic that many partitions, beyond its configuration if need be; returns it.
+
+        Raises `NotFound` for an unknown or deleted topic. Raises `InvalidInput`, with the topic's name, for
+        fewer partitions than it has, for more than there can be, and for a mirrored topic, which has the
+        partitions of its upstream. `OutcomeUnknown` if they may or may not have been added: call it again.
+        """
+        # Before anything is written: it knows deleted topics, and a wrong name needs no check of the log.
+        before = self._deployment.topic(name)
+        self._deployment.ready_to_append()
+        grown = self._deployment.sequencer.grow_topic(name, partitions)
+        _log_growth(before, grown)
+        return grown
 
     def check_deletable(self, topic: TopicState) -> None:
         """Raise `ConfigInvalid` while the topic is in the configuration: a reader of it would recreate it."""
@@ -115,20 +132,23 @@ class Intake:
         self._deployment.sequencer.delete_topic(topic.topic_id)
 
     def partitions_known(self) -> dict[str, int]:
-        """Number of partitions of every topic in the intake log that is not mirrored, by name."""
+        """Number of partitions of every topic in the intake log, by name; 0 for a mirrored topic."""
         topics = self._deployment.backlog().fold.topics_by_name
-        # A mirrored topic has the number of its upstream, which may grow.
-        return {name: topic.partitions for name, topic in topics.items() if not topic.mirrored}
+        # As a configuration states it: a mirrored topic has the number of its upstream.
+        return {name: 0 if topic.mirrored else topic.partitions for name, topic in topics.items()}
 
     def declare_missing(self) -> None:
         """Declare configured topics that do not exist, for example after a reload that failed half-way.
+        Topics with fewer partitions than configured grow.
 
         Deleted topics stay deleted. Raises what an append to the intake log raises.
         """
         fold, settings = self._deployment.backlog().fold, self._deployment.settings
         if any(
             # Only an explicit request recreates a deleted topic.
-            topic.name not in fold.topics_by_name and fold.deleted_named(topic.name) is None
+            (state.partitions < topic.partitions and not state.mirrored)
+            if (state := fold.topics_by_name.get(topic.name)) is not None
+            else fold.deleted_named(topic.name) is None
             for topic in settings.topics
         ):
             self.declare_topics(settings)
@@ -140,13 +160,30 @@ class Intake:
             self.validation.adopt(edge_rules(settings))
 
     def declare_topics(self, settings: Settings) -> None:
-        """Declare the topics of these settings that are not mirrored. Raises what an append raises."""
+        """Declare the topics of these settings that are not mirrored; those with fewer partitions grow.
+        Raises what an append raises.
+        """
+        sequencer = self._deployment.sequencer
+        known = dict(sequencer.refresh().topics_by_name)
         for topic in settings.topics:
             if topic.mirrored:
                 # Only its source knows the number of partitions.
                 continue
             try:
-                self._deployment.sequencer.declare_topic(topic.name, topic.partitions)
+                state = sequencer.declare_topic(topic.name, topic.partitions)
             # The log applies. One wrong topic must not stop the intake of the others.
             except ConfigInvalid as error:
                 _log.warning("%s", error)
+                continue
+            if topic.name in known:
+                _log_growth(known[topic.name], state)
+            if state.partitions > topic.partitions:
+                _log.warning("%s", fewer_configured(state, topic.partitions))
+
+
+def _log_growth(before: TopicState, after: TopicState) -> None:
+    """Log that a topic has more partitions; no second line for one that was created again."""
+    if after.topic_id == before.topic_id and after.partitions > before.partitions:
+        _log.info(
+            "topic %s has %d partitions now, %d before", after.name, after.partitions, before.partitions
+        )

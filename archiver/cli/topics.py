@@ -1,4 +1,4 @@
-"""`archiver topics`: show, create and delete topics of the intake log."""
+"""`archiver topics`: show, create, alter and delete topics of the intake log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from intake.log.state import TopicState
 
 app = typer.Typer(
-    help="Show topics, create configured topics, and delete topics.",
+    help="Show topics, create configured topics, add partitions, and delete topics.",
     no_args_is_help=True,
 )
 
@@ -105,7 +105,7 @@ def create(
     """Create a configured topic in the intake log now, instead of at its first use.
 
     After a topic of that name was deleted, only this command creates a new one. The new topic has another id,
-    so it needs another table.
+    so it needs another table. An existing topic with fewer partitions than configured gets the others.
     """
     with application(config) as app_:
         settings = app_.settings.topic(topic)
@@ -127,6 +127,49 @@ def create(
             f"topic {topic} {'exists already' if known else 'created'}: "
             f"{counted(state.partitions, 'partition')}, id {state.topic_id}"
         )
+    return FINE
+
+
+@app.command("alter")
+def alter(
+    topic: KnownTopic,
+    partitions: Annotated[
+        int, typer.Option("--partitions", help="Number of partitions from now on; never fewer than before.")
+    ],
+    config: ConfigOption = None,
+    output: OutputOption = Output.TEXT,
+) -> int:
+    """Give a topic more partitions. Running daemons use them at once, without a reload.
+
+    Records stay where they are, but keys are distributed over all partitions from now on: later records of a
+    key may be in another partition than earlier ones. The number cannot be lowered again. A mirrored topic
+    gets its partitions from its Kafka topic.
+    """
+    from intake.log.state import fewer_configured
+
+    with application(config) as app_:
+        before = app_.topic(topic)
+        state = app_.intake.grow_topic(topic, partitions)
+        settings = app_.settings.topic(topic)
+    notes = (
+        [fewer_configured(state, settings.partitions)]
+        if settings is not None and settings.partitions < state.partitions
+        else []
+    )
+    if output is Output.JSON:
+        print_json(
+            {
+                "topic": topic,
+                "topic_id": state.topic_id,
+                "partitions": state.partitions,
+                "partitions_before": before.partitions,
+                "attention": notes,
+            }
+        )
+    else:
+        changed = f", {before.partitions} before" if state.partitions > before.partitions else " already"
+        print(f"topic {topic} has {counted(state.partitions, 'partition')}{changed}")
+        _print_notes(notes)
     return FINE
 
 

@@ -266,8 +266,9 @@ class TopicSettings(Group):
     name: TopicName
     """1 to 249 of A-Z a-z 0-9 . _ -, as in Kafka."""
     partitions: Annotated[StrictInt, Field(ge=0, le=100_000)]
-    """Number of partitions; 0 for a mirrored topic, which has as many as its topic in Kafka. It cannot change
-    once the topic exists, because it determines the partition of each key."""
+    """Number of partitions; 0 for a mirrored topic, which has as many as its topic in Kafka. A larger number
+    adds partitions at the next start or reload; it is never lowered. Raise it where a partition cannot carry
+    its load. Keys are distributed over all partitions, so later records of a key may be in another one."""
     retention: Retention = None
     """How long archived records are kept, at least an hour, or `forever`. Default `forever`. `archiver clean`
     removes an archive from the table when all its records were received longer ago, and deletes it later.

@@ -87,8 +87,9 @@ def intervals(settings: Settings) -> dict[str, float]:
 def plan_reload(old: Settings, new: Settings, existing: Mapping[str, int] | None = None) -> Reload:
     """Which parts of `new` replace those of `old`.
 
-    `existing` is the number of partitions in the intake log, by topic. A file that agrees with the log is
-    accepted even if the settings in force do not agree. Without it, the settings in force count.
+    `existing` is the number of partitions in the intake log, by topic; 0 for a mirrored one. A file that
+    agrees with the log is accepted even if the settings in force do not agree, and so is a larger number. Of
+    a topic that is not there, the settings in force count.
 
     Raises `ConfigInvalid` if the mix of new values and refused keys' old values is inconsistent; then nothing
     changes.
@@ -129,11 +130,15 @@ def _topics(
     refused: list[Refused] = []
     for topic in new.topics:
         before, accepted, here = old.topic(topic.name), topic, f"topics.{topic.name}"
-        # The log decides. The settings in force may have been wrong from the start, and are then corrected.
+        # The log decides. The settings in force may say less, because the topic can grow without them.
         known = existing.get(topic.name, topic.partitions if before is None else before.partitions)
-        if topic.partitions != known:
-            refused.append(Refused(f"{here}.partitions", _other_partitions(known, topic.partitions)))
-            accepted = accepted.model_copy(update={"partitions": known})
+        # A key that did not change is not refused; `status` says that it is behind the log.
+        changed = before is None or topic.partitions != before.partitions
+        why = _partitions_refused(known, topic.partitions) if changed else None
+        if why is not None:
+            refused.append(Refused(f"{here}.partitions", why))
+            kept = known if before is None else before.partitions
+            accepted = accepted.model_copy(update={"partitions": kept})
         catalog = topic.archive.catalog
         # Catalogs are not reloaded, so this process has no adapter for a new one.
         if catalog is not None and old.catalog(catalog) is None:
@@ -152,12 +157,14 @@ def _topics(
     return tuple(topics), refused
 
 
-def _other_partitions(known: int, requested: int) -> str:
-    """Why a topic keeps its partitions, and what to do."""
-    # A restart is no advice here: it would halt the topic.
+def _partitions_refused(known: int, requested: int) -> str | None:
+    """Why a topic keeps its partitions, and what to do; None if it gets the requested number."""
+    # 0 stands for a mirrored topic.
+    if known == 0 and requested > 0:
+        return "the topic is mirrored, which cannot change; set `partitions: 0`"
     if requested < known:
         return f"the topic has {known}, and their number is never lowered; set `partitions: {known}`"
-    return f"the topic has {known}, and their number cannot be raised yet; set `partitions: {known}`"
+    return None
 
 
 def _check(settings: Settings) -> None:

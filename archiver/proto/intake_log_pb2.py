@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x61rchiver/proto/intake_log.proto\x12\x16\x61rchiver.intake_log.v1\"\xa9\x05\n\x0bIntakeEntry\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\x0c\x12\x36\n\x05topic\x18\x03 \x01(\x0b\x32%.archiver.intake_log.v1.TopicDeclaredH\x00\x12\x32\n\x04\x66ile\x18\x04 \x01(\x0b\x32\".archiver.intake_log.v1.IntakeFileH\x00\x12,\n\x04tick\x18\x05 \x01(\x0b\x32\x1c.archiver.intake_log.v1.TickH\x00\x12\x37\n\x07\x63luster\x18\x06 \x01(\x0b\x32$.archiver.intake_log.v1.ClusterBoundH\x00\x12:\n\x08producer\x18\x07 \x01(\x0b\x32&.archiver.intake_log.v1.ProducerOpenedH\x00\x12?\n\x0btransaction\x18\x08 \x01(\x0b\x32(.archiver.intake_log.v1.TransactionEndedH\x00\x12\x32\n\x07\x62\x61rrier\x18\t \x01(\x0b\x32\x1f.archiver.intake_log.v1.BarrierH\x00\x12?\n\tforgotten\x18\n \x01(\x0b\x32*.archiver.intake_log.v1.ProducersForgottenH\x00\x12\x37\n\x07\x64\x65leted\x18\x0b \x01(\x0b\x32$.archiver.intake_log.v1.TopicDeletedH\x00\x12\x43\n\x10source_forgotten\x18\x0c \x01(\x0b\x32\'.archiver.intake_log.v1.SourceForgottenH\x00\x12\x33\n\x05grown\x18\r \x01(\x0b\x32\".archiver.intake_log.v1.TopicGrownH\x00\x42\x06\n\x04\x62ody\"\"\n\x0c\x43lusterBound\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\"i\n\rTopicDeclared\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x01(\r\x12\x12\n\ncreated_us\x18\x04 \x01(\x03\x12\x10\n\x08mirrored\x18\x05 \x01(\x08\"2\n\nTopicGrown\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x12\n\npartitions\x18\x02 \x01(\r\"\xb0\x01\n\nIntakeFile\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x15\n\rfooter_sha256\x18\x03 \x01(\x0c\x12\x35\n\x06topics\x18\x04 \x03(\x0b\x32%.archiver.intake_log.v1.TopicSegments\x12\x39\n\tpositions\x18\x05 \x03(\x0b\x32&.archiver.intake_log.v1.SourcePosition\"\x86\x01\n\x0eSourcePosition\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0c\n\x04item\x18\x02 \x01(\t\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x04\x12\x0c\n\x04\x64one\x18\x05 \x01(\x08\x12\x10\n\x08identity\x18\x06 \x01(\x0c\x12\x0c\n\x04seen\x18\x07 \x01(\x04\x12\r\n\x05\x63ount\x18\x08 \x01(\x04\"T\n\rTopicSegments\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x31\n\x08segments\x18\x02 \x03(\x0b\x32\x1f.archiver.intake_log.v1.Segment\"\xd3\x01\n\x07Segment\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x11\n\trow_group\x18\x02 \x01(\r\x12\x11\n\tfirst_row\x18\x03 \x01(\r\x12\x0c\n\x04rows\x18\x04 \x01(\r\x12\x11\n\traw_bytes\x18\x05 \x01(\x04\x12\x15\n\raccept_max_us\x18\x06 \x01(\x03\x12\x37\n\x08producer\x18\x07 \x01(\x0b\x32%.archiver.intake_log.v1.ProducerBatch\x12\x13\n\x06offset\x18\x08 \x01(\x04H\x00\x88\x01\x01\x42\t\n\x07_offset\"\\\n\rProducerBatch\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x10\n\x08sequence\x18\x03 \x01(\r\x12\x15\n\rtransactional\x18\x04 \x01(\x08\"[\n\x0eProducerOpened\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x1e\n\x16transaction_timeout_us\x18\x02 \x01(\x03\x12\x0f\n\x07time_us\x18\x03 \x01(\x03\"f\n\x10TransactionEnded\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x0e\n\x06\x63ommit\x18\x03 \x01(\x08\x12\r\n\x05\x66\x65nce\x18\x04 \x01(\x08\x12\x0f\n\x07time_us\x18\x05 \x01(\x03\"$\n\x07\x42\x61rrier\x12\x19\n\x11written_before_ms\x18\x01 \x01(\x03\"+\n\x12ProducersForgotten\x12\x15\n\ridle_since_us\x18\x01 \x01(\x03\"1\n\x0cTopicDeleted\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x0f\n\x07time_us\x18\x02 \x01(\x03\">\n\x0fSourceForgotten\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\r\n\x05items\x18\x02 \x03(\t\x12\x0c\n\x04seen\x18\x03 \x01(\x04\"\x17\n\x04Tick\x12\x0f\n\x07time_us\x18\x01 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x61rchiver/proto/intake_log.proto\x12\x16\x61rchiver.intake_log.v1\"\xa9\x05\n\x0bIntakeEntry\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\x0c\x12\x36\n\x05topic\x18\x03 \x01(\x0b\x32%.archiver.intake_log.v1.TopicDeclaredH\x00\x12\x32\n\x04\x66ile\x18\x04 \x01(\x0b\x32\".archiver.intake_log.v1.IntakeFileH\x00\x12,\n\x04tick\x18\x05 \x01(\x0b\x32\x1c.archiver.intake_log.v1.TickH\x00\x12\x37\n\x07\x63luster\x18\x06 \x01(\x0b\x32$.archiver.intake_log.v1.ClusterBoundH\x00\x12:\n\x08producer\x18\x07 \x01(\x0b\x32&.archiver.intake_log.v1.ProducerOpenedH\x00\x12?\n\x0btransaction\x18\x08 \x01(\x0b\x32(.archiver.intake_log.v1.TransactionEndedH\x00\x12\x32\n\x07\x62\x61rrier\x18\t \x01(\x0b\x32\x1f.archiver.intake_log.v1.BarrierH\x00\x12?\n\tforgotten\x18\n \x01(\x0b\x32*.archiver.intake_log.v1.ProducersForgottenH\x00\x12\x37\n\x07\x64\x65leted\x18\x0b \x01(\x0b\x32$.archiver.intake_log.v1.TopicDeletedH\x00\x12\x43\n\x10source_forgotten\x18\x0c \x01(\x0b\x32\'.archiver.intake_log.v1.SourceForgottenH\x00\x12\x33\n\x05grown\x18\r \x01(\x0b\x32\".archiver.intake_log.v1.TopicGrownH\x00\x42\x06\n\x04\x62ody\"\"\n\x0c\x43lusterBound\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\"i\n\rTopicDeclared\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x01(\r\x12\x12\n\ncreated_us\x18\x04 \x01(\x03\x12\x10\n\x08mirrored\x18\x05 \x01(\x08\"G\n\nTopicGrown\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x12\n\npartitions\x18\x02 \x01(\r\x12\x13\n\x0bown_offsets\x18\x03 \x01(\x08\"\xb0\x01\n\nIntakeFile\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x15\n\rfooter_sha256\x18\x03 \x01(\x0c\x12\x35\n\x06topics\x18\x04 \x03(\x0b\x32%.archiver.intake_log.v1.TopicSegments\x12\x39\n\tpositions\x18\x05 \x03(\x0b\x32&.archiver.intake_log.v1.SourcePosition\"\x86\x01\n\x0eSourcePosition\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0c\n\x04item\x18\x02 \x01(\t\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x04\x12\x0c\n\x04\x64one\x18\x05 \x01(\x08\x12\x10\n\x08identity\x18\x06 \x01(\x0c\x12\x0c\n\x04seen\x18\x07 \x01(\x04\x12\r\n\x05\x63ount\x18\x08 \x01(\x04\"T\n\rTopicSegments\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x31\n\x08segments\x18\x02 \x03(\x0b\x32\x1f.archiver.intake_log.v1.Segment\"\xd3\x01\n\x07Segment\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x11\n\trow_group\x18\x02 \x01(\r\x12\x11\n\tfirst_row\x18\x03 \x01(\r\x12\x0c\n\x04rows\x18\x04 \x01(\r\x12\x11\n\traw_bytes\x18\x05 \x01(\x04\x12\x15\n\raccept_max_us\x18\x06 \x01(\x03\x12\x37\n\x08producer\x18\x07 \x01(\x0b\x32%.archiver.intake_log.v1.ProducerBatch\x12\x13\n\x06offset\x18\x08 \x01(\x04H\x00\x88\x01\x01\x42\t\n\x07_offset\"\\\n\rProducerBatch\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x10\n\x08sequence\x18\x03 \x01(\r\x12\x15\n\rtransactional\x18\x04 \x01(\x08\"[\n\x0eProducerOpened\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x1e\n\x16transaction_timeout_us\x18\x02 \x01(\x03\x12\x0f\n\x07time_us\x18\x03 \x01(\x03\"f\n\x10TransactionEnded\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x0e\n\x06\x63ommit\x18\x03 \x01(\x08\x12\r\n\x05\x66\x65nce\x18\x04 \x01(\x08\x12\x0f\n\x07time_us\x18\x05 \x01(\x03\"$\n\x07\x42\x61rrier\x12\x19\n\x11written_before_ms\x18\x01 \x01(\x03\"+\n\x12ProducersForgotten\x12\x15\n\ridle_since_us\x18\x01 \x01(\x03\"1\n\x0cTopicDeleted\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x0f\n\x07time_us\x18\x02 \x01(\x03\">\n\x0fSourceForgotten\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\r\n\x05items\x18\x02 \x03(\t\x12\x0c\n\x04seen\x18\x03 \x01(\x04\"\x17\n\x04Tick\x12\x0f\n\x07time_us\x18\x01 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,29 +38,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOPICDECLARED']._serialized_start=779
   _globals['_TOPICDECLARED']._serialized_end=884
   _globals['_TOPICGROWN']._serialized_start=886
-  _globals['_TOPICGROWN']._serialized_end=936
-  _globals['_INTAKEFILE']._serialized_start=939
-  _globals['_INTAKEFILE']._serialized_end=1115
-  _globals['_SOURCEPOSITION']._serialized_start=1118
-  _globals['_SOURCEPOSITION']._serialized_end=1252
-  _globals['_TOPICSEGMENTS']._serialized_start=1254
-  _globals['_TOPICSEGMENTS']._serialized_end=1338
-  _globals['_SEGMENT']._serialized_start=1341
-  _globals['_SEGMENT']._serialized_end=1552
-  _globals['_PRODUCERBATCH']._serialized_start=1554
-  _globals['_PRODUCERBATCH']._serialized_end=1646
-  _globals['_PRODUCEROPENED']._serialized_start=1648
-  _globals['_PRODUCEROPENED']._serialized_end=1739
-  _globals['_TRANSACTIONENDED']._serialized_start=1741
-  _globals['_TRANSACTIONENDED']._serialized_end=1843
-  _globals['_BARRIER']._serialized_start=1845
-  _globals['_BARRIER']._serialized_end=1881
-  _globals['_PRODUCERSFORGOTTEN']._serialized_start=1883
-  _globals['_PRODUCERSFORGOTTEN']._serialized_end=1926
-  _globals['_TOPICDELETED']._serialized_start=1928
-  _globals['_TOPICDELETED']._serialized_end=1977
-  _globals['_SOURCEFORGOTTEN']._serialized_start=1979
-  _globals['_SOURCEFORGOTTEN']._serialized_end=2041
-  _globals['_TICK']._serialized_start=2043
-  _globals['_TICK']._serialized_end=2066
+  _globals['_TOPICGROWN']._serialized_end=957
+  _globals['_INTAKEFILE']._serialized_start=960
+  _globals['_INTAKEFILE']._serialized_end=1136
+  _globals['_SOURCEPOSITION']._serialized_start=1139
+  _globals['_SOURCEPOSITION']._serialized_end=1273
+  _globals['_TOPICSEGMENTS']._serialized_start=1275
+  _globals['_TOPICSEGMENTS']._serialized_end=1359
+  _globals['_SEGMENT']._serialized_start=1362
+  _globals['_SEGMENT']._serialized_end=1573
+  _globals['_PRODUCERBATCH']._serialized_start=1575
+  _globals['_PRODUCERBATCH']._serialized_end=1667
+  _globals['_PRODUCEROPENED']._serialized_start=1669
+  _globals['_PRODUCEROPENED']._serialized_end=1760
+  _globals['_TRANSACTIONENDED']._serialized_start=1762
+  _globals['_TRANSACTIONENDED']._serialized_end=1864
+  _globals['_BARRIER']._serialized_start=1866
+  _globals['_BARRIER']._serialized_end=1902
+  _globals['_PRODUCERSFORGOTTEN']._serialized_start=1904
+  _globals['_PRODUCERSFORGOTTEN']._serialized_end=1947
+  _globals['_TOPICDELETED']._serialized_start=1949
+  _globals['_TOPICDELETED']._serialized_end=1998
+  _globals['_SOURCEFORGOTTEN']._serialized_start=2000
+  _globals['_SOURCEFORGOTTEN']._serialized_end=2062
+  _globals['_TICK']._serialized_start=2064
+  _globals['_TICK']._serialized_end=2087
 # @@protoc_insertion_point(module_scope)

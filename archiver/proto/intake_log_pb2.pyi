@@ -57,12 +57,14 @@ class TopicDeclared(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., name: _Optional[str] = ..., partitions: _Optional[int] = ..., created_us: _Optional[int] = ..., mirrored: _Optional[bool] = ...) -> None: ...
 
 class TopicGrown(_message.Message):
-    __slots__ = ("topic_id", "partitions")
+    __slots__ = ("topic_id", "partitions", "own_offsets")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    OWN_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partitions: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partitions: _Optional[int] = ...) -> None: ...
+    own_offsets: bool
+    def __init__(self, topic_id: _Optional[bytes] = ..., partitions: _Optional[int] = ..., own_offsets: _Optional[bool] = ...) -> None: ...
 
 class IntakeFile(_message.Message):
     __slots__ = ("key", "size", "footer_sha256", "topics", "positions")

@@ -151,7 +151,7 @@ def _check_archive(objects: ObjectStore, fold: IntakeFold, tp: TopicPartition, e
     # The archives of a deleted topic stay.
     if tp[0] in fold.deleted_topics:
         return
-    # The number of partitions never changes, so the log has lost the entry that declared them.
+    # The number of partitions never decreases, so the log has lost the entry that added them.
     if topic is None or tp[1] >= topic.partitions:
         raise Halt(f"{objects.uri(key)} is of a topic partition that the intake log does not know; {_REPAIR}")
     # It never decreases, so an archive beyond it was made from a longer log.

@@ -135,7 +135,8 @@ class ArchiveRun:
         self._halted.clear()
         self._broken.clear()
         self._outages.clear()
-        check_scope(scope, self.settings.topics)
+        if scope is not None:
+            check_scope(scope, self.settings.topics, self.sequencer.refresh().topics_by_name)
         with self.leadership.turn("archiving"):
             with self._timed("look"):
                 chosen = self._choose(scope, polls)

@@ -120,7 +120,8 @@ class ReplayRun:
 
     def _chosen(self, scope: Scope | None) -> list[TopicSettings]:
         topics = self._settings.topics
-        check_scope(scope, topics)
+        if scope is not None:
+            check_scope(scope, topics, self._sequencer.refresh().topics_by_name)
         found = [
             topic
             for topic in topics

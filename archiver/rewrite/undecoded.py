@@ -325,7 +325,7 @@ class UndecodedListing:
         """List at most `records_max` keys and values, and count all. Raises `NotFound` for an unknown topic
         or partition in `scope`; a topic that cannot be read is named with the reason.
         """
-        check_scope(scope, self._configured)
+        check_scope(scope, self._configured, intake.topics_by_name)
         report = UndecodedReport()
         for settings in self._topics:
             state = intake.topics_by_name.get(settings.name)

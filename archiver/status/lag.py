@@ -23,6 +23,7 @@ from archiver.status.reasons import Cause, Held, reason_of
 from intake.log.backlog import Backlog
 from intake.log.clock_check import log_ahead_s
 from intake.log.fold import TopicState
+from intake.log.state import fewer_configured
 from intake.log.transactions import OpenTransaction
 
 Stage = Literal["stable", "archived", "committed"]
@@ -208,11 +209,13 @@ def difference(topic: TopicSettings, intake: Backlog) -> str | None:
             f"topic {topic.name} is configured but not created yet; the first record or archive run "
             "creates it"
         )
-    if state.partitions != topic.partitions:
+    if state.partitions > topic.partitions:
+        return fewer_configured(state, topic.partitions)
+    if state.partitions < topic.partitions:
         has = counted(state.partitions, "partition")
         return (
-            f"topic {topic.name} has {has}, the configuration says {topic.partitions}; correct the "
-            "configuration"
+            f"topic {topic.name} has {has}, the configuration says {topic.partitions}; the daemon adds them "
+            "when it starts or reloads"
         )
     return None
 

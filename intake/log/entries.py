@@ -20,9 +20,9 @@ from intake.producers import Stamp
 _FRAME_BYTES = 8
 """Upper bound of the tag and length of a nested message."""
 
-ENTRY_FORMATS = (1, 2, 3, 4)
+ENTRY_FORMATS = (1, 2, 3, 4, 5)
 """Format 2 added producers, transactions and barriers, format 3 deleted topics and positions of sources,
-format 4 mirrored topics."""
+format 4 mirrored topics, format 5 growth of topics that are not mirrored."""
 
 
 def parse_entry(index: int, data: bytes) -> pb.IntakeEntry:
@@ -50,6 +50,9 @@ def format_of(entry: pb.IntakeEntry) -> int:
     """The format of a new entry: the oldest that can express it, so that older readers can read on."""
     segments = [segment for group in entry.file.topics for segment in group.segments]
     # In descending order: the newest content of an entry decides.
+    if entry.grown.own_offsets:
+        # An older version takes this growth for damage. With this format it says that it must be upgraded.
+        return 5
     if (
         entry.WhichOneof("body") == "grown"
         or entry.topic.mirrored

@@ -13,6 +13,9 @@ Deletion. From its entry on, a deleted topic has no partition, no segment and no
 and later segments of it are refused one by one. A transaction with records in it is aborted as a whole and
 its producer fenced, because the rest could only be committed in part.
 
+Growth. From its entry on, a topic has more partitions, which begin at offset 0. Keys hash to other partitions
+from there on; the records of earlier entries stay where they are. The number of partitions never decreases.
+
 Mirrored topics. Each of their segments states the offset that an upstream assigned to its first record. The
 segment must lie within the position move of its own partition in the same entry. The records of a segment are
 consecutive. Offsets without a record (aborted transactions, transaction markers, compacted records) lie
@@ -326,13 +329,18 @@ class IntakeFold:
         # A late entry for a deleted topic is no contradiction: it has no effect, as late segments have none.
         if topic is None and topic_id in self._deleted:
             return
-        if topic is None or not topic.mirrored:
+        if topic is None:
             raise Corrupted(
-                f"intake log: entry {index} adds partitions to {topic_id}, which is no mirrored topic; "
+                f"intake log: entry {index} adds partitions to a topic {topic_id} that was never declared; "
                 "restore the log"
             )
+        if topic.mirrored == grown.own_offsets:
+            raise Corrupted(
+                f"intake log: entry {index} adds partitions to topic {topic.name} as if it were "
+                f"{'not ' if topic.mirrored else ''}mirrored; restore the log"
+            )
         if grown.partitions <= topic.partitions:
-            return  # another process added them first
+            return  # another process added as many or more first; the number never decreases
         for number in range(topic.partitions, grown.partitions):
             self._partitions[topic_id, number] = PartitionState()
         larger = replace(topic, partitions=grown.partitions)

@@ -35,6 +35,7 @@ from archiver.runtime.errors import (
     OutcomeUnknown,
     RetryLater,
     Trimmed,
+    no_topic,
 )
 from archiver.runtime.ids import IdSource, TopicId, TopicPartition, new_entry_id, new_topic_id
 from archiver.runtime.text import counted
@@ -201,6 +202,15 @@ _OTHER_KIND = {
 }
 
 
+def _check_partitions(name: str, partitions: int) -> None:
+    """Raise `InvalidInput` for a number of partitions that no topic can have."""
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise InvalidInput(
+            f"topic {name} cannot have {counted(partitions, 'partition')}; the number is between 1 "
+            f"and {PARTITIONS_MAX}"
+        )
+
+
 @dataclass(slots=True)
 class _Marker:
     """A transaction marker whose outcome was unknown."""
@@ -307,24 +317,21 @@ class Sequencer:
     def declare_topic(
         self, name: str, partitions: int, *, again: bool = False, mirrored: bool = False
     ) -> TopicState:
-        """The topic of that name; it is created if it does not exist.
+        """The topic of that name; it is created if it does not exist, and grows if it has fewer partitions.
 
-        `mirrored`: a topic with the offsets of an upstream; with fewer partitions than requested, it grows.
-        With 0 partitions its source declares it, and `RetryLater` is raised until then.
+        A topic with more partitions is returned as it is, because the number never decreases. `mirrored`: a
+        topic with the offsets of an upstream. With 0 partitions its source declares it, and `RetryLater` is
+        raised until then.
 
         The name of a deleted topic is declared only with `again`: a daemon with an old configuration must not
         undo a deletion. Raises `InvalidInput` for a bad name or number of partitions, `ConfigInvalid` if the
-        topic exists with another number or was deleted.
+        topic was deleted, or if one is mirrored and the other is not.
         """
         check_topic_name(name)
         # The configuration of a mirrored topic says 0, because its upstream decides the number.
         if partitions == 0:
             return self._declared_elsewhere(name)
-        if not 1 <= partitions <= PARTITIONS_MAX:
-            raise InvalidInput(
-                f"topic {name} cannot have {counted(partitions, 'partition')}; the number is between 1 "
-                f"and {PARTITIONS_MAX}"
-            )
+        _check_partitions(name, partitions)
         with self._lock:
             self._read.read_on()
             # Only after reading to the tail: another process may have declared or deleted the topic.
@@ -342,10 +349,11 @@ class Sequencer:
                     pb.IntakeEntry(topic=declared), is_needed=lambda: self._is_declarable(name, again=again)
                 )
                 failpoints.reach("topic.append.after")
-            if mirrored:
-                # A mirrored topic gets the partitions that its upstream was given since.
-                self._grow(name, partitions)
             topic = self._fold.topics_by_name.get(name)
+            # A topic of the other kind does not grow; the check below refuses it.
+            if topic is not None and topic.mirrored == mirrored:
+                self._grow(topic, partitions)
+                topic = self._fold.topics_by_name.get(name)
             if topic is None:
                 raise ConfigInvalid(
                     f"topic {name} was deleted, and only `archiver topics create {name}` makes "
@@ -354,12 +362,38 @@ class Sequencer:
                 )
         if topic.mirrored != mirrored:
             raise ConfigInvalid(_OTHER_KIND[mirrored].format(name=name))
-        if topic.partitions != partitions and not mirrored:
-            raise ConfigInvalid(
-                f"topic {name} exists with {counted(topic.partitions, 'partition')}, the configuration "
-                f"says {partitions}; "
-                f"set `partitions: {topic.partitions}` in the configuration and reload it"
-            )
+        return topic
+
+    def grow_topic(self, name: str, partitions: int) -> TopicState:
+        """Give an existing topic that many partitions; returns it. Nothing is appended if it has as many.
+
+        It may have more at the end, if another process adds more at the same time. Raises `NotFound` for an
+        unknown or deleted topic, and `InvalidInput` for fewer partitions than it has, for more than there can
+        be, and for a mirrored topic. Raises `OutcomeUnknown` if the entry may or may not be in the log: then
+        call it again.
+        """
+        _check_partitions(name, partitions)
+        with self._lock:
+            self._read.read_on()
+            topic = self._existing(name)
+            if topic.mirrored:
+                raise InvalidInput(
+                    f"topic {name} is mirrored: it has the partitions of its topic in Kafka; add them there"
+                )
+            if partitions < topic.partitions:
+                raise InvalidInput(
+                    f"topic {name} has {counted(topic.partitions, 'partition')}, and their number is never "
+                    f"lowered; give it at least {topic.partitions}"
+                )
+            self._grow(topic, partitions)
+            # Again, because another process may have deleted it in between.
+            return self._existing(name)
+
+    def _existing(self, name: str) -> TopicState:
+        """The topic of that name; `NotFound` if there is none. The lock is held."""
+        topic = self._fold.topics_by_name.get(name)
+        if topic is None:
+            raise no_topic(name, self._fold.topics_by_name)
         return topic
 
     def _declared_elsewhere(self, name: str) -> TopicState:
@@ -377,19 +411,21 @@ class Sequencer:
             raise ConfigInvalid(_OTHER_KIND[True].format(name=name))
         return topic
 
-    def _grow(self, name: str, partitions: int) -> None:
-        """Give a mirrored topic more partitions, if it has fewer; the lock is held."""
+    def _grow(self, topic: TopicState, partitions: int) -> None:
+        """Give a topic more partitions, if it has fewer; the lock is held."""
 
         def is_smaller() -> bool:
-            topic = self._fold.topics_by_name.get(name)
-            return topic is not None and topic.mirrored and topic.partitions < partitions
+            # By id: a topic that was created again under the name must not get the partitions of this one.
+            known = self._fold.topics_by_id.get(topic.topic_id)
+            return known is not None and known.partitions < partitions
 
         if is_smaller():
-            topic_id = bytes.fromhex(self._fold.topics_by_name[name].topic_id)
-            self._append(
-                pb.IntakeEntry(grown=pb.TopicGrown(topic_id=topic_id, partitions=partitions)),
-                is_needed=is_smaller,
+            grown = pb.TopicGrown(
+                topic_id=bytes.fromhex(topic.topic_id), partitions=partitions, own_offsets=not topic.mirrored
             )
+            failpoints.reach("topic_grown.append.before")
+            self._append(pb.IntakeEntry(grown=grown), is_needed=is_smaller)
+            failpoints.reach("topic_grown.append.after")
 
     def _is_declarable(self, name: str, *, again: bool) -> bool:
         return name not in self._fold.topics_by_name and (again or self._fold.deleted_named(name) is None)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from archiver.runtime.ids import TopicId, TopicPartition
+from archiver.runtime.text import counted
 from intake.log.source_positions import SourceState
 from intake.log.transactions import OpenTransaction
 from intake.producers import Producer
@@ -27,10 +28,18 @@ class TopicState:
     topic_id: TopicId
     name: str
     partitions: int
-    """A mirrored topic may grow."""
+    """Of the log, which may be more than a configuration says. It grows and never decreases."""
     created_us: int
     mirrored: bool = False
     """Its records have offsets from an upstream, and only its source writes to it."""
+
+
+def fewer_configured(topic: TopicState, configured: int) -> str:
+    """The only text for a topic with more partitions than its configuration says."""
+    return (
+        f"topic {topic.name} has {counted(topic.partitions, 'partition')}, the configuration says "
+        f"{configured}; the topic keeps all of them: set `partitions: {topic.partitions}`"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,15 +132,16 @@ class Producer:
         `sequence` is for a record that was sent before with unknown outcome; take it from the earlier
         `PendingRecord.sequence`. The record is then stored once in any case. Send a record that failed again
         without it. Raises also `ProducerFenced` and `TransactionFailed`. `InvalidInput` outside of a
-        transaction, or if nothing decides the partition of a record that is sent again.
+        transaction, or for a record that is sent again without its partition.
         """
         if sequence is not None:
             check_sequence(sequence)
-            # Sticky placement would choose another partition than the first time.
-            if partition is None and record.key is None:
+            # A key decides for another partition once the topic has more of them, and the number of a record
+            # means nothing there: the record could be stored twice.
+            if partition is None:
                 raise InvalidInput(
-                    "a record that is sent again must go to the same partition; name the partition, "
-                    "because the record has no key"
+                    "a record that is sent again must go to the same partition; name the partition "
+                    "(`PendingRecord.partition`), because its key may belong to another one by now"
                 )
         return self._writer.send(topic, record, partition, stamper=self._session, sequence=sequence)
 
@@ -158,8 +159,8 @@ class Producer:
         """
         if sequence is not None and partition is None and _undecided(batch):
             raise InvalidInput(
-                "rows that are sent again must go to the same partitions; name the partitions, because "
-                "some rows have no key"
+                "rows that are sent again must go to the same partitions; name the partition of each row in "
+                "a column `partition`, because its key may belong to another one by now"
             )
         return self._writer.send_batch(topic, batch, partition, stamper=self._session, sequence=sequence)
 
@@ -319,9 +320,7 @@ def _check_transactional_id(found: object) -> None:
 
 
 def _undecided(batch: pa.Table | pa.RecordBatch) -> bool:
-    """Whether neither the batch nor a key decides the partition of some row."""
-    for name in ("partition", "key"):
-        # A key without nulls decides for every row, and so does a partition column without nulls.
-        if name in batch.schema.names and batch.column(name).null_count == 0:
-            return False
+    """Whether the batch does not name the partition of some row."""
+    if "partition" in batch.schema.names and batch.column("partition").null_count == 0:
+        return False
     return batch.num_rows > 0

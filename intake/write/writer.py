@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +54,8 @@ from intake.write.validation import (
 )
 
 _log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +259,10 @@ class IntakeWriter:
         `close_timeout`, a clock that runs ahead, or an unknown schema). After an error nothing was sent. A
         record that goes to a DLQ topic carries no producer, unless it is in a transaction.
         """
-        state = self._topic(topic)
         raw_bytes = validate(record, self._settings.record_bytes_max)
-        place = self._placement.of_record(state, record, raw_bytes, partition)
+        state, place = self._placed(
+            topic, lambda state: self._placement.of_record(state, record, raw_bytes, partition)
+        )
         # Before the record is numbered or takes room: a refused one must leave no hole in the sequence
         # numbers.
         if self._judge is not None and self._judge.checks(topic):
@@ -313,10 +316,15 @@ class IntakeWriter:
         """
         admitted: list[Admitted] = []
         for item in inputs:
-            state = self._topic(item.topic)
+            self._topic(item.topic)
             try:
                 raw_bytes = validate(item.record, self._settings.record_bytes_max)
-                partition = self._placement.of_record(state, item.record, raw_bytes, item.partition)
+                _, partition = self._placed(
+                    item.topic,
+                    lambda state, item=item, size=raw_bytes: self._placement.of_record(
+                        state, item.record, size, item.partition
+                    ),
+                )
             except InvalidInput as error:
                 raise type(error)(f"{item.where}: {error}") from error
             admitted.append(Admitted(item.topic, partition, item.record))
@@ -382,10 +390,13 @@ class IntakeWriter:
         acknowledged as failed. A row that fails validation with `reject` fails by itself and the others are
         queued; in a transaction the whole batch is refused.
         """
-        state = self._topic(topic)
+        # Before the rows are read: an unknown topic is reported first.
+        self._topic(topic)
         batches = batch.to_batches() if isinstance(batch, pa.Table) else [batch]
         normal = [normalise_batch(piece, self._settings.record_bytes_max) for piece in batches]
-        placed = [self._placement.of_rows(state, piece, partition) for piece in normal]
+        state, placed = self._placed(
+            topic, lambda state: [self._placement.of_rows(state, piece, partition) for piece in normal]
+        )
         partitions = np.concatenate(placed) if placed else np.zeros(0, np.int32)
         stated = None if sequence is None else stated_sequences(sequence, partitions)
         everything = Rows(np.arange(len(partitions)), normal, placed)
@@ -608,6 +619,17 @@ class IntakeWriter:
             # Another process may have declared it since the last read.
             self._sequencer.refresh()
         return self._known_topic(name)
+
+    def _placed(self, name: str, place: Callable[[TopicState], _T]) -> tuple[TopicState, _T]:
+        """The topic, and what `place` makes of it; `NotFound` for a partition that it does not have."""
+        state = self._topic(name)
+        try:
+            return state, place(state)
+        except NotFound:
+            # Another process may have added partitions since the last read.
+            self._topic_lookup.refresh()
+            state = self._known_topic(name)
+            return state, place(state)
 
     def _known_topic(self, name: str) -> TopicState:
         state = self._sequencer.fold.topics_by_name.get(name)

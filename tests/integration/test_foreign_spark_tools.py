@@ -491,17 +491,22 @@ def test_a_topic_made_again_halts_until_it_has_a_table_of_its_own(hands: Hands) 
     assert hands.rows() == {0: (9, 9), 1: (3, 3)}
 
 
-def test_added_partitions_halt_the_topic_until_the_configuration_is_put_right(hands: Hands) -> None:
+def test_partitions_are_added_to_a_topic_and_a_configuration_with_fewer_changes_nothing(
+    hands: Hands,
+) -> None:
     deployment = hands.deployment
     document = deployment.document()
     document["topics"][1]["partitions"] = 3
     deployment.write(document)
     found = aftermath(deployment)
-    assert (found.state, found.verdicts, found.findings) == ("halted", ["valid", "valid"], [])
-    assert "exists with 2 partitions, the configuration says 3" in found.why
+    assert (found.state, found.verdicts, found.findings) == ("archived", ["valid"] * 3, [])
     deployment.write(deployment.document())
     goes_on(deployment)
-    assert hands.rows() == {0: (11, 11), 1: (3, 3)}, "what was sent in between waited in intake"
+    assert hands.rows() == {0: (11, 11), 1: (3, 3)}
+    deployment.produce([{"topic": "clicks", "partition": 2, "key": None, "value": "AAAA"}])
+    assert deployment.cli("archive", "--all").code == 0
+    assert hands.rows() == {0: (11, 11), 1: (3, 3), 2: (1, 1)}
+    assert deployment.cli("audit").code == 0
 
 
 def test_a_data_file_deleted_by_hand_is_named_and_may_come_back(hands: Hands) -> None:

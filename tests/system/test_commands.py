@@ -254,7 +254,45 @@ def test_topics_create(deployment: Deployment) -> None:
     document["topics"][0]["partitions"] = 4
     deployment.write(document)
     done = deployment.cli("topics", "create", "orders")
-    assert (done.code, "exists with 3 partitions" in done.err) == (3, True)
+    assert (done.code, "exists already: 4 partitions" in done.out) == (0, True)
+
+
+def test_topics_alter(deployment: Deployment) -> None:
+    assert deployment.cli("topics", "alter", "orders", "--partitions", "4").code == 3, "it is not there yet"
+    topic_id = deployment.cli("topics", "create", "orders", "--output", "json").json()["topic_id"]
+    behind = "topic orders has 5 partitions, the configuration says 3; the topic keeps all of them: set "
+    behind += "`partitions: 5`"
+    done = deployment.cli("topics", "alter", "orders", "--partitions", "5", "--output", "json")
+    assert (done.code, done.json()) == (
+        0,
+        {
+            "topic": "orders",
+            "topic_id": topic_id,
+            "partitions": 5,
+            "partitions_before": 3,
+            "attention": [behind],
+        },
+    )
+    again = deployment.cli("topics", "alter", "orders", "--partitions", "5")
+    assert (again.code, again.out) == (0, f"topic orders has 5 partitions already\nnote: {behind}\n")
+    for count, why in (
+        ("4", "topic orders has 5 partitions, and their number is never lowered"),
+        ("0", "topic orders cannot have 0 partitions"),
+        ("100001", "the number is between 1 and 100000"),
+    ):
+        done = deployment.cli("topics", "alter", "orders", "--partitions", count)
+        assert (done.code, why in done.err, done.out) == (3, True, "")
+    places = deployment.cli("topics", "describe", "orders", "--output", "json").json()["partitions"]
+    assert [item["partition"] for item in places] == [0, 1, 2, 3, 4]
+    assert behind in deployment.cli("status", "--output", "json").json()["attention"]
+    document = deployment.document()
+    document["topics"][0]["partitions"] = 5
+    deployment.write(document)
+    assert deployment.cli("topics", "alter", "orders", "--partitions", "6").out == (
+        "topic orders has 6 partitions, 5 before\n"
+        "note: topic orders has 6 partitions, the configuration says 5; the topic keeps all of them: set "
+        "`partitions: 6`\n"
+    )
 
 
 @pytest.mark.spark

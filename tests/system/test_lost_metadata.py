@@ -135,17 +135,21 @@ def test_a_kind_that_was_changed(tmp_path: Path, spark_session: SparkSession) ->
 def test_one_topic_of_a_wrong_configuration_stops_only_itself(deployment: Deployment) -> None:
     acknowledged = deployment.produce(SENT)
     document = deployment.document()
-    document["topics"][1]["partitions"] = 7
+    document["topics"].append({"name": "gone", "partitions": 1, "archive": {"kind": "parquet"}})
+    deployment.write(document)
+    assert deployment.cli("topics", "create", "gone").code == 0
+    deployment.write(deployment.document())
+    assert deployment.cli("topics", "delete", "gone", "--yes").code == 0
     deployment.write(document)
     done = deployment.cli("archive", "--all", "--output", "json")
     assert done.code == 3, (done.out, done.err)
     told = {item["topic"]: item for item in done.json()["topics"]}
     assert told["orders"]["state"] == "archived"
-    assert told["clicks"]["state"] == "halted"
-    assert "the configuration says 7" in told["clicks"]["why"]
+    assert told["gone"]["state"] == "halted"
+    assert "topic gone was deleted" in told["gone"]["why"]
     acknowledged += deployment.produce(MORE)
     notes = deployment.cli("status", "--output", "json").json()["attention"]
-    assert any("topic clicks has 2 partitions, the configuration says 7" in note for note in notes)
+    assert any("topic gone is configured and was deleted" in note for note in notes)
     deployment.write(deployment.document())
     assert deployment.cli("archive", "--all").code == 0
     assert deployment.cli("audit").code == 0

@@ -3,6 +3,7 @@ wrong file changes nothing."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import sys
 from contextlib import closing
@@ -23,6 +24,7 @@ pytestmark = [
 
 ONE = b'{"value": "AAAA"}\n'
 CANARY = "canary-4711-of-the-reload"
+CLICKS = "/v1/topics/clicks/records"
 
 
 @pytest.fixture
@@ -97,33 +99,70 @@ def test_a_topic_that_cannot_be_as_wanted_keeps_what_it_has(deployment: Deployme
     with Served(deployment, "--roles", "intake", scratch=tmp_path / "scratch") as daemon:
         daemon.until_ready()
         document = quick(deployment.document())
-        document["topics"][1] |= {"partitions": 5}
+        document["topics"][1] |= {"partitions": 1}
         deployment.write(document)
         done = daemon.admin("reload")["done"]
         assert done["exit_code"] == 1
-        refused = [item["key"] for item in done["document"]["refused"]]
-        assert refused == ["topics.clicks.partitions"]
+        assert done["document"]["refused"] == [
+            {
+                "key": "topics.clicks.partitions",
+                "why": "the topic has 2, and their number is never lowered; set `partitions: 2`",
+            }
+        ]
         assert daemon.post("/v1/topics/clicks/records", ONE).status == 200
         assert daemon.stop() == 0
 
 
-def test_a_number_of_partitions_that_the_log_has_is_taken_back(
-    deployment: Deployment, tmp_path: Path
-) -> None:
-    """Started with another number than the log has, the topic halts; with the right one it goes on after a
-    reload."""
-    assert deployment.cli("topics", "create", "clicks").code == 0
+def with_clicks(deployment: Deployment, partitions: int) -> dict[str, Any]:
     document = quick(deployment.document())
-    document["topics"][1] |= {"partitions": 5}
-    deployment.write(document)
+    document["topics"][1] |= {"partitions": partitions}
+    return document
+
+
+def to_partition(number: int) -> bytes:
+    return json.dumps({"partition": number, "value": "AAAA"}).encode() + b"\n"
+
+
+def test_a_daemon_that_starts_with_more_partitions_adds_them(deployment: Deployment, tmp_path: Path) -> None:
+    assert deployment.cli("topics", "create", "clicks").code == 0
+    deployment.write(with_clicks(deployment, 5))
     with Served(deployment, "--roles", "intake", scratch=tmp_path / "scratch") as daemon:
         daemon.until_ready()
-        assert daemon.logged(
-            "topic clicks exists with 2 partitions, the configuration says 5; set `partitions: 2`"
+        assert daemon.logged("topic clicks has 5 partitions now, 2 before")
+        assert daemon.post(CLICKS, to_partition(4)).status == 200
+        assert daemon.stop() == 0
+
+
+def test_a_topic_that_grew_beyond_its_configuration_goes_on(deployment: Deployment, tmp_path: Path) -> None:
+    """A daemon starts with fewer partitions than the log has, and a command adds more while it runs."""
+    assert deployment.cli("topics", "create", "clicks").code == 0
+    assert deployment.cli("topics", "alter", "clicks", "--partitions", "4").code == 0
+    behind = "topic clicks has {} partitions, the configuration says 2; the topic keeps all of them"
+    with Served(deployment, "--roles", "intake", scratch=tmp_path / "scratch") as daemon:
+        daemon.until_ready()
+        assert daemon.logged(behind.format(4))
+        assert daemon.post(CLICKS, to_partition(3)).status == 200
+        assert daemon.post(CLICKS, to_partition(5)).status == 400
+        assert deployment.cli("topics", "alter", "clicks", "--partitions", "6").code == 0
+        until(
+            "it has read the entry, without a reload",
+            lambda: daemon.post(CLICKS, to_partition(5)).status == 200,
         )
-        deployment.write(quick(deployment.document()))
+        until("the page says it", lambda: behind.format(6) in page(daemon))
+        assert daemon.ready(), "a file that is behind is no problem"
+
+        document = with_clicks(deployment, 2)
+        document["cleanup"] = {"interval": "2h"}
+        deployment.write(document)
+        assert applied(daemon) == ["cleanup.interval"], "a number that did not change is not refused"
+        deployment.write(with_clicks(deployment, 5))
+        done = daemon.admin("reload")["done"]
+        assert [item["why"] for item in done["document"]["refused"]] == [
+            "the topic has 6, and their number is never lowered; set `partitions: 6`"
+        ]
+        deployment.write(with_clicks(deployment, 6))
         assert applied(daemon) == ["topics.clicks.partitions"]
-        assert daemon.post("/v1/topics/clicks/records", ONE).status == 200
+        until("the page does not say it any more", lambda: "the configuration says" not in page(daemon))
         assert applied(daemon) == []
         assert daemon.stop() == 0
 

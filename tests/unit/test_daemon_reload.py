@@ -108,43 +108,60 @@ def test_topics_come_and_go(tmp_path: Path) -> None:
     assert [topic.name for topic in after.topics] == ["a", "read", "new"]
 
 
-def test_a_topic_keeps_its_partitions(tmp_path: Path) -> None:
+def test_a_topic_gets_more_partitions(tmp_path: Path) -> None:
     document = base()
     document["topics"][0] |= {"partitions": 4}
-    document["topics"][0]["archive"]["idle_max"] = "5s"
     applied, refused, after = changes(tmp_path, document)
-    assert applied == ["topics.a.archive.idle_max: (not set) -> 5s"], "the rest of the topic is applied"
-    assert refused == [
-        "topics.a.partitions: the topic has 2, and their number cannot be raised yet; set `partitions: 2`"
-    ]
-    assert after.topics[0].partitions == 2
+    assert (applied, refused) == (["topics.a.partitions: 2 -> 4"], [])
+    assert after.topics[0].partitions == 4
 
 
 def test_a_topic_never_loses_partitions(tmp_path: Path) -> None:
     document = base()
     document["topics"][0] |= {"partitions": 1}
-    _, refused, after = changes(tmp_path, document)
+    document["topics"][0]["archive"]["idle_max"] = "5s"
+    applied, refused, after = changes(tmp_path, document)
+    assert applied == ["topics.a.archive.idle_max: (not set) -> 5s"], "the rest of the topic is applied"
     assert refused == [
         "topics.a.partitions: the topic has 2, and their number is never lowered; set `partitions: 2`"
     ]
     assert after.topics[0].partitions == 2
 
 
-def test_a_file_that_agrees_with_the_log_is_accepted(tmp_path: Path) -> None:
-    """The daemon was started with a number that differs from the log. The file now states the number of the
-    log again."""
-    document = base()
-    document["topics"][0] |= {"partitions": 6}
-    wrong, right = settings(tmp_path, document), settings(tmp_path, base())
-    plan = plan_reload(wrong, right, {"a": 2})
-    assert [str(item) for item in plan.applied] == ["topics.a.partitions: 6 -> 2"]
-    assert plan.refused == ()
-    assert plan.settings.topics[0].partitions == 2
-    kept = plan_reload(wrong, wrong, {"a": 2})
-    assert [str(item) for item in kept.refused] == [
-        "topics.a.partitions: the topic has 2, and their number cannot be raised yet; set `partitions: 2`"
-    ]
-    assert kept.settings.topics[0].partitions == 2, "the topic goes on with what it has"
+def with_partitions(tmp_path: Path, partitions: int) -> Settings:
+    """The settings with that number of partitions of topic a; 0 needs no source that mirrors it."""
+    made = settings(tmp_path, base())
+    first, *others = made.topics
+    return made.model_copy(update={"topics": (first.model_copy(update={"partitions": partitions}), *others)})
+
+
+@pytest.mark.parametrize(
+    ("in_force", "in_log", "in_file", "after", "why"),
+    [
+        pytest.param(4, 6, 6, 6, None, id="the file agrees with the log"),
+        pytest.param(6, 4, 4, 4, None, id="the file agrees with the log, the settings were ahead"),
+        pytest.param(4, 6, 8, 8, None, id="more than both"),
+        pytest.param(4, 6, 4, 4, None, id="a key that did not change"),
+        pytest.param(
+            4, 6, 5, 4, "the topic has 6, and their number is never lowered", id="fewer than the log"
+        ),
+        pytest.param(6, 6, 4, 6, "the topic has 6, and their number is never lowered", id="fewer than both"),
+        pytest.param(0, 0, 3, 0, "the topic is mirrored, which cannot change", id="a mirror stays one"),
+        pytest.param(
+            3, 3, 0, 3, "the topic has 3, and their number is never lowered", id="not made a mirror"
+        ),
+        pytest.param(0, 3, 3, 3, None, id="not a mirror by the log"),
+        pytest.param(3, 0, 0, 0, None, id="a mirror by the log"),
+    ],
+)
+def test_the_log_decides_about_partitions(
+    tmp_path: Path, in_force: int, in_log: int, in_file: int, after: int, why: str | None
+) -> None:
+    plan = plan_reload(with_partitions(tmp_path, in_force), with_partitions(tmp_path, in_file), {"a": in_log})
+    expected = [] if why is None else [f"topics.a.partitions: {why}; set `partitions: {in_log}`"]
+    assert [str(item) for item in plan.refused] == expected
+    assert plan.settings.topics[0].partitions == after
+    assert [item.key for item in plan.applied] == (["topics.a.partitions"] if in_force != after else [])
 
 
 def test_a_new_catalog_needs_a_restart_and_so_does_what_refers_to_it(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import PendingFile, TopicLedger
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import history_key
+from archiver.proto import intake_log_pb2 as pb
 from archiver.runtime.errors import ArchiverError, Corrupted, RetryLater
 from archiver.runtime.ids import TopicId, TopicPartition
 from archiver.status.lag import STAGES, LagReport, PartitionLag, Stage, StageLag, lag_report
@@ -393,11 +394,32 @@ def test_what_differs_from_the_configuration() -> None:
     topics = [orders(partitions=2), orders(name="new")]
     found = lag_report(Backlog(filled(1)), ledger_of({}), topics, NOW_US, {}, archive=ArchiveSettings())
     assert found.differences == (
-        "topic orders has 1 partition, the configuration says 2; correct the configuration",
+        (
+            "topic orders has 1 partition, the configuration says 2; the daemon adds them when it starts or "
+            "reloads"
+        ),
         "topic new is configured but not created yet; the first record or archive run creates it",
     )
     assert found.topic("orders") is found.topics[0]
     assert found.topic("new") is None
+
+
+def test_a_topic_that_grew_beyond_its_configuration() -> None:
+    intake = filled(1)
+    grown = pb.TopicGrown(
+        topic_id=bytes.fromhex(intake.topics_by_name["orders"].topic_id), partitions=3, own_offsets=True
+    )
+    intake.apply(intake.next_index, pb.IntakeEntry(format=5, id=b"g" * 16, grown=grown).SerializeToString())
+    found = lag_report(
+        Backlog(intake), ledger_of({}), [orders(partitions=1)], NOW_US, {}, archive=ArchiveSettings()
+    )
+    assert found.differences == (
+        (
+            "topic orders has 3 partitions, the configuration says 1; the topic keeps all of them: set "
+            "`partitions: 3`"
+        ),
+    )
+    assert [item.partition for item in found.topics[0].partitions] == [0, 1, 2]
 
 
 def test_the_topic_says_when_it_was_committed_and_how_far_it_is_valid() -> None:

@@ -50,6 +50,8 @@ LEDGER_CHECKPOINT = ("ledger-checkpoint.upload", "ledger.trim")
 CLEANING = ("condemn.append", "intake.delete", "deleted.append")
 UNKEPT = tuple(place for place in PLACES if place[0] != "kept")
 ARCHIVED = tuple(place for place in PLACES if place[0] in ("clicks", "files", "orders"))
+MORE_PARTITIONS = 5
+"""Of `orders`, which begins with three."""
 REFUSED = (1, 3, 7)
 """Orders that cannot be decoded when they are archived."""
 
@@ -178,6 +180,16 @@ def _deleted(ground: Ground, daemon: Daemon) -> None:
 def _is_deleted(daemon: Daemon) -> None:
     with pytest.raises(NotFound, match="kept was deleted"):
         daemon.application.topic("kept")
+
+
+def _more_partitions(ground: Ground, daemon: Daemon) -> None:
+    daemon.application.intake.grow_topic("orders", MORE_PARTITIONS)
+
+
+def _has_more_partitions(daemon: Daemon) -> None:
+    state = daemon.application.topic("orders")
+    assert state.partitions == MORE_PARTITIONS
+    assert daemon.application.backlog().next_offset((state.topic_id, MORE_PARTITIONS - 1)) > 0
 
 
 def _old_intake(ground: Ground) -> None:
@@ -340,6 +352,17 @@ SCENES: tuple[Scene, ...] = (
         places=UNKEPT,
         codes=(0, 2, 3),
         check=_is_deleted,
+    ),
+    Scene(
+        "grow",
+        _sent,
+        "command",
+        ("topic_grown.append",),
+        ("topics", "alter", "orders", "--partitions", str(MORE_PARTITIONS)),
+        again=_more_partitions,
+        woken="free",
+        places=(*PLACES, ("orders", MORE_PARTITIONS - 1)),
+        check=_has_more_partitions,
     ),
     Scene("clean", _old_intake, "clean", CLEANING, again=_cleaned, woken="silent"),
     Scene(
