@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -54,8 +54,6 @@ from intake.write.validation import (
 )
 
 _log = logging.getLogger(__name__)
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +99,13 @@ def metrics_of(numbers: WriterMetrics) -> dict[str, float]:
 # --- topics that this process does not know
 
 LOOKUP_INTERVAL_S = 1.0
-"""Seconds for which a read of the log counts as fresh. A topic that another process creates is found that
+"""Seconds for which a read of the log counts as fresh. A topic or partition of another process is found that
 much later."""
 
 
 class TopicLookup:
-    """Reads the log for topics that this process does not know, at most once per `LOOKUP_INTERVAL_S`.
-    Thread-safe.
+    """Reads the log for topics and partitions that this process does not know, at most once per
+    `LOOKUP_INTERVAL_S`. Thread-safe.
 
     Senders may ask for topics that do not exist, as often as they like. That must not make this process read
     the log each time, nor block all threads on a slow log. One thread waits; the others get `RetryLater`.
@@ -259,10 +257,9 @@ class IntakeWriter:
         `close_timeout`, a clock that runs ahead, or an unknown schema). After an error nothing was sent. A
         record that goes to a DLQ topic carries no producer, unless it is in a transaction.
         """
+        state = self._topic(topic)
         raw_bytes = validate(record, self._settings.record_bytes_max)
-        state, place = self._placed(
-            topic, lambda state: self._placement.of_record(state, record, raw_bytes, partition)
-        )
+        state, place = self._placed(state, record, raw_bytes, partition)
         # Before the record is numbered or takes room: a refused one must leave no hole in the sequence
         # numbers.
         if self._judge is not None and self._judge.checks(topic):
@@ -316,15 +313,10 @@ class IntakeWriter:
         """
         admitted: list[Admitted] = []
         for item in inputs:
-            self._topic(item.topic)
+            state = self._topic(item.topic)
             try:
                 raw_bytes = validate(item.record, self._settings.record_bytes_max)
-                _, partition = self._placed(
-                    item.topic,
-                    lambda state, item=item, size=raw_bytes: self._placement.of_record(
-                        state, item.record, size, item.partition
-                    ),
-                )
+                _, partition = self._placed(state, item.record, raw_bytes, item.partition)
             except InvalidInput as error:
                 raise type(error)(f"{item.where}: {error}") from error
             admitted.append(Admitted(item.topic, partition, item.record))
@@ -390,13 +382,14 @@ class IntakeWriter:
         acknowledged as failed. A row that fails validation with `reject` fails by itself and the others are
         queued; in a transaction the whole batch is refused.
         """
-        # Before the rows are read: an unknown topic is reported first.
-        self._topic(topic)
+        state = self._topic(topic)
         batches = batch.to_batches() if isinstance(batch, pa.Table) else [batch]
         normal = [normalise_batch(piece, self._settings.record_bytes_max) for piece in batches]
-        state, placed = self._placed(
-            topic, lambda state: [self._placement.of_rows(state, piece, partition) for piece in normal]
-        )
+        try:
+            placed = [self._placement.of_rows(state, piece, partition) for piece in normal]
+        except NotFound:
+            state = self._grown(topic)
+            placed = [self._placement.of_rows(state, piece, partition) for piece in normal]
         partitions = np.concatenate(placed) if placed else np.zeros(0, np.int32)
         stated = None if sequence is None else stated_sequences(sequence, partitions)
         everything = Rows(np.arange(len(partitions)), normal, placed)
@@ -620,16 +613,20 @@ class IntakeWriter:
             self._sequencer.refresh()
         return self._known_topic(name)
 
-    def _placed(self, name: str, place: Callable[[TopicState], _T]) -> tuple[TopicState, _T]:
-        """The topic, and what `place` makes of it; `NotFound` for a partition that it does not have."""
-        state = self._topic(name)
+    def _placed(
+        self, state: TopicState, record: Record, raw_bytes: int, asked: int | None
+    ) -> tuple[TopicState, int]:
+        """The topic as of now, and the partition of a record; `NotFound` if the requested one is unknown."""
         try:
-            return state, place(state)
+            return state, self._placement.of_record(state, record, raw_bytes, asked)
         except NotFound:
-            # Another process may have added partitions since the last read.
-            self._topic_lookup.refresh()
-            state = self._known_topic(name)
-            return state, place(state)
+            state = self._grown(state.name)
+            return state, self._placement.of_record(state, record, raw_bytes, asked)
+
+    def _grown(self, name: str) -> TopicState:
+        """The topic as of now: another process may have added partitions since the last read of the log."""
+        self._topic_lookup.refresh()
+        return self._known_topic(name)
 
     def _known_topic(self, name: str) -> TopicState:
         state = self._sequencer.fold.topics_by_name.get(name)
