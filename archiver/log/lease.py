@@ -20,6 +20,8 @@ _ATTEMPTS_MAX: Final = 100
 # More than any host name and process id; a longer text is cut.
 _HOLDER_BYTES_MAX: Final = 1024
 _UNNAMED: Final = "another process"
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+"""File that identifies the boot of the kernel, on Linux."""
 
 
 class Lease(Protocol):

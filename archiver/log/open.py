@@ -1,4 +1,4 @@
-"""Open the metadata store that the settings select: its logs and its leases.
+"""Open the metadata store that the settings select: its logs, its leases and its brokers.
 
 Only the selected adapter is imported.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from archiver.config.metadata import EtcdSettings, MetadataSettings
+from archiver.log.brokers import BrokerRegistry, SqliteBrokers
 from archiver.log.lease import FileLease, Lease
 from archiver.log.sqlite import SqliteLogStore
 from archiver.log.store import Log
@@ -28,13 +29,18 @@ PUBLISH: Final = "publish"
 
 
 class MetadataStore(Protocol):
-    """The logs and leases of one deployment."""
+    """The logs, leases and brokers of one deployment."""
 
     def log(self, name: str) -> Log:
         """The log of that name, created if new."""
 
     def lease(self, name: str, owner: str) -> Lease:
         """A lease shared by all processes on this store; `owner` is `host:pid`. Release it before `close`."""
+
+    def brokers(self, timeout_s: float) -> BrokerRegistry:
+        """The daemons that answer Kafka clients; one that is not renewed within `timeout_s` is not live.
+        Release it before `close`.
+        """
 
     def close(self) -> None:
         """Release everything; the store cannot be used afterwards."""
@@ -43,11 +49,21 @@ class MetadataStore(Protocol):
 class SqliteMetadata(SqliteLogStore):
     """A SQLite database file, with leases as lock files next to it."""
 
+    def __init__(
+        self, path: Path, busy_timeout_s: float, entry_bytes_max: int, clock: Clock, ids: IdSource
+    ) -> None:
+        super().__init__(path, busy_timeout_s, entry_bytes_max, clock)
+        self._ids = ids
+
     def lease(self, name: str, owner: str) -> Lease:
         """A lock on a file next to the database."""
         # The leader's lock file is `{path}.lease` in every version; another name would allow two leaders.
         suffix = "lease" if name == LEADER else name
         return FileLease(self.path.with_name(f"{self.path.name}.{suffix}"), owner)
+
+    def brokers(self, timeout_s: float) -> BrokerRegistry:
+        """Rows of the database."""
+        return SqliteBrokers(self, timeout_s, self._clock, self._ids)
 
 
 def open_metadata(
@@ -55,7 +71,7 @@ def open_metadata(
 ) -> MetadataStore:
     """Open the store that the settings select. Errors of opening pass through."""
     if settings.sqlite is not None:
-        return SqliteMetadata(settings.sqlite.path, settings.sqlite.busy_timeout, entry_bytes_max)
+        return SqliteMetadata(settings.sqlite.path, settings.sqlite.busy_timeout, entry_bytes_max, clock, ids)
     assert settings.etcd is not None, "settings demand a metadata store"
     return _open_etcd(settings.etcd, settings.local_path, entry_bytes_max, clock, ids)
 

@@ -5,6 +5,7 @@
     ArchiverError
     ├── RetryLater        nothing happened; the same call may succeed later
     │   ├── LeaseHeld         another process leads; `holder` says which
+    │   ├── AddressTaken      another daemon has registered our address for Kafka clients
     │   └── CatalogAway       a whole catalog cannot be reached, not only one of its tables
     ├── OutcomeUnknown    it may have happened: inspect first, delete nothing, assume nothing
     ├── Halt              retrying cannot help; a person or another command must act
@@ -46,6 +47,10 @@ class LeaseHeld(RetryLater):
     def __init__(self, holder: str) -> None:
         super().__init__(f"the lease is held by {holder}; wait until it has finished, or stop it")
         self.holder = holder
+
+
+class AddressTaken(RetryLater):
+    """Another live daemon has registered the address that this one gives to Kafka clients."""
 
 
 class CatalogAway(RetryLater):

@@ -42,6 +42,19 @@ class Keys:
         """The holder of a lease. Log names have no hyphen, so the keys cannot collide."""
         return f"{self.prefix}/lease-{name}".encode()
 
+    def broker_addresses(self) -> bytes:
+        """The node ids of all addresses that were registered for Kafka clients."""
+        return f"{self.prefix}/broker-addresses".encode()
+
+    def broker(self, node_id: int) -> bytes:
+        """The registration of a live daemon for Kafka clients."""
+        return f"{self.prefix}/broker-live/{node_id:0{DIGITS}}".encode()
+
+    def brokers(self) -> tuple[bytes, bytes]:
+        """The range of all registrations."""
+        # As in `all`: "0" is the byte after "/".
+        return f"{self.prefix}/broker-live/".encode(), f"{self.prefix}/broker-live0".encode()
+
 
 def number_text(number: int) -> bytes:
     """The stored text of a floor or a tail."""

@@ -1,4 +1,4 @@
-"""A lease in etcd, and the metadata store that combines it with the logs in etcd.
+"""A lease in etcd, and the metadata store that combines it with the logs and the brokers in etcd.
 
 The lease is one key, attached to an etcd lease that deletes it when it is not refreshed in time. A thread
 refreshes it while it is held. As every lease it only avoids duplicate work (`archiver.log.lease`).
@@ -11,15 +11,18 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
+import math
 import os
 import threading
 from pathlib import Path
 from typing import Final
 
+from archiver.log.brokers import BrokerRegistry
+from archiver.log.etcd.brokers import EtcdBrokers
 from archiver.log.etcd.cluster import Access, EtcdCluster, LeaseGone, NoSpace
 from archiver.log.etcd.keys import Keys
 from archiver.log.etcd.log_store import NO_SPACE, EtcdLogStore, absent, get, put, values
-from archiver.log.lease import Lease
+from archiver.log.lease import BOOT_ID, Lease
 from archiver.proto import etcd_kv_pb2 as kv
 from archiver.proto import etcd_rpc_pb2 as rpc
 from archiver.runtime.clock import Clock
@@ -71,6 +74,11 @@ class EtcdMetadata(EtcdLogStore):
         self._leases.append(lease)
         return lease
 
+    def brokers(self, timeout_s: float) -> BrokerRegistry:
+        """Keys that are attached to etcd leases."""
+        # etcd counts whole seconds. Rounded up, because 0 is invalid.
+        return EtcdBrokers(self.cluster, self.keys, math.ceil(timeout_s), self._ids)
+
     def close(self) -> None:
         """Release the leases, then close the connections."""
         # Released first, because a release needs the connections. Otherwise a successor waits for the TTL.
@@ -83,7 +91,6 @@ class EtcdMetadata(EtcdLogStore):
 _REFRESHES_PER_TTL: Final = 3
 # etcd's lease ids are positive signed 64-bit numbers.
 _ID_MASK: Final = 2**63 - 1
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _TEXT_BYTES_MAX: Final = 200
 
 _logger = logging.getLogger(__name__)
@@ -158,7 +165,7 @@ class HolderLock:
         """
         found = os.fstat(descriptor)
         # The boot id is of the kernel. All containers of a machine share it, and so do their locks.
-        return f"{_BOOT_ID.read_text(encoding='ascii').strip()} {found.st_dev}:{found.st_ino}"
+        return f"{BOOT_ID.read_text(encoding='ascii').strip()} {found.st_dev}:{found.st_ino}"
 
 
 class EtcdLease:
