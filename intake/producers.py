@@ -6,6 +6,9 @@ five batches of a producer and partition are remembered; a repeated batch gets t
 Kafka, a repetition may be divided in other places than the original. So it is found by its range of sequence
 numbers.
 
+Only the log raises the epoch of a transactional id. A producer without one raises its epoch by itself, for
+one partition at a time (KIP-360): the first batch of a higher epoch has the number 0.
+
 A refused batch changes nothing. No clock is read: a log entry says when producers are forgotten.
 """
 
@@ -38,9 +41,9 @@ Refusal = Literal[
 ]
 """Why a segment or a marker does not count.
 
-`fenced`: of an older epoch than its producer's. `unknown_producer`: its producer was never opened, or is
-forgotten. `out_of_order`: its sequence numbers do not follow. `forgotten`: it repeats a batch in the log
-whose offsets are no longer remembered. `wrong_kind`: a transactional batch of a producer without
+`fenced`: of an older epoch than its producer's in that partition. `unknown_producer`: its producer was never
+opened, or is forgotten. `out_of_order`: its sequence numbers do not follow. `forgotten`: it repeats a batch
+in the log whose offsets are no longer remembered. `wrong_kind`: a transactional batch of a producer without
 transactions, or the reverse. `barrier`: its file may have been deleted. `deleted`: its topic was deleted.
 `position`: an item of a source is not at the entry's start position (`intake.log.source_positions`).
 `mirrored`: it states no offset, but its topic has the offsets of an upstream."""
@@ -68,6 +71,7 @@ class KnownBatch:
     rows: int
     base: int
     """Offset of its first record."""
+    epoch: int = 0
 
 
 @dataclass(slots=True)
@@ -76,12 +80,19 @@ class Producer:
 
     producer_id: int
     epoch: int
+    """As the log opened it. Without a transactional id, it is the lowest epoch of any partition."""
     transactional_id: str
     """Empty: none."""
     transaction_timeout_us: int
     last_used_us: int
     batches: dict[TopicPartition, deque[KnownBatch]] = field(default_factory=dict)
-    """Of the current epoch; the newest last."""
+    """Of the newest epoch in that partition; the newest last."""
+
+    @property
+    def newest_epoch(self) -> int:
+        """The highest epoch in any partition."""
+        # A copy: another thread may read while a batch is appended.
+        return max([self.epoch, *(known[-1].epoch for known in list(self.batches.values()))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,29 +182,38 @@ class Producers:
             del self._by_name[producer.transactional_id]
 
     def next_sequence(self, tp: TopicPartition, producer_id: int, epoch: int) -> int | None:
-        """The sequence number that the producer's next new batch in that partition must have. None if `epoch`
-        is not its epoch.
+        """The sequence number that the producer's next new batch of that epoch must have in that partition.
+        None if no batch of that epoch counts there.
         """
         producer = self._by_id.get(producer_id)
-        if producer is None or producer.epoch != epoch:
+        if producer is None:
             return None
         known = producer.batches.get(tp)
-        return after(known[-1].sequence, known[-1].rows) if known else 0
+        newest = known[-1] if known else None
+        present = producer.epoch if newest is None else newest.epoch
+        if epoch == present:
+            return 0 if newest is None else after(newest.sequence, newest.rows)
+        # The first batch of a higher epoch, which only a producer without a transactional id may choose.
+        return 0 if present < epoch <= EPOCH_MAX and not producer.transactional_id else None
 
     def judge(self, tp: TopicPartition, stamp: Stamp, rows: int) -> Repeated | Refusal | None:
         """None if the batch may be appended; else where it is already, or why it does not count."""
         producer = self._by_id.get(stamp.producer_id)
-        # A higher epoch than the known one was never assigned, or the producer was forgotten since.
-        if producer is None or stamp.epoch > producer.epoch:
+        if producer is None or stamp.epoch > EPOCH_MAX:
             return "unknown_producer"
-        if stamp.epoch < producer.epoch:
+        known = producer.batches.get(tp)
+        epoch = known[-1].epoch if known else producer.epoch
+        if stamp.epoch < epoch:
             return "fenced"
+        raised = stamp.epoch > epoch
+        # Such an epoch was never assigned, or the producer was forgotten since.
+        if raised and (producer.transactional_id or stamp.transactional):
+            return "unknown_producer"
         # A plain batch of a transactional producer would be visible before its marker.
         if stamp.transactional != bool(producer.transactional_id):
             return "wrong_kind"
-        known = producer.batches.get(tp)
-        if not known:
-            # Without a known batch, a number above 0 means that earlier batches are missing.
+        if raised or not known:
+            # Without a known batch of the epoch, a number above 0 means that earlier batches are missing.
             return None if stamp.sequence == 0 else "out_of_order"
         newest = known[-1]
         # How far the batch begins before the next expected number, on the circle of numbers.
@@ -211,10 +231,13 @@ class Producers:
         """Record a judged batch that is in the log from offset `base` on."""
         producer = self._by_id[stamp.producer_id]
         known = producer.batches.get(tp)
-        if known is None:
+        batch = KnownBatch(stamp.sequence, rows, base, stamp.epoch)
+        if known and known[-1].epoch == stamp.epoch:
+            known.append(batch)
+        else:
+            # A new object, complete from the start: another thread may be reading the one of an older epoch.
             # The bound is part of the fold: every reader must remember the same batches.
-            known = producer.batches[tp] = deque(maxlen=BATCHES_REMEMBERED)
-        known.append(KnownBatch(stamp.sequence, rows, base))
+            producer.batches[tp] = deque([batch], maxlen=BATCHES_REMEMBERED)
         # Accept times come from the clocks of several writers, so they may go back.
         producer.last_used_us = max(producer.last_used_us, time_us)
 

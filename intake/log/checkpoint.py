@@ -34,8 +34,9 @@ from intake.segments import FileRef, HeldSegments, SegmentRef
 
 FORMAT = 1
 """Of the object; part of its key as well."""
-STATE_FORMATS = (1, 2, 3)
-"""Of the state: 2 added deleted topics and positions of sources, 3 mirrored topics."""
+STATE_FORMATS = (1, 2, 3, 4)
+"""Of the state: 2 added deleted topics and positions of sources, 3 mirrored topics, 4 epochs that producers
+raised themselves."""
 MAGIC = b"archiver.state.1"
 
 
@@ -207,6 +208,8 @@ def _state_message(checkpoint: Checkpoint) -> pb.IntakeState:
 def _state_format(state: FoldState) -> int:
     """The oldest format that can express the state, so that older versions can read it."""
     # A reader of an earlier format would ignore these fields and assign other offsets.
+    if any(producer.newest_epoch > producer.epoch for producer in state.producers):
+        return 4
     if any(topic.mirrored for topic in state.topics):
         return 3
     return 2 if state.deleted or state.sources else 1
@@ -263,6 +266,8 @@ def _producer_message(producer: Producer, topics: Mapping[TopicId, int]) -> pb.P
                 sequences=[batch.sequence for batch in batches],
                 rows=[batch.rows for batch in batches],
                 bases=[batch.base for batch in batches],
+                # All of one partition have the same epoch.
+                epoch=batches[-1].epoch if batches[-1].epoch != producer.epoch else 0,
             )
             # The batches are in the order of the first batch per partition, which follows from the log.
             for (topic_id, partition), batches in producer.batches.items()
@@ -357,7 +362,10 @@ def _producer(message: pb.Producer, topic_ids: Sequence[TopicId]) -> Producer:
         message.last_used_us,
     )
     for item in message.batches:
-        batches = (KnownBatch(*batch) for batch in zip(item.sequences, item.rows, item.bases, strict=True))
+        epoch = item.epoch or message.epoch
+        batches = (
+            KnownBatch(*batch, epoch) for batch in zip(item.sequences, item.rows, item.bases, strict=True)
+        )
         # The same bound as in a live fold, or the two would differ after the next batch.
         producer.batches[topic_ids[item.topic], item.partition] = deque(batches, BATCHES_REMEMBERED)
     return producer

@@ -97,11 +97,13 @@ class Producer:
                 f"the intake log has no producer {producer_id}: it was never opened, or is "
                 "forgotten; open a new one"
             )
-        if epoch < known.epoch:
+        # A Kafka client raises its epoch by itself; the newest one of any partition is that of the client.
+        newest = known.newest_epoch
+        if epoch < newest:
             raise ProducerFenced(_fenced(producer_id, epoch))
-        if epoch > known.epoch:
+        if epoch > newest:
             raise InvalidInput(
-                f"producer {producer_id} has the epoch {known.epoch}; there is no epoch {epoch} to resume"
+                f"producer {producer_id} has the epoch {newest}; there is no epoch {epoch} to resume"
             )
         producer = cls(writer, producer_id, epoch, known.transactional_id)
         if fold.transactions.get(producer_id) is not None:

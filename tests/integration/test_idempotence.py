@@ -253,6 +253,36 @@ def test_a_producer_is_resumed_behind_its_newest_record(rig: IntakeRig, tmp_path
     other.close()
 
 
+def test_an_epoch_that_a_client_raised_holds_in_its_partition(rig: IntakeRig, tmp_path: Path) -> None:
+    with rig.writer(delay_max=60) as writer:
+        opened = Producer.open(writer)
+        assert sent(writer, opened, b"a", b"b")[1].offset == 1
+        other = opened.send("t", record(b"o"), 1)
+        # As a Kafka client does by itself after an expired batch.
+        raised = Producer(writer, opened.producer_id, 1, "")
+        assert [one.offset for one in sent(writer, raised, b"c", b"d")] == [2, 3]
+        assert sent(writer, raised, b"c", sequence=0)[0].offset == 2
+        late = opened.send("t", record(b"p"), 1)
+        writer.flush()
+        assert (other.result(0).offset, late.result(0).offset) == (0, 1)
+        (fenced,) = sent(writer, opened, b"late")
+        assert (fenced.outcome, fenced.refusal) == ("failed", "fenced")
+    other_process = IntakeRig(tmp_path)
+    with other_process.writer(delay_max=60) as writer:
+        with pytest.raises(ProducerFenced):
+            Producer.resume(writer, opened.producer_id, 0)
+        resumed = Producer.resume(writer, opened.producer_id, 1)
+        assert sent(writer, resumed, b"e")[0].offset == 4
+        begun = resumed.send("t", record(b"q"), 1)
+        writer.flush()
+        assert (begun.sequence, begun.result(0).offset) == (0, 2)
+        with pytest.raises(InvalidInput, match="no epoch 2"):
+            Producer.resume(writer, opened.producer_id, 2)
+    assert other_process.values("t", 0) == [b"a", b"b", b"c", b"d", b"e"]
+    assert other_process.values("t", 1) == [b"o", b"p", b"q"]
+    other_process.close()
+
+
 def test_what_cannot_be_sent_again_is_refused(rig: IntakeRig) -> None:
     with rig.writer(delay_max=60) as writer:
         producer = Producer.open(writer)

@@ -193,8 +193,45 @@ FOLDING = (
     Mutant(
         "ignore the epoch of a batch",
         "intake/producers.py",
-        "        if stamp.epoch < producer.epoch:",
+        "        if stamp.epoch < epoch:",
         "        if stamp.epoch < 0:",
+    ),
+    Mutant(
+        "a raised epoch begins anywhere",
+        "intake/producers.py",
+        'return None if stamp.sequence == 0 else "out_of_order"',
+        'return None if stamp.sequence == 0 or raised else "out_of_order"',
+        ("tests/unit/test_producers.py",),
+        simulated=False,  # its actors begin at 0, as they promise
+    ),
+    Mutant(
+        "a raised epoch keeps the batches of the earlier one",
+        "intake/producers.py",
+        "        if known and known[-1].epoch == stamp.epoch:",
+        "        if known:",
+        ("tests/unit/test_producers.py",),
+    ),
+    Mutant(
+        "a producer has one epoch for all partitions",
+        "intake/producers.py",
+        "epoch = known[-1].epoch if known else producer.epoch",
+        "epoch = producer.newest_epoch",
+        ("tests/unit/test_producers.py",),
+    ),
+    Mutant(
+        "an entry with a raised epoch passes for an old one",
+        "intake/log/entries.py",
+        "        return 5\n",
+        "        return 2\n",
+        ("tests/unit/test_producers.py",),
+        simulated=False,
+    ),
+    Mutant(
+        "a checkpoint forgets raised epochs",
+        "intake/log/checkpoint.py",
+        "epoch = item.epoch or message.epoch",
+        "epoch = message.epoch",
+        ("tests/unit/test_checkpoint.py",),
     ),
     Mutant(
         "a time-out does not fence",

@@ -2,7 +2,8 @@
 
 What an actor keeps in itself is its durable list of what it sent. Promises to behave as a client must: a
 sequence number is used for one record only; nothing new is sent before the outcome of all that was sent is
-resolved. Records whose outcome cannot be resolved are given up with their producer.
+resolved. Records whose outcome cannot be resolved are given up with their producer, or with its epoch in their
+partition, which a Kafka client raises itself.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class PlainWriter:
 class Lane:
     """What an idempotent producer has for one partition."""
 
+    epoch: int = 0
+    """Of the producer in this partition."""
     sequence: int = 0
     """Of the first record of `window`."""
     window: list[Sent] = field(default_factory=list)
@@ -91,6 +94,13 @@ class Lane:
         for size in sizes[:_BATCHES_MAX]:
             places.append(places[-1] + size)
         return list(pairwise(places))
+
+    def raise_epoch(self) -> None:
+        """Number the next records from 0 in another epoch. What is open stays open."""
+        self.epoch, self.sequence = self.epoch + 1, 0
+        self.window, self.cut = [], []
+        self.tried = self.torn = self.recut = False
+        self.known.clear()  # batches of the earlier epoch are refused, once one of this epoch is there
 
     def remember(self, sent: Outgoing) -> None:
         """A batch was answered for."""
@@ -122,11 +132,15 @@ def cut_into(choices: random.Random, rows: int, pieces_max: int) -> list[int]:
 class IdempotentProducer:
     """Numbers its records, and sends them again until it knows that they are there."""
 
-    def __init__(self, name: str, world: World, choices: random.Random, windows: int) -> None:
+    def __init__(
+        self, name: str, world: World, choices: random.Random, windows: int, *, raises: bool
+    ) -> None:
         self.name = name
         self._world = world
         self._random = choices
         self._left = windows
+        self._raises = raises
+        """It raises its epoch, now and then."""
         self._producer: tuple[int, int] | None = None
         self._lanes: dict[TopicPartition, Lane] = {}
         self.trouble = ""
@@ -159,6 +173,9 @@ class IdempotentProducer:
         stream = f"{self.name} {self._producer}"
         for tp in self._random.sample(station.partitions(), self._random.randrange(1, 3)):
             lane = self._lanes.setdefault(tp, Lane())
+            # Also with records of unknown outcome, as a client does when a batch has expired.
+            if self._raises and self._random.random() < 0.2:
+                lane.raise_epoch()
             if not lane.window:
                 rows = self._random.randrange(1, 9)
                 lane.window = [self._world.book.record(stream, tp) for _ in range(rows)]
@@ -192,7 +209,7 @@ class IdempotentProducer:
             if self._random.random() < 0.3:
                 batches = batches[: self._random.randrange(1, len(batches) + 1)]
             for start, end in batches:
-                stamp = Stamp(*self._producer, lane.sequence + start)
+                stamp = Stamp(self._producer[0], lane.epoch, lane.sequence + start)
                 chosen.append((lane, Outgoing(tp, lane.window[start:end], stamp, stated=lane.tried)))
             lane.tried = True
         return chosen

@@ -148,7 +148,10 @@ class Ground:
             ended = entry.transaction
             body = "timed out" if ended.fence else "committed" if ended.commit else "aborted"
         self.met[f"{body}{' refused: ' + applied.refusal if applied.refusal else ''}"] += 1
-        for landed in applied.landed:
+        segments = [segment for group in entry.file.topics for segment in group.segments]
+        for landed, segment in zip(applied.landed, segments, strict=True):
+            if landed.segment is not None and segment.producer.epoch and not segment.producer.transactional:
+                self.met["segment of a raised epoch"] += 1
             if landed.refusal is not None:
                 self.met[f"segment refused: {landed.refusal}"] += 1
             elif landed.segment is None:

@@ -39,6 +39,9 @@ number divides it."""
 REMOVERS_EVERY = 7
 """In one seed of so many, a topic comes and goes."""
 
+RAISES_EVERY = 3
+"""In one seed of so many, idempotent producers raise their epochs."""
+
 
 @dataclass
 class Result:
@@ -101,7 +104,8 @@ class _Run:
         world = self._world
         self._busy.extend(PlainWriter(f"plain{n}", world, own(), load()) for n in range(choices.randrange(3)))
         self._busy.extend(
-            IdempotentProducer(f"idem{n}", world, own(), load()) for n in range(choices.randrange(1, 3))
+            IdempotentProducer(f"idem{n}", world, own(), load(), raises=self._seed % RAISES_EVERY == 2)
+            for n in range(choices.randrange(1, 3))
         )
         names = choices.randrange(1, 3)
         self._busy.extend(

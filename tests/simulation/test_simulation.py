@@ -30,6 +30,7 @@ MUST_HAPPEN = (
         "segment refused: fenced",
         "segment refused: barrier",
         "segment refused: unknown_producer",
+        "segment of a raised epoch",
     ),
     *("committed", "aborted", "timed out", "committed refused: fenced", "gaps"),
     *("segment refused: position", "source_forgotten"),

@@ -6,21 +6,23 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from archiver.log.checkpoints import unseal
 from archiver.proto import intake_log_pb2 as log_pb
 from archiver.proto import intake_state_pb2 as pb
 from archiver.runtime.errors import Corrupted, Halt
-from archiver.runtime.ids import TopicPartition
+from archiver.runtime.ids import TopicId, TopicPartition
 from intake.log import history_file
 from intake.log.checkpoint import MAGIC, Checkpoint, HistoryRef, decode, encode, same
 from intake.log.entries import parse_entry
 from intake.log.fold import IDS_REMEMBERED, Applied, IntakeFold
-from intake.log.state import Gap, merged
-from intake.producers import SEQUENCE_COUNT
+from intake.log.state import Gap, PartitionState, TopicState, merged
+from intake.producers import SEQUENCE_COUNT, Producer, Stamp
 from intake.segments import SegmentRef
 from tests.support.intake.intake_entries import topic_id_of
 from tests.support.intake.intake_history import RandomHistory
@@ -121,6 +123,7 @@ def test_the_histories_hold_what_matters() -> None:
         seen["gaps"] += sum(len(state.gaps) for state in fold.state().partitions.values())
         seen["deleted topics"] += len(fold.deleted_topics)
         seen["open at the end"] += len(fold.transactions)
+        seen["raised"] += sum(producer.newest_epoch > producer.epoch for producer in fold.state().producers)
         seen["behind an open one"] += sum(
             fold.stable_offset(tp) < fold.next_offset(tp) for tp in fold.state().partitions
         )
@@ -147,7 +150,7 @@ def test_the_histories_hold_what_matters() -> None:
         "barrier",
         "position",
     }
-    wanted |= {"deleted", "deleted topics"}
+    wanted |= {"deleted", "deleted topics", "raised"}
     assert not [name for name in [*wanted, "repeated", "landed", "wrapped"] if seen[name] < 10], seen
 
 
@@ -166,9 +169,41 @@ def test_a_wrong_bit_is_noticed() -> None:
 
 
 def test_a_newer_format_halts() -> None:
-    payload = pb.IntakeState(format=4, next_index=1).SerializeToString()
-    with pytest.raises(Halt, match=r"format 4, this version knows 3; upgrade"):
+    payload = pb.IntakeState(format=5, next_index=1).SerializeToString()
+    with pytest.raises(Halt, match=r"format 5, this version knows 4; upgrade"):
         decode(MAGIC + hashlib.sha256(payload).digest() + payload, "there")
+
+
+def test_only_raised_epochs_need_the_newer_format() -> None:
+    """The bytes of a state without them are those of earlier versions."""
+    tp = (TopicId("a" * 32), 0)
+    fold = IntakeFold()
+    fold.restore(
+        replace(
+            fold.state(),
+            next_index=1,
+            topics=[TopicState(tp[0], "orders", 2, 1)],
+            partitions={(tp[0], number): PartitionState() for number in range(2)},
+            producers=[Producer(1, 0, "", 1, 1), Producer(2, 3, "x", 1, 1)],
+        )
+    )
+    fold.producers.appended(tp, Stamp(1, 0, 0), 2, 0, 1)
+    fold.producers.appended(tp, Stamp(2, 3, 0, transactional=True), 2, 2, 1)
+
+    def stored() -> pb.IntakeState:
+        return pb.IntakeState.FromString(unseal(MAGIC, encode(Checkpoint(fold.state(), ())), "here"))
+
+    assert stored().format == 1
+    assert [batches.epoch for producer in stored().producers for batches in producer.batches] == [0, 0]
+    for epoch, partition in ((1, 1), (2, 0)):
+        fold.producers.appended((tp[0], partition), Stamp(1, epoch, 0), 2, 4, 1)
+        assert stored().format == 4
+        found = decode(encode(Checkpoint(fold.state(), ())), "here")
+        assert same(found.state, fold.state())
+        known = found.fold().producers.get(1)
+        assert known is not None
+        assert known.newest_epoch == epoch
+    assert [batches.epoch for producer in stored().producers for batches in producer.batches] == [2, 1, 0]
 
 
 def test_a_fresh_fold_has_a_checkpoint() -> None:

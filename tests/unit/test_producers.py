@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from archiver.proto import intake_log_pb2 as pb
 from archiver.runtime.ids import TopicId
+from intake.log.entries import format_of
 from intake.log.fold import IntakeFold, Landed
 from intake.producers import BATCHES_REMEMBERED, EPOCH_MAX, SEQUENCE_COUNT, KnownBatch, Producers, Stamp
 
@@ -60,7 +61,8 @@ class Log:
         return self.fold.apply(self.fold.next_index, self._entry(file=file)).landed
 
     def _entry(self, **body: object) -> bytes:
-        entry = pb.IntakeEntry(format=2, id=self.fold.next_index.to_bytes(16, "big"), **body)  # type: ignore[arg-type]
+        entry = pb.IntakeEntry(id=self.fold.next_index.to_bytes(16, "big"), **body)  # type: ignore[arg-type]
+        entry.format = format_of(entry)
         return entry.SerializeToString()
 
     def _apply(self, **body: object) -> None:
@@ -195,7 +197,9 @@ def test_what_a_producer_may_not_do() -> None:
             (0, Stamp(plain, 0, 0, transactional=True), 1),
             (0, Stamp(named, 0, 0, transactional=False), 1),
             (0, Stamp(99, 0, 0), 1),
-            (0, Stamp(plain, 1, 0), 1),
+            (0, Stamp(named, 1, 0, transactional=True), 1),
+            (0, Stamp(plain, 1, 0, transactional=True), 1),
+            (0, Stamp(plain, EPOCH_MAX + 1, 0), 1),
             (0, Stamp(plain, 0, 1), 1),
             (0, Stamp(plain, 0, 0), 1),
         )
@@ -205,9 +209,119 @@ def test_what_a_producer_may_not_do() -> None:
         "wrong_kind",
         "unknown_producer",
         "unknown_producer",
+        "unknown_producer",
+        "unknown_producer",
         "out_of_order",
         None,
     ]
+
+
+def test_a_producer_without_transactions_raises_its_epoch_per_partition() -> None:
+    log = Log()
+    producer_id, _ = log.open()
+    steps: list[tuple[int, int, int, int, str | int]] = [
+        # Partition, epoch, sequence, rows; then the refusal, or the offset of the first record.
+        (0, 0, 0, 3, 0),
+        (1, 0, 0, 2, 0),
+        (0, 1, 3, 2, "out_of_order"),  # a raised epoch begins at 0
+        (0, 0, 3, 1, 3),  # a refused batch raises nothing
+        (0, 1, 0, 2, 4),
+        (0, 0, 4, 1, "fenced"),
+        (0, 0, 3, 1, "fenced"),  # also a repetition of what is in the log
+        (0, 1, 0, 2, 4),  # a repetition
+        (0, 1, 1, 2, "out_of_order"),  # it repeats one record and brings another
+        (0, 1, 2, 1, 6),
+        (1, 0, 2, 1, 2),  # the other partition keeps its epoch
+        (1, 3, 0, 1, 3),  # and may leave out some
+        (1, 1, 0, 1, "fenced"),
+        (0, 3, 1, 1, "out_of_order"),
+        (0, EPOCH_MAX, 0, 1, 7),
+        (0, EPOCH_MAX, 1, 1, 8),
+        (0, EPOCH_MAX + 1, 0, 1, "unknown_producer"),
+    ]
+    for partition, epoch, sequence, rows, expected in steps:
+        (landed,) = log.file((partition, Stamp(producer_id, epoch, sequence), rows))
+        found = landed.refusal or landed.runs[0][0]
+        assert found == expected, (partition, epoch, sequence, rows)
+    known = log.fold.producers.get(producer_id)
+    assert known is not None
+    assert (known.epoch, known.newest_epoch) == (0, EPOCH_MAX)
+
+
+def test_a_partition_begins_in_any_epoch_with_0() -> None:
+    log = Log()
+    producer_id, _ = log.open()
+    above, first, older = log.file(
+        (0, Stamp(producer_id, 7, 1), 1), (0, Stamp(producer_id, 7, 0), 2), (0, Stamp(producer_id, 6, 0), 1)
+    )
+    assert (above.refusal, first.runs, older.refusal) == ("out_of_order", ((0, 2),), "fenced")
+
+
+def test_a_raised_epoch_forgets_the_batches_of_the_earlier_one() -> None:
+    """Otherwise a new record would be answered with the offset of an older one with its number."""
+    log = Log()
+    producer_id, _ = log.open()
+    for number in range(BATCHES_REMEMBERED):
+        log.file((0, Stamp(producer_id, 0, number), 1))
+    log.file((0, Stamp(producer_id, 1, 0), 1))
+    (ahead,) = log.file((0, Stamp(producer_id, 1, 3), 1))
+    assert ahead.refusal == "out_of_order"
+    (following,) = log.file((0, Stamp(producer_id, 1, 1), 3))
+    assert following.runs == ((BATCHES_REMEMBERED + 1, 3),)
+
+
+_RAISED = st.tuples(
+    st.integers(0, PRODUCERS - 1),
+    st.integers(0, PARTITIONS - 1),
+    st.sampled_from([*[0] * 16, -1, 1, 1, 2]),  # the difference from the partition's epoch
+    st.sampled_from([*[0] * 16, *range(-12, 3), 1 - SEQUENCE_COUNT // 2]),
+    st.integers(1, 6),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    steps=st.lists(_RAISED, min_size=20, max_size=60),
+    starts=st.sampled_from([0, SEQUENCE_COUNT - 1, SEQUENCE_COUNT - 9]),
+)
+def test_raised_epochs_agree_with_a_dictionary_of_every_number(
+    steps: list[tuple[int, int, int, int, int]], starts: int
+) -> None:
+    log = Log()
+    ids = [log.open()[0] for _ in range(PRODUCERS)]
+    epochs = {(producer_id, partition): 0 for producer_id in ids for partition in range(PARTITIONS)}
+    naive = {key: Naive() for key in epochs}
+    lengths = [0] * PARTITIONS
+    if starts:
+        for producer_id, partition in epochs:
+            known = log.fold.producers.get(producer_id)
+            assert known is not None
+            known.batches[TOPIC, partition] = deque([KnownBatch(starts - 1, 1, 0)], maxlen=BATCHES_REMEMBERED)
+            naive[producer_id, partition] = Naive(starts, {starts - 1: 0}, [[starts - 1]])
+    for number, partition, higher, shift, rows in steps:
+        key = ids[number], partition
+        epoch = epochs[key] + higher
+        if epoch < 0:
+            continue
+        expected = naive[key].expected if higher == 0 else 0
+        sequence = (expected + shift) % SEQUENCE_COUNT
+        (landed,) = log.file((partition, Stamp(ids[number], epoch, sequence), rows))
+        model = naive[key] if higher == 0 else Naive()
+        numbers = [(sequence + place) % SEQUENCE_COUNT for place in range(rows)]
+        verdict = "fenced" if higher < 0 else model.judge(numbers)
+        if verdict is None:
+            model.append(numbers, lengths[partition])
+            naive[key], epochs[key] = model, epoch
+            assert landed.runs == ((lengths[partition], rows),)
+            lengths[partition] += rows
+        else:
+            offsets = [offset for base, count in landed.runs for offset in range(base, base + count)]
+            assert (landed.refusal, offsets) == (
+                (verdict, []) if isinstance(verdict, str) else (None, verdict)
+            )
+        expects = log.fold.producers.next_sequence((TOPIC, partition), ids[number], epochs[key])
+        assert expects == naive[key].expected
+    assert [log.fold.next_offset((TOPIC, partition)) for partition in range(PARTITIONS)] == lengths
 
 
 def test_epochs_are_used_up_and_then_there_is_a_new_id() -> None:
@@ -239,6 +353,40 @@ def test_the_next_number_is_known_for_the_present_epoch_only() -> None:
     assert log.fold.producers.next_sequence(tp, producer_id, 0) == 3
     assert log.fold.producers.next_sequence(tp, producer_id, 1) is None
     assert log.fold.producers.next_sequence(tp, producer_id + 1, 0) is None
+
+
+def test_the_next_number_of_a_raised_epoch_is_0() -> None:
+    log = Log()
+    producer_id, _ = log.open()
+    log.file((0, Stamp(producer_id, 2, 0), 3))
+    expected = {
+        (partition, epoch): log.fold.producers.next_sequence((TOPIC, partition), producer_id, epoch)
+        for partition in (0, 1)
+        for epoch in (1, 2, 3, EPOCH_MAX, EPOCH_MAX + 1)
+    }
+    assert expected == {
+        (0, 1): None,
+        (0, 2): 3,
+        (0, 3): 0,
+        (0, EPOCH_MAX): 0,
+        (0, EPOCH_MAX + 1): None,
+        (1, 1): 0,
+        (1, 2): 0,
+        (1, 3): 0,
+        (1, EPOCH_MAX): 0,
+        (1, EPOCH_MAX + 1): None,
+    }
+
+
+def test_only_a_raised_epoch_needs_the_newer_format() -> None:
+    def entry(batch: pb.ProducerBatch | None) -> pb.IntakeEntry:
+        segments = [pb.Segment(rows=1), pb.Segment(rows=1, producer=batch)]
+        return pb.IntakeEntry(file=pb.IntakeFile(topics=[pb.TopicSegments(segments=segments)]))
+
+    assert format_of(entry(None)) == 1
+    assert format_of(entry(pb.ProducerBatch(producer_id=1))) == 2
+    assert format_of(entry(pb.ProducerBatch(producer_id=1, epoch=1, transactional=True))) == 2
+    assert format_of(entry(pb.ProducerBatch(producer_id=1, epoch=1))) == 5
 
 
 def test_five_batches_are_remembered() -> None:

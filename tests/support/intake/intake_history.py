@@ -1,5 +1,5 @@
 """Random histories of the intake log, by one seed: topics that come and go, plain segments, producers that
-repeat and wrap, transactions, ticks, barriers, positions of sources.
+repeat, wrap and raise their epochs, transactions, ticks, barriers, positions of sources.
 
 Entries are made without asking a fold, so that many of them do not count: repetitions, gaps, fenced epochs,
 files behind a barrier.
@@ -29,6 +29,8 @@ class _Sender:
     epoch: int
     transactional_id: str
     sequences: dict[tuple[TopicId, int], int] = field(default_factory=dict)
+    raised: dict[tuple[TopicId, int], int] = field(default_factory=dict)
+    """By how much it raised its epoch itself."""
     sent: list[tuple[tuple[TopicId, int], int, int]] = field(default_factory=list)
 
 
@@ -169,6 +171,9 @@ class RandomHistory:
 
     def _batch(self, sender: _Sender, topic_id: TopicId, segment: pb.Segment) -> pb.ProducerBatch:
         tp = (topic_id, segment.partition)
+        if self.chance.random() < 0.1 and not sender.transactional_id:
+            sender.raised[tp] = sender.raised.get(tp, 0) + 1
+            sender.sequences[tp] = 0
         sequence = sender.sequences.get(tp, 0)
         roll = self.chance.random()
         if roll < 0.2 and sender.sent:
@@ -184,8 +189,9 @@ class RandomHistory:
             sender.sequences[tp] = (sequence + segment.rows) % SEQUENCE_COUNT
             sender.sent = [*sender.sent[-10:], (tp, sequence, segment.rows)]
         transactional = bool(sender.transactional_id) != (self.chance.random() < 0.03)
+        epoch = sender.epoch + sender.raised.get(tp, 0)
         return pb.ProducerBatch(
-            producer_id=sender.producer_id, epoch=sender.epoch, sequence=sequence, transactional=transactional
+            producer_id=sender.producer_id, epoch=epoch, sequence=sequence, transactional=transactional
         )
 
     def _move(self) -> None:
@@ -233,7 +239,7 @@ class RandomHistory:
 
     def _add(self, **body: object) -> None:
         entry = pb.IntakeEntry(
-            format=3,
+            format=5,
             id=len(self.entries).to_bytes(8, "big") + self.chance.randbytes(8),
             **body,  # type: ignore[arg-type]
         )
