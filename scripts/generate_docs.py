@@ -20,7 +20,7 @@ from pydantic_core import PydanticUndefined
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from archiver.config.settings import Settings  # noqa: E402 - after the path is known
+from archiver.config.settings import TEMPLATES, Settings, TopicTemplateSettings  # noqa: E402 - after the path is known
 from archiver.config.types import Group, parse_duration, parse_retention, parse_size  # noqa: E402
 from archiver.web import openapi  # noqa: E402
 from scripts import metrics_page  # noqa: E402
@@ -79,6 +79,10 @@ def _sections(group: type[Group], prefix: str, title: str) -> list[str]:
     for attribute, field in group.model_fields.items():
         name = field.alias or attribute
         inner = _group_in(field.annotation)
+        if name == TEMPLATES:
+            # In the file they are entries of `topics`, and their groups have the keys of a topic's groups.
+            below.append(_sections(TopicTemplateSettings, "topics[].", "`topics[]` with `pattern`")[0])
+            continue
         text = _one_line(field.description or "")
         if inner is None:
             rows.append(f"| `{name}` | {_kind(field.annotation, field)} | {_default(field)} | {text} |\n")

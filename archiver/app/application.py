@@ -84,10 +84,16 @@ class Application(Deployment):
         """
         # First, because it may raise, and then the old settings stay in force.
         self.intake.declare_topics(settings)
-        self.settings = settings
-        # The cached reader has the old list of topics.
-        self.__dict__.pop("retention_floors", None)
-        self.intake.reloaded(settings)
+        with self._composing:
+            self.configured = settings
+            self._use(settings)
+            self._compose(settings, self.sequencer.fold.topics_by_name)
+
+    def _use(self, settings: Settings) -> None:
+        super()._use(settings)
+        # A component that was never used reads the settings at its first use.
+        if "intake" in self.__dict__:
+            self.intake.reloaded(settings)
 
     def stream(self) -> RecordStream:
         """Reads records of topics, as of now."""

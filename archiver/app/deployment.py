@@ -6,8 +6,10 @@ use: a command that only reads starts no Spark and loads no catalog.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -36,6 +38,7 @@ from intake.log.checkpoint import CheckpointStore
 from intake.log.checkpointer import Checkpointer
 from intake.log.fold import TopicState
 from intake.log.sequencer import Sequencer, check_cluster
+from intake.topic_templates import compose
 
 if TYPE_CHECKING:
     from archiver.catalog.commit import Committer
@@ -45,6 +48,9 @@ if TYPE_CHECKING:
     from archiver.schema.evolution.state import TopicSchema
     from reconcile.snapshot.oldest_required import OldestRequired
     from reconcile.snapshot.retention_floor import RetentionFloorReader
+
+
+_log = logging.getLogger(__name__)
 
 
 class Deployment:
@@ -66,7 +72,14 @@ class Deployment:
         Without `holding`, other processes may lead between two turns. That is for a daemon with only one of
         the roles `archive` and `reconcile`.
         """
+        self.configured = settings
+        """The settings of the configuration file, without topics from templates."""
         self.settings = settings
+        """The settings in force: also those of topics of the log that match a template."""
+        self.refused_topics: Mapping[str, str] = {}
+        """By topic of the log: why it cannot have the settings of the template that matches it."""
+        self._composing = threading.Lock()
+        self._composed_from: tuple[Settings, Mapping[str, TopicState]] | None = None
         self.environ = environ
         self.lasting = lasting
         self.clock = clock or SystemClock()
@@ -141,7 +154,35 @@ class Deployment:
         """State of the intake log, read to its tail, history files included."""
         backlog = self.sequencer.backlog()
         self.checkpointer.learn()
+        self.update_topics()
         return backlog
+
+    def update_topics(self) -> None:
+        """Give each topic that the log has by now the settings of the template that matches it.
+
+        Sends no request. It follows each read of the log, because other processes create and delete topics.
+        """
+        with self._composing:
+            topics = self.sequencer.fold.topics_by_name
+            if self._composed_from != (self.configured, topics):
+                self._compose(self.configured, topics)
+
+    def _compose(self, configured: Settings, topics: Mapping[str, TopicState]) -> None:
+        """Use the settings of these topics; the caller holds the lock."""
+        composed = compose(configured, topics.values())
+        for name, why in composed.refused.items():
+            if self.refused_topics.get(name) != why:
+                _log.warning("topic %s is not archived: %s", name, why)
+        self.refused_topics = composed.refused
+        self._composed_from = configured, dict(topics)
+        if composed.settings.topics != self.settings.topics and configured.templates:
+            self._use(composed.settings)
+
+    def _use(self, settings: Settings) -> None:
+        """Use these settings from now on."""
+        self.settings = settings
+        # The cached reader has the old list of topics.
+        self.__dict__.pop("retention_floors", None)
 
     def topic(self, name: str) -> TopicState:
         """State of an existing topic; raises `NotFound`."""
@@ -169,6 +210,7 @@ class Deployment:
             self._log_checked = True
         # The first append writes the cluster id into the log; later calls change nothing.
         self.sequencer.bind_cluster(self.cluster.cluster_id)
+        self.update_topics()
 
     def check_log_is_newest(self) -> None:
         """Check that no log lost entries, without a write; raises `Halt`."""

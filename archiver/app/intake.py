@@ -116,7 +116,9 @@ class Intake:
     def check_deletable(self, topic: TopicState) -> None:
         """Raise `ConfigInvalid` while the topic is in the configuration: a reader of it would recreate it."""
         # A writer with this configuration would declare the topic again at its start.
-        if self._deployment.settings.topic(topic.name) is not None:
+        # A topic from a template is declared by no writer.
+        settings = self._deployment.settings.topic(topic.name)
+        if settings is not None and settings.template is None:
             raise ConfigInvalid(
                 f"topic {topic.name} is in the configuration; take its entry (`- name: {topic.name}`) "
                 "out of topics first, here and "
@@ -130,6 +132,7 @@ class Intake:
         self.check_deletable(topic)
         self._deployment.ready_to_append()
         self._deployment.sequencer.delete_topic(topic.topic_id)
+        self._deployment.update_topics()
 
     def partitions_known(self) -> dict[str, int]:
         """Number of partitions of every topic in the intake log, by name; 0 for a mirrored topic."""
@@ -166,8 +169,9 @@ class Intake:
         sequencer = self._deployment.sequencer
         known = dict(sequencer.refresh().topics_by_name)
         for topic in settings.topics:
-            if topic.mirrored:
-                # Only its source knows the number of partitions.
+            # Only its source knows the number of partitions of a mirrored topic. One from a template is in
+            # the log, or was deleted.
+            if topic.mirrored or topic.template is not None:
                 continue
             try:
                 state = sequencer.declare_topic(topic.name, topic.partitions)

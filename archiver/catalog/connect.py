@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from archiver.catalog.configured import ConfiguredCatalogs, sqlite_file
 from archiver.catalog.tables import Identifier, parse_identifier
 from archiver.config.settings import CatalogSettings, Settings
+from archiver.config.types import TOPIC_PLACE
 from archiver.objects.location import StorePlace
 from archiver.objects.open import open_store
 from archiver.objects.paths import catalog_probe_prefix
@@ -40,6 +41,11 @@ def used(settings: Settings) -> dict[str, list[Identifier]]:
     for topic in settings.topics:
         if topic.archive.catalog is not None and topic.archive.table is not None:
             found.setdefault(topic.archive.catalog, []).append(parse_identifier(topic.archive.table))
+    for template in settings.templates:
+        if template.archive.catalog is not None and template.archive.table is not None:
+            # Any name serves: the catalog and the namespace are checked.
+            table = template.archive.table.replace(TOPIC_PLACE, "topic")
+            found.setdefault(template.archive.catalog, []).append(parse_identifier(table))
     return found
 
 

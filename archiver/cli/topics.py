@@ -109,6 +109,9 @@ def create(
     """
     with application(config) as app_:
         settings = app_.settings.topic(topic)
+        template = app_.configured.template(topic)
+        if settings is None and template is not None and template.partitions is not None:
+            settings = template.settings_of(topic, template.partitions)
         # Only a configured topic: the number of partitions comes from the configuration.
         if settings is None:
             raise ConfigInvalid(

@@ -12,7 +12,17 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StrictBool, StrictInt, model_validator
 
 from archiver.config.daemon import HttpTlsSettings
-from archiver.config.types import Duration, FilePath, Group, Listen, Located, Size, host_of, is_loopback
+from archiver.config.types import (
+    Duration,
+    FilePath,
+    Group,
+    Listen,
+    Located,
+    Size,
+    TopicPattern,
+    host_of,
+    is_loopback,
+)
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 Operation = Literal[
@@ -28,9 +38,6 @@ Operation = Literal[
     "idempotent_write",
 ]
 
-# The same letters as a topic name, and `*` only as the last one.
-TopicPattern = Annotated[str, Field(pattern=r"^(\*|[A-Za-z0-9._-]{1,249}\*?)$")]
-"""A topic name; or the beginning of names, followed by `*`."""
 # Kafka allows any text as a group id or transactional id. Control characters would break log lines.
 NamePattern = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,255}$")]
 """A group id or transactional id; or the beginning of them, followed by `*`."""

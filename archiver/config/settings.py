@@ -7,7 +7,7 @@ opens no connection and shows no secret in `repr` or in a message.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -41,6 +41,7 @@ from archiver.config.topics import (
     SchemaSettings,
     TopicArchiveSettings,
     TopicSettings,
+    TopicTemplateSettings,
 )
 from archiver.config.types import Group, Located, Surroundings
 from archiver.config.yaml_loader import explain, is_known, problems_of, read_document, salvaged
@@ -77,9 +78,12 @@ __all__ = [
     "TestingSettings",
     "TopicArchiveSettings",
     "TopicSettings",
+    "TopicTemplateSettings",
     "load_settings",
 ]
 
+TEMPLATES = "topics.pattern"
+"""Key of the entries with a pattern, apart from the other topics; never a key of the file."""
 Role = Literal["intake", "archive", "reconcile"]
 Problems = list[tuple[tuple[str | int, ...], str]]
 """Key paths, each with the problem there."""
@@ -129,7 +133,13 @@ class Settings(Group):
     sources: tuple[SourceSettings, ...] = ()
     """Sources that the daemon ingests without a producer: files and Kafka topics."""
     topics: tuple[TopicSettings, ...] = ()
-    """The topics."""
+    """The topics, and templates for topics without an entry. An entry with `name` is one topic, an entry with
+    `pattern` a template."""
+    # The file has the templates among the topics; see `_apart`.
+    templates: Annotated[tuple[TopicTemplateSettings, ...], Field(max_length=1000)] = Field(
+        default=(), alias=TEMPLATES
+    )
+    """The entries of `topics` with a `pattern`: templates for topics without an entry, in this order."""
     testing: TestingSettings = TestingSettings()
     """For tests only."""
 
@@ -144,6 +154,12 @@ class Settings(Group):
         """The settings of a topic, or None if the configuration does not have it."""
         return next((topic for topic in self.topics if topic.name == name), None)
 
+    def template(self, name: str) -> TopicTemplateSettings | None:
+        """The first template for a topic of that name; None if the topic has an entry or none matches."""
+        if self.topic(name) is not None:
+            return None
+        return next((one for one in self.templates if one.matches(name)), None)
+
     def catalog(self, name: str) -> CatalogSettings | None:
         """The settings of a catalog, or None if the configuration does not have it."""
         return next((catalog for catalog in self.catalogs if catalog.name == name), None)
@@ -155,10 +171,11 @@ class Settings(Group):
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
         """The JSON Schema of the configuration file, for editors."""
-        return {
-            "$schema": "https://json-schema.org/draft/2020-12/schema",
-            **cls.model_json_schema(mode="validation"),
-        }
+        schema = cls.model_json_schema(mode="validation")
+        templates = schema["properties"].pop(TEMPLATES)
+        topics = schema["properties"]["topics"]
+        topics["items"] = {"anyOf": [topics["items"], templates["items"]]}
+        return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def load_settings(
@@ -174,6 +191,10 @@ def load_settings(
     key path and remedy.
     """
     document, lines = read_document(path)
+    # It is a name of this module, and not a key of the file.
+    if TEMPLATES in document:
+        raise ConfigInvalid(f"{path}: there is no key {TEMPLATES}; write the templates under topics")
+    document, places = _apart(document)
     around = Surroundings(folder=_folder_of(path), environ=environ)
     problems: Problems = []
     settings: Settings | None = None
@@ -184,6 +205,11 @@ def load_settings(
         parts = _Parts.of(settings)
     except ValidationError as error:
         problems, parts = problems_of(error, Settings), _Parts.valid_in(document, around)
+        # Of the checks across groups, whose positions are not those of the file; they run again below.
+        if any(item["loc"] == () for item in error.errors(include_url=False, include_input=False)):
+            problems = []
+    problems = [(_place(at, places), words) for at, words in problems]
+    parts = parts.placed(places)
     # An invalid value gets no second message.
     taken = {at for at, _ in problems}
     # The checks across groups run again over the salvaged parts. Those that `_consistent` has reported are
@@ -191,7 +217,7 @@ def load_settings(
     problems += [(at, words) for at, words in parts.problems() if at not in taken]
     # The defaults bound the compiler even if its own settings are invalid.
     bounds = CompileSettings() if settings is None else settings.schema_registry.compile
-    for position, topic in parts.topics:
+    for position, topic in parts.entries:
         for name, group in (("key", topic.key), ("value", topic.value)):
             # A salvaged group may lack the fields that the compiler needs.
             found = [] if group is None or not _is_whole(group) else schema(group, bounds)
@@ -202,6 +228,35 @@ def load_settings(
     # Before any other module gets the settings, so no log line can contain a secret.
     hide(secrets_of(settings))
     return settings
+
+
+_Places = Mapping[str, Sequence[int]]
+"""The positions in the file's `topics` of the entries with a name (`topics`) and with a pattern
+(`TEMPLATES`)."""
+
+
+def _apart(document: Mapping[str, Any]) -> tuple[dict[str, Any], _Places]:
+    """The document with its templates apart from its topics, and the positions of both."""
+    entries = document.get("topics")
+    places: dict[str, list[int]] = {"topics": [], TEMPLATES: []}
+    # Anything but a list has its own problem.
+    if not isinstance(entries, list):
+        return dict(document), places
+    for position, entry in enumerate(entries):
+        places[TEMPLATES if isinstance(entry, dict) and "pattern" in entry else "topics"].append(position)
+    apart = {key: [entries[position] for position in positions] for key, positions in places.items()}
+    if not apart[TEMPLATES]:
+        return dict(document), places
+    return {**document, **apart}, places
+
+
+def _place(at: tuple[str | int, ...], places: _Places) -> tuple[str | int, ...]:
+    """The key path in the file of a key path in the document of `_apart`."""
+    if not at or at[0] not in places:
+        return at
+    if len(at) == 1 or not isinstance(at[1], int):
+        return ("topics", *at[1:])
+    return ("topics", places[str(at[0])][at[1]], *at[2:])
 
 
 def _folder_of(path: Path) -> Path:
@@ -226,6 +281,7 @@ class _Parts:
 
     catalogs: Sequence[tuple[int, CatalogSettings]]
     topics: Sequence[tuple[int, TopicSettings]]
+    templates: Sequence[tuple[int, TopicTemplateSettings]]
     sources: Sequence[tuple[int, SourceSettings]]
     catalog_names: Sequence[str] | None
     """None if `catalogs` is not a list, so the names are unknown; `topic_names` likewise."""
@@ -243,6 +299,7 @@ class _Parts:
         return cls(
             catalogs,
             topics,
+            tuple(enumerate(settings.templates)),
             tuple(enumerate(settings.sources)),
             *names,
             settings.schema_registry.confluent is not None,
@@ -266,12 +323,24 @@ class _Parts:
         return cls(
             _salvaged(CatalogSettings, document.get("catalogs"), around),
             _salvaged(TopicSettings, document.get("topics"), around),
+            _salvaged(TopicTemplateSettings, document.get(TEMPLATES), around),
             found,
             _names(document.get("catalogs")),
             _names(document.get("topics")),
             _has_registry(document.get("schema_registry")),
             isinstance(sources, list | None) and len(readable) == len(mirroring),
         )
+
+    @property
+    def entries(self) -> list[tuple[int, TopicSettings | TopicTemplateSettings]]:
+        """Topics and templates."""
+        return [*self.topics, *self.templates]
+
+    def placed(self, places: _Places) -> _Parts:
+        """The same with the positions of the file."""
+        topics = [(places["topics"][position], topic) for position, topic in self.topics]
+        templates = [(places[TEMPLATES][position], one) for position, one in self.templates]
+        return replace(self, topics=topics, templates=templates)
 
     def problems(self) -> Problems:
         """All inconsistencies between the parts."""
@@ -482,11 +551,7 @@ def _topic_problems(parts: _Parts) -> Problems:
             )
         names.setdefault(topic.name, position)
         catalog, table = topic.archive.catalog, topic.archive.table
-        if _is_missing(catalog, parts.catalog_names):
-            known = _known(parts.catalog_names or ())
-            problems.append(
-                ((*here, "archive", "catalog"), f"there is no catalog {catalog!r}; the catalogs are: {known}")
-            )
+        problems += _no_catalog(parts, here, catalog)
         # An incomplete entry has its own problem, and claims no table.
         if catalog is None or table is None or not is_known(topic.name):
             continue
@@ -499,14 +564,29 @@ def _topic_problems(parts: _Parts) -> Problems:
                     f"the table {table} in catalog {catalog} belongs to topic {owner}; give each its own",
                 )
             )
+    patterns: dict[str, int] = {}
+    for position, template in parts.templates:
+        here = ("topics", position)
+        first = patterns.setdefault(template.pattern, position)
+        if is_known(template.pattern) and first != position:
+            why = f"topics[{first}] has the pattern {template.pattern} as well and comes first; remove one"
+            problems.append(((*here, "pattern"), why))
+        problems += _no_catalog(parts, here, template.archive.catalog)
     return problems
+
+
+def _no_catalog(parts: _Parts, here: tuple[str | int, ...], catalog: str | None) -> Problems:
+    if not _is_missing(catalog, parts.catalog_names):
+        return []
+    known = _known(parts.catalog_names or ())
+    return [((*here, "archive", "catalog"), f"there is no catalog {catalog!r}; the catalogs are: {known}")]
 
 
 def _schema_problems(parts: _Parts) -> Problems:
     """Problems with schemas that need a registry, and with topics for records that do not decode."""
     problems: Problems = []
     topics = {topic.name: topic for _, topic in parts.topics}
-    for position, topic in parts.topics:
+    for position, topic in parts.entries:
         for side, schema in (("key", topic.key), ("value", topic.value)):
             here = ("topics", position, side)
             if schema is not None and schema.subject is not None and not parts.registry:
@@ -523,14 +603,19 @@ def _schema_problems(parts: _Parts) -> Problems:
 
 
 def _no_dlq(
-    topic: TopicSettings, name: str, topics: Mapping[str, TopicSettings], names: Sequence[str] | None
+    topic: TopicSettings | TopicTemplateSettings,
+    name: str,
+    topics: Mapping[str, TopicSettings],
+    names: Sequence[str] | None,
 ) -> str | None:
     """Why a topic cannot be the dead-letter topic of another, or None."""
-    if name == topic.name:
+    if isinstance(topic, TopicSettings) and name == topic.name:
         return f"{name} is this topic itself; name another one"
     if _is_missing(name, names):
         return str(no_topic(name, names or ()))
     other = topics.get(name)
+    if other is not None and other.mirrored and isinstance(topic, TopicTemplateSettings):
+        return f"{name} is mirrored, so it cannot receive other records"
     # A refused record would have no place left. An invalid entry of the topic has its own problem.
     if other is not None and any(
         side is not None and side.validation != "none" for side in (other.key, other.value)

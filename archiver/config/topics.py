@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    StrictBool,
+    StrictInt,
+    model_validator,
+)
 
 from archiver.config.types import (
+    TOPIC_PLACE,
     Duration,
     FilePath,
     Group,
@@ -15,11 +25,15 @@ from archiver.config.types import (
     Retention,
     Size,
     TableName,
+    TableTemplate,
     TopicName,
+    TopicPattern,
     check_column,
     check_field_path,
     check_proto_file,
     check_subject,
+    check_table,
+    matches_pattern,
 )
 
 MinBytes = Annotated[Size, Field(ge=-1, le=2**50)]
@@ -285,8 +299,97 @@ class TopicSettings(Group):
     archive: TopicArchiveSettings = TopicArchiveSettings()
     """The archives and the table of the topic."""
 
+    _template: str | None = PrivateAttr(None)
+
+    @property
+    def template(self) -> str | None:
+        """The pattern of the template that these settings are from; None for an entry of the file."""
+        return self._template
+
     @property
     def mirrored(self) -> bool:
         """Whether the topic mirrors the partitions and offsets of a Kafka topic; its source declares it."""
         # Any other topic has at least one partition, so 0 is free for this meaning.
         return self.partitions == 0
+
+
+class TopicTemplateArchiveSettings(TopicArchiveSettings):
+    """The archives and the tables of the topics that match a pattern."""
+
+    table: TableTemplate | None = None
+    """The tables, as `namespace.table` with `{topic}`."""
+
+
+class TopicTemplateSettings(Group):
+    """Settings for topics without an entry of their own. They are for topics that Kafka clients create, and
+    for topics that a Kafka source mirrors. An entry with the topic's name comes first, then the first pattern
+    that matches.
+    """
+
+    pattern: TopicPattern
+    """A topic name; or the beginning of names, followed by `*`, for example `orders.*`; `*` for every
+    topic."""
+    partitions: Annotated[StrictInt, Field(ge=1, le=100_000)] | None = None
+    """Number of partitions of a topic that a client creates without stating a number. Default:
+    `kafka.default_partitions`."""
+    retention: Retention = None
+    """`retention` of the topics. Default `forever`. A client may set another one for a topic as
+    `retention.ms`."""
+    key: SchemaSettings | None = None
+    """The Protobuf message in the keys. Default: none. In its `subject`, `{topic}` stands for the topic's
+    name, for example `{topic}-key`."""
+    value: SchemaSettings | None = None
+    """The Protobuf message in the values. Default: none. In its `subject`, `{topic}` stands for the topic's
+    name, for example `{topic}-value`."""
+    schema_change: Literal["evolve", "compatible", "refuse"] = "evolve"
+    """`schema_change` of the topics. Default `evolve`."""
+    archive: TopicTemplateArchiveSettings = TopicTemplateArchiveSettings()
+    """The archives and the tables of the topics. In `table`, `{topic}` stands for the topic's name, in which
+    every character other than A-Z a-z 0-9 _ becomes `_`; for example `shop.{topic}`. It is required if the
+    pattern ends with `*`, because each topic needs its own table. A topic whose table belongs to another
+    topic is not archived, and clients cannot create it."""
+
+    @model_validator(mode="after")
+    def _table_for_each(self) -> Self:
+        table = self.archive.table
+        if table is not None and self.pattern.endswith("*") and TOPIC_PLACE not in table:
+            why = (
+                f"needs {TOPIC_PLACE}, because each topic needs its own table, for example shop.{TOPIC_PLACE}"
+            )
+            raise Located([(("archive", "table"), why)])
+        return self
+
+    def matches(self, name: str) -> bool:
+        """Whether the template is for topics of that name."""
+        return matches_pattern(self.pattern, name)
+
+    def settings_of(self, name: str, partitions: int) -> TopicSettings:
+        """The settings of a topic that matches; 0 partitions for a mirrored one.
+
+        Raises `ValueError` with the reason if the name makes no valid table or subject.
+        """
+        archive = {key: getattr(self.archive, key) for key in self.archive.model_fields_set}
+        if self.archive.table is not None:
+            archive["table"] = self.archive.table.replace(TOPIC_PLACE, _NOT_IN_TABLE.sub("_", name))
+            check_table(archive["table"])
+        made = TopicSettings(
+            name=name,
+            partitions=partitions,
+            retention=self.retention,
+            key=_schema_of(self.key, name),
+            value=_schema_of(self.value, name),
+            schema_change=self.schema_change,
+            archive=TopicArchiveSettings(**archive),
+        )
+        made._template = self.pattern  # noqa: SLF001 - a mark of the group itself, not a key of the file
+        return made
+
+
+_NOT_IN_TABLE = re.compile(r"[^A-Za-z0-9_]")
+
+
+def _schema_of(group: SchemaSettings | None, name: str) -> SchemaSettings | None:
+    if group is None or group.subject is None or TOPIC_PLACE not in group.subject:
+        return group
+    subject = check_subject(group.subject.replace(TOPIC_PLACE, name))
+    return group.model_copy(update={"subject": subject})

@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, SecretStr, ValidationInfo, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    WithJsonSchema,
+)
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {
@@ -45,6 +53,8 @@ _HOST_AND_PORT = re.compile(
 LATER = "this version does not have it yet"
 # Kafka's limit.
 TOPIC_NAME_MAX = 249
+TOPIC_PLACE = "{topic}"
+"""In a template: where the topic's name is inserted."""
 SUBJECT_MAX = 1024
 COLUMN_NAME_MAX = 255
 # Names of columns that the archiver itself adds.
@@ -296,6 +306,17 @@ def check_table(value: object) -> object:
     return value
 
 
+def check_table_template(value: object) -> object:
+    """A table identifier that may contain `{topic}`; raises `ValueError`."""
+    check_table(value.replace(TOPIC_PLACE, "topic") if isinstance(value, str) else value)
+    return value
+
+
+def matches_pattern(pattern: str, name: str) -> bool:
+    """Whether a `TopicPattern` matches the name. Linear."""
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+
+
 def check_message(value: object) -> object:
     """The full name of a Protobuf message; raises `ValueError`."""
     if not isinstance(value, str) or not _MESSAGE.fullmatch(value):
@@ -415,7 +436,11 @@ SECRET_SCHEMA: dict[str, Any] = {
 }
 Secret = Annotated[SecretStr, BeforeValidator(reveal), WithJsonSchema(SECRET_SCHEMA)]
 TopicName = Annotated[str, BeforeValidator(check_topic_name)]
+# The same letters as a topic name, and `*` only as the last one.
+TopicPattern = Annotated[str, Field(pattern=r"^(\*|[A-Za-z0-9._-]{1,249}\*?)$")]
+"""A topic name; or the beginning of names, followed by `*`."""
 TableName = Annotated[str, BeforeValidator(check_table)]
+TableTemplate = Annotated[str, BeforeValidator(check_table_template)]
 MessageName = Annotated[str, BeforeValidator(check_message)]
 
 

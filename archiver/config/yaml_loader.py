@@ -349,7 +349,12 @@ def _parsers(parts: Iterable[Any]) -> set[Any]:
 
 def _unknown_key(key: str, group: type[BaseModel] | None) -> str:
     names = (
-        sorted(declared.alias or name for name, declared in group.model_fields.items())
+        # An alias with a dot is a name for this program, not for the file.
+        sorted(
+            alias
+            for name, declared in group.model_fields.items()
+            if "." not in (alias := declared.alias or name)
+        )
         if group is not None
         else []
     )

@@ -522,6 +522,8 @@ class Daemon:
                     self._tick.stuck(),
                     sources_of(self._source_states()) | mirrors_of(self._mirror_states()),
                 )
+            # Topics from templates appear while the daemon runs.
+            self._numbers.declare(application.settings.topics)
         # Rule L4: a leader that cannot read the ledger for `daemon.confirm_max` gives up its lease.
         except RetryLater:
             application.leadership.unheard()

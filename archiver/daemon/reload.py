@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
-from archiver.config.settings import Settings, TopicSettings
+from archiver.config.settings import Settings, TopicSettings, TopicTemplateSettings
 from archiver.config.types import format_duration
 from archiver.runtime.errors import ConfigInvalid
 
@@ -95,6 +95,7 @@ def plan_reload(old: Settings, new: Settings, existing: Mapping[str, int] | None
     changes.
     """
     topics, refused_topics = _topics(old, new, existing or {})
+    templates, refused_templates = _templates(old, new)
     own = {
         key.removeprefix("daemon."): getattr(new.daemon, key.removeprefix("daemon."))
         for key in APPLIED
@@ -107,6 +108,7 @@ def plan_reload(old: Settings, new: Settings, existing: Mapping[str, int] | None
             "cleanup": new.cleanup,
             "daemon": old.daemon.model_copy(update=own),
             "topics": topics,
+            "templates": templates,
         }
     )
     _check(settings)
@@ -114,7 +116,8 @@ def plan_reload(old: Settings, new: Settings, existing: Mapping[str, int] | None
     # Without its value, which may be a secret.
     refused = [Refused(change.key, RESTART) for change in changes if not _is_applied(change.key)]
     # The changes against the planned settings, so refused keys do not appear as applied.
-    return Reload(settings, tuple(_changes(old, settings)), (*refused, *refused_topics))
+    refused += refused_topics + refused_templates
+    return Reload(settings, tuple(_changes(old, settings)), tuple(refused))
 
 
 def _is_applied(key: str) -> bool:
@@ -157,6 +160,23 @@ def _topics(
     return tuple(topics), refused
 
 
+def _templates(old: Settings, new: Settings) -> tuple[tuple[TopicTemplateSettings, ...], list[Refused]]:
+    """Templates to use from now on, and their refused changes."""
+    before = {one.pattern: one for one in old.templates}
+    templates: list[TopicTemplateSettings] = []
+    refused: list[Refused] = []
+    for template in new.templates:
+        catalog, here = template.archive.catalog, f"topics.{template.pattern}"
+        if catalog is None or old.catalog(catalog) is not None:
+            templates.append(template)
+            continue
+        # As for topics: this process has no adapter for a new catalog.
+        refused.append(Refused(here, f"the catalog {catalog} is new: {RESTART}"))
+        if template.pattern in before:
+            templates.append(before[template.pattern])
+    return tuple(templates), refused
+
+
 def _partitions_refused(known: int, requested: int) -> str | None:
     """Why a topic keeps its partitions, and what to do; None if it gets the requested number."""
     # 0 stands for a mirrored topic.
@@ -187,19 +207,33 @@ def _changes(old: Settings, new: Settings) -> list[Change]:
     """Every changed key, in the order of the groups in the file."""
     found: list[Change] = []
     for group in Settings.model_fields:
-        if group != "topics":
+        if group not in ("topics", "templates"):
             found += _differences(getattr(old, group), getattr(new, group), group)
-    before, after = ({topic.name: topic for topic in settings.topics} for settings in (old, new))
+    before, after = (_entries(settings) for settings in (old, new))
     # Removed topics come last; the others keep the order of the file.
     for name in [*after, *(name for name in before if name not in after)]:
         here = f"topics.{name}"
         if name in before and name in after:
             found += _differences(before[name], after[name], here)
         else:
+            what = "topic" if isinstance(before.get(name, after.get(name)), TopicSettings) else "template"
             found.append(
-                Change(here, ABSENT, "a new topic") if name in after else Change(here, "a topic", ABSENT)
+                Change(here, ABSENT, f"a new {what}") if name in after else Change(here, f"a {what}", ABSENT)
             )
+    # The first template that matches is used, so their order is a setting too.
+    orders = [", ".join(one.pattern for one in settings.templates) for settings in (old, new)]
+    if orders[0] != orders[1] and before.keys() == after.keys():
+        found.append(Change("topics", *orders))
     return found
+
+
+def _entries(settings: Settings) -> dict[str, TopicSettings | TopicTemplateSettings]:
+    """The entries of `topics` by name or pattern."""
+    return {topic.name: topic for topic in settings.topics} | {
+        # A pattern may equal a topic's name, and has a key of its own then.
+        f"{one.pattern} (pattern)": one
+        for one in settings.templates
+    }
 
 
 def _differences(old: object, new: object, key: str) -> list[Change]:

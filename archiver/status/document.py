@@ -49,6 +49,7 @@ class Deployment(Protocol):
     intake_log: Log
     control_log: Log
     lease: Lease
+    refused_topics: Mapping[str, str]
 
     @property
     def sequencer(self) -> Sequencer:
@@ -93,6 +94,7 @@ def status_document(
     lost = _lost(at, intake, now_us)
     # With a lost log every topic differs, which would hide the one cause.
     attention = list(found.differences) if lost is None else [lost]
+    attention += [f"topic {name} is not archived: {why}" for name, why in at.refused_topics.items()]
     attention += [log_ahead_text(found.newest_us, found.log_ahead_s)] if found.log_ahead_s is not None else []
     overdue: dict[int, str] = {}
     topics: list[dict[str, Any]] = []

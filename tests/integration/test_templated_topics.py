@@ -1,0 +1,115 @@
+"""Topics that no entry of the configuration names get settings from a template, in every process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from archiver.config.settings import load_settings
+from archiver.runtime.errors import ConfigInvalid, NotFound
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver
+from tests.support.schema.orders import order
+
+
+def deployment(tmp_path: Path, *templates: dict[str, Any]) -> Deployment:
+    made = Deployment(tmp_path / "d")
+    document = made.document()
+    document["topics"] += list(templates) or [
+        {
+            "pattern": "shop.*",
+            "partitions": 2,
+            "value": {"descriptor_set": "shop.binpb", "message": "shop.Order"},
+            "archive": {"kind": "iceberg", "catalog": "local", "table": "shop.{topic}"},
+        }
+    ]
+    made.write(document)
+    return made
+
+
+def test_a_topic_of_the_log_gets_its_table_in_the_next_round(tmp_path: Path) -> None:
+    with Driver(deployment(tmp_path)) as driver, Driver(driver.deployment) as other:
+        # Another process creates it, while this one runs.
+        other.application.sequencer.declare_topic("shop.new-orders", 3)
+        other.send("shop.new-orders", [order(1)], 0)
+        report = driver.archive()
+        assert report.of("shop.new-orders").why is None
+        table = driver.application.table("shop.new-orders")
+        assert table is not None
+        assert table.identifier[-1] == "shop_new_orders"
+        assert driver.watermarks("shop.new-orders") == {0: 1}
+        assert len(driver.records("shop.new-orders")[0]) == 1
+        driver.check_complete("shop.new-orders")
+    # A command that starts later has them from its opening on.
+    with Driver(driver.deployment) as later:
+        settings = later.application.settings.topic("shop.new-orders")
+        assert settings is not None
+        assert settings.partitions == 3
+
+
+def test_a_templated_topic_is_created_and_deleted_without_the_configuration(tmp_path: Path) -> None:
+    made = deployment(tmp_path)
+    assert made.cli("topics", "create", "shop.a").code == 0
+    assert made.cli("topics", "describe", "shop.a", "--output", "json").json()["settings"]["partitions"] == 2
+    assert made.cli("topics", "create", "other").code != 0
+    with Driver(made) as driver:
+        application = driver.application
+        # Literal topics stay protected.
+        application.intake.writer().close()
+        with pytest.raises(ConfigInvalid, match="is in the configuration"):
+            application.intake.check_deletable(application.topic("kept"))
+        state = application.topic("shop.a")
+        application.intake.delete_topic(state)
+        assert application.settings.topic("shop.a") is None
+        # Nothing creates it again: neither the poll nor a reload nor a round.
+        application.intake.declare_missing()
+        application.apply_settings(load_settings(made.config, {}))
+        driver.archive()
+        with pytest.raises(NotFound, match="was deleted"):
+            application.topic("shop.a")
+
+
+def test_a_reload_that_drops_the_template_leaves_the_topic_unarchived(tmp_path: Path) -> None:
+    made = deployment(tmp_path)
+    with Driver(made) as driver:
+        driver.application.sequencer.declare_topic("shop.a", 1)
+        driver.application.update_topics()
+        assert driver.application.settings.topic("shop.a") is not None
+        made.write(made.document())
+        driver.application.apply_settings(load_settings(made.config, {}))
+        assert driver.application.settings.topic("shop.a") is None
+        assert driver.application.topic("shop.a").partitions == 1
+
+
+def test_new_rules_hold_for_topics_that_match(tmp_path: Path) -> None:
+    made = deployment(
+        tmp_path,
+        {
+            "pattern": "shop.*",
+            "value": {"descriptor_set": "shop.binpb", "message": "shop.Order", "validate": "reject"},
+        },
+    )
+    with Driver(made) as driver:
+        intake = driver.application.intake
+        driver.application.sequencer.declare_topic("shop.a", 1)
+        driver.application.update_topics()
+        intake.warm()
+        driver.application.sequencer.declare_topic("shop.b", 1)
+        driver.application.update_topics()
+        for topic in ("shop.a", "shop.b"):
+            assert driver.send(topic, [order(1)], 0)
+            with pytest.raises(Exception, match="value"):
+                driver.send(topic, [b"\xff"], 0)
+
+
+def test_two_topics_of_one_table_are_a_note_in_the_status(tmp_path: Path) -> None:
+    made = deployment(tmp_path)
+    with Driver(made) as driver:
+        for name in ("shop.a-b", "shop.a_b"):
+            driver.application.sequencer.declare_topic(name, 1)
+    notes = made.cli("status", "--output", "json").json()["attention"]
+    assert [one for one in notes if "shop.a_b is not archived" in one and "belongs to topic shop.a-b" in one]
+    audit = made.cli("audit", "--output", "json")
+    assert audit.json()["verdict"] == "valid", audit
