@@ -44,6 +44,7 @@ COMMANDS = {
     "tables": "Show every topic's table, where it is, and how Spark, Trino and DuckDB read it.",
     "query": "Query the tables with SQL (DuckDB; `pip install 'stream-archiver[query]'`).",
     "topics": "Show topics, create configured topics, and delete topics.",
+    "users": "Set the passwords of the users of the Kafka listener, and list and delete users.",
     "ledger": "Show the control log, and encode and decode control events.",
     "config": "Check, show and describe the configuration.",
     "dlq": "List records that could not be decoded, and decode them again after their schema is fixed.",
@@ -121,6 +122,7 @@ _INTERRUPTED = {
     "reconcile": "the next run completes what is half done",
     "clean": "nothing that is needed was deleted: the next run continues",
     "dlq": "every record is where it was: the next run continues",
+    "users": "the file of the users is as it was, or has the whole change",
     **dict.fromkeys(
         ("consume", "audit", "status", "explain", "tables", "query", "ledger", "config", "schema"), _READ_ONLY
     ),

@@ -119,9 +119,9 @@ class KafkaListenerSettings(Group):
     sasl: KafkaSaslSettings | None = None
     """Authentication by name and password, together with `users_file`. Default: none."""
     users_file: FilePath | None = None
-    """File of the users and their SCRAM credentials. Default: none; required with `sasl`. It is read again
-    when it changes, so a new user or password needs no restart. Only the archiver's user should be able to
-    read it."""
+    """File of the users and their SCRAM credentials, which `archiver users set NAME` writes. Default: none;
+    required with `sasl`. It is read again when it changes, so a new user or password needs no restart. It is
+    refused if others than the archiver's user can read it; a group may read it if root owns it."""
     acls: Annotated[tuple[KafkaAclSettings, ...], Field(max_length=10_000)] = ()
     """What clients may do. Default: no rules. Without rules, a client that had to authenticate may do
     nothing, and on a port without authentication every client may do everything."""
@@ -187,7 +187,10 @@ class KafkaListenerSettings(Group):
             missing = "sasl" if self.sasl is None else "users_file"
             problems[missing] = "sasl and users_file belong together; state both, or neither"
         elif self.users_file is not None and not self.users_file.is_file():
-            problems["users_file"] = f"there is no file {self.users_file}"
+            problems["users_file"] = (
+                f"there is no file {self.users_file}; create it with: archiver users set NAME --file "
+                f"{self.users_file}"
+            )
         if (unprotected := self._unprotected()) is not None:
             problems["listen"] = unprotected
         # A request over the whole memory could never be received.
