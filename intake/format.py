@@ -68,6 +68,7 @@ class SegmentRows:
     topic_id: TopicId
     partition: int
     rows: int
+    """0: its batch covers sequence numbers and has no records."""
     raw_bytes: int
     accept_max_us: int
     stamp: Stamp | None = None
@@ -139,6 +140,9 @@ def write_intake_file(
                     )
                 )
                 first_row += segment.rows
+            # Segments without rows, which only state sequence numbers, may be all there is.
+            if first_row == 0:
+                continue
             # One row group per call, because the entry names segments by row group and first row.
             writer.write_table(rows.slice(start, first_row), row_group_size=first_row)
             start += first_row

@@ -6,6 +6,10 @@ five batches of a producer and partition are remembered; a repeated batch gets t
 Kafka, a repetition may be divided in other places than the original. So it is found by its range of sequence
 numbers.
 
+A batch may have more numbers than records, because validation sends some records to a DLQ topic. It then
+states how many numbers it covers. It counts, and is repeated, as a whole only: which of its numbers have
+records is not known here.
+
 Only the log raises the epoch of a transactional id. A producer without one raises its epoch by itself, for
 one partition at a time (KIP-360): the first batch of a higher epoch has the number 0.
 
@@ -61,6 +65,8 @@ class Stamp:
     sequence: int
     """Of the first record."""
     transactional: bool = False
+    covered: int = 0
+    """Sequence numbers of the batch, if it has more of them than records; 0: as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,13 @@ class KnownBatch:
     base: int
     """Offset of its first record."""
     epoch: int = 0
+    covered: int = 0
+    """As in its stamp."""
+
+    @property
+    def numbers(self) -> int:
+        """How many sequence numbers it has."""
+        return self.covered or self.rows
 
 
 @dataclass(slots=True)
@@ -192,12 +205,16 @@ class Producers:
         newest = known[-1] if known else None
         present = producer.epoch if newest is None else newest.epoch
         if epoch == present:
-            return 0 if newest is None else after(newest.sequence, newest.rows)
+            return 0 if newest is None else after(newest.sequence, newest.numbers)
         # The first batch of a higher epoch, which only a producer without a transactional id may choose.
         return 0 if present < epoch <= EPOCH_MAX and not producer.transactional_id else None
 
     def judge(self, tp: TopicPartition, stamp: Stamp, rows: int) -> Repeated | Refusal | None:
-        """None if the batch may be appended; else where it is already, or why it does not count."""
+        """None if the batch may be appended; else where it is already, or why it does not count.
+
+        Where one of the two states how many numbers it covers, a repetition may have more or fewer records
+        than the original.
+        """
         producer = self._by_id.get(stamp.producer_id)
         if producer is None or stamp.epoch > EPOCH_MAX:
             return "unknown_producer"
@@ -216,22 +233,23 @@ class Producers:
             # Without a known batch of the epoch, a number above 0 means that earlier batches are missing.
             return None if stamp.sequence == 0 else "out_of_order"
         newest = known[-1]
+        numbers = stamp.covered or rows
         # How far the batch begins before the next expected number, on the circle of numbers.
-        behind = (after(newest.sequence, newest.rows) - stamp.sequence) % SEQUENCE_COUNT
+        behind = (after(newest.sequence, newest.numbers) - stamp.sequence) % SEQUENCE_COUNT
         if behind == 0:
             return None
         # On the circle of numbers, more than half a turn behind means ahead.
-        if behind > SEQUENCE_COUNT // 2 or rows > behind:
+        if behind > SEQUENCE_COUNT // 2 or numbers > behind:
             # It leaves a gap, or overlaps the end of the known records.
             return "out_of_order"
-        runs = _runs(known, stamp.sequence, rows)
+        runs = _runs(known, stamp.sequence, numbers)
         return "forgotten" if runs is None else Repeated(runs)
 
     def appended(self, tp: TopicPartition, stamp: Stamp, rows: int, base: int, time_us: int) -> None:
         """Record a judged batch that is in the log from offset `base` on."""
         producer = self._by_id[stamp.producer_id]
         known = producer.batches.get(tp)
-        batch = KnownBatch(stamp.sequence, rows, base, stamp.epoch)
+        batch = KnownBatch(stamp.sequence, rows, base, stamp.epoch, stamp.covered)
         if known and known[-1].epoch == stamp.epoch:
             known.append(batch)
         else:
@@ -242,18 +260,24 @@ class Producers:
         producer.last_used_us = max(producer.last_used_us, time_us)
 
 
-def _runs(known: deque[KnownBatch], sequence: int, rows: int) -> tuple[Run, ...] | None:
+def _runs(known: deque[KnownBatch], sequence: int, numbers: int) -> tuple[Run, ...] | None:
     """Offsets of the records with these sequence numbers; None if not all of them are remembered."""
     runs: list[Run] = []
     # Oldest first, as the numbers ascend: each batch covers the next part of the repetition.
     for batch in known:
-        if rows == 0:
+        if numbers == 0:
             break
         inside = (sequence - batch.sequence) % SEQUENCE_COUNT
         # Outside of this batch; the modulo makes a number before its begin very large.
-        if inside >= batch.rows:
+        if inside >= batch.numbers:
             continue
-        taken = min(rows, batch.rows - inside)
-        runs.append((batch.base + inside, taken))
-        sequence, rows = after(sequence, taken), rows - taken
-    return tuple(runs) if rows == 0 else None
+        taken = min(numbers, batch.numbers - inside)
+        if not batch.covered:
+            runs.append((batch.base + inside, taken))
+        # The log does not know which of its numbers have records.
+        elif taken < batch.numbers:
+            return None
+        elif batch.rows:
+            runs.append((batch.base, batch.rows))
+        sequence, numbers = after(sequence, taken), numbers - taken
+    return tuple(runs) if numbers == 0 else None

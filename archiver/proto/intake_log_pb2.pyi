@@ -129,16 +129,18 @@ class Segment(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., row_group: _Optional[int] = ..., first_row: _Optional[int] = ..., rows: _Optional[int] = ..., raw_bytes: _Optional[int] = ..., accept_max_us: _Optional[int] = ..., producer: _Optional[_Union[ProducerBatch, _Mapping]] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class ProducerBatch(_message.Message):
-    __slots__ = ("producer_id", "epoch", "sequence", "transactional")
+    __slots__ = ("producer_id", "epoch", "sequence", "transactional", "covered")
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     TRANSACTIONAL_FIELD_NUMBER: _ClassVar[int]
+    COVERED_FIELD_NUMBER: _ClassVar[int]
     producer_id: int
     epoch: int
     sequence: int
     transactional: bool
-    def __init__(self, producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., transactional: _Optional[bool] = ...) -> None: ...
+    covered: int
+    def __init__(self, producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., transactional: _Optional[bool] = ..., covered: _Optional[int] = ...) -> None: ...
 
 class ProducerOpened(_message.Message):
     __slots__ = ("transactional_id", "transaction_timeout_us", "time_us")

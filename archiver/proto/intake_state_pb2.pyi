@@ -133,20 +133,22 @@ class Producer(_message.Message):
     def __init__(self, producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., transactional_id: _Optional[str] = ..., transaction_timeout_us: _Optional[int] = ..., last_used_us: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[Batches, _Mapping]]] = ...) -> None: ...
 
 class Batches(_message.Message):
-    __slots__ = ("topic", "partition", "sequences", "rows", "bases", "epoch")
+    __slots__ = ("topic", "partition", "sequences", "rows", "bases", "epoch", "covered")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     BASES_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COVERED_FIELD_NUMBER: _ClassVar[int]
     topic: int
     partition: int
     sequences: _containers.RepeatedScalarFieldContainer[int]
     rows: _containers.RepeatedScalarFieldContainer[int]
     bases: _containers.RepeatedScalarFieldContainer[int]
     epoch: int
-    def __init__(self, topic: _Optional[int] = ..., partition: _Optional[int] = ..., sequences: _Optional[_Iterable[int]] = ..., rows: _Optional[_Iterable[int]] = ..., bases: _Optional[_Iterable[int]] = ..., epoch: _Optional[int] = ...) -> None: ...
+    covered: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[int] = ..., partition: _Optional[int] = ..., sequences: _Optional[_Iterable[int]] = ..., rows: _Optional[_Iterable[int]] = ..., bases: _Optional[_Iterable[int]] = ..., epoch: _Optional[int] = ..., covered: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Transaction(_message.Message):
     __slots__ = ("producer_id", "epoch", "transactional_id", "started_us", "deadline_us", "ranges")

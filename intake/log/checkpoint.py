@@ -36,7 +36,7 @@ FORMAT = 1
 """Of the object; part of its key as well."""
 STATE_FORMATS = (1, 2, 3, 4)
 """Of the state: 2 added deleted topics and positions of sources, 3 mirrored topics, 4 epochs that producers
-raised themselves."""
+raised themselves, and batches with more sequence numbers than records."""
 MAGIC = b"archiver.state.1"
 
 
@@ -208,7 +208,12 @@ def _state_message(checkpoint: Checkpoint) -> pb.IntakeState:
 def _state_format(state: FoldState) -> int:
     """The oldest format that can express the state, so that older versions can read it."""
     # A reader of an earlier format would ignore these fields and assign other offsets.
-    if any(producer.newest_epoch > producer.epoch for producer in state.producers):
+    if any(producer.newest_epoch > producer.epoch for producer in state.producers) or any(
+        batch.covered
+        for producer in state.producers
+        for batches in producer.batches.values()
+        for batch in batches
+    ):
         return 4
     if any(topic.mirrored for topic in state.topics):
         return 3
@@ -268,6 +273,9 @@ def _producer_message(producer: Producer, topics: Mapping[TopicId, int]) -> pb.P
                 bases=[batch.base for batch in batches],
                 # All of one partition have the same epoch.
                 epoch=batches[-1].epoch if batches[-1].epoch != producer.epoch else 0,
+                covered=[batch.covered for batch in batches]
+                if any(batch.covered for batch in batches)
+                else (),
             )
             # The batches are in the order of the first batch per partition, which follows from the log.
             for (topic_id, partition), batches in producer.batches.items()
@@ -363,8 +371,12 @@ def _producer(message: pb.Producer, topic_ids: Sequence[TopicId]) -> Producer:
     )
     for item in message.batches:
         epoch = item.epoch or message.epoch
+        covered = item.covered or [0] * len(item.rows)
         batches = (
-            KnownBatch(*batch, epoch) for batch in zip(item.sequences, item.rows, item.bases, strict=True)
+            KnownBatch(sequence, rows, base, epoch, numbers)
+            for sequence, rows, base, numbers in zip(
+                item.sequences, item.rows, item.bases, covered, strict=True
+            )
         )
         # The same bound as in a live fold, or the two would differ after the next batch.
         producer.batches[topic_ids[item.topic], item.partition] = deque(batches, BATCHES_REMEMBERED)

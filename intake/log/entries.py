@@ -22,8 +22,8 @@ _FRAME_BYTES = 8
 
 ENTRY_FORMATS = (1, 2, 3, 4, 5)
 """Format 2 added producers, transactions and barriers, format 3 deleted topics and positions of sources,
-format 4 mirrored topics, format 5 growth of topics that are not mirrored, and epochs that a producer without
-a transactional id raised itself."""
+format 4 mirrored topics, format 5 growth of topics that are not mirrored, epochs that a producer without a
+transactional id raised itself, and batches with more sequence numbers than records."""
 
 
 def parse_entry(index: int, data: bytes) -> pb.IntakeEntry:
@@ -51,10 +51,14 @@ def format_of(entry: pb.IntakeEntry) -> int:
     """The format of a new entry: the oldest that can express it, so that older readers can read on."""
     segments = [segment for group in entry.file.topics for segment in group.segments]
     # In descending order: the newest content of an entry decides.
-    raises = any(segment.producer.epoch and not segment.producer.transactional for segment in segments)
-    if entry.grown.own_offsets or raises:
-        # An older version takes this growth for damage. It refuses batches of raised epochs, which would move
-        # the offsets of later records. With this format it says that it must be upgraded.
+    newest = any(
+        segment.producer.covered or (segment.producer.epoch and not segment.producer.transactional)
+        for segment in segments
+    )
+    if entry.grown.own_offsets or newest:
+        # An older version takes this growth for damage. It refuses batches of raised epochs, and batches
+        # after covered numbers, which would move the offsets of later records. With this format it says that
+        # it must be upgraded.
         return 5
     if (
         entry.WhichOneof("body") == "grown"
@@ -133,4 +137,5 @@ def batch_entry(stamp: Stamp | None) -> pb.ProducerBatch | None:
         epoch=stamp.epoch,
         sequence=stamp.sequence,
         transactional=stamp.transactional,
+        covered=stamp.covered,
     )

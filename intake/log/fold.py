@@ -41,7 +41,7 @@ from intake.log.entries import parse_entry
 from intake.log.source_positions import Positions, contradiction
 from intake.log.state import DeletedTopic, FoldState, Gap, PartitionState, TopicState, merged
 from intake.log.transactions import OpenTransaction, Transactions
-from intake.producers import Producers, Refusal, Repeated, Run, Stamp
+from intake.producers import SEQUENCE_COUNT, Producers, Refusal, Repeated, Run, Stamp
 from intake.segments import LARGEST, LARGEST_BYTES, FileRef, SegmentRef, Segments
 
 __all__ = [
@@ -69,10 +69,10 @@ class Landed:
     tp: TopicPartition
     rows: int
     runs: tuple[Run, ...]
-    """Offsets of its records, in their order; for a repetition those of the originals. Empty if it was
-    refused."""
+    """Offsets of its records, in their order; for a repetition those of the originals, which may be more or
+    fewer where numbers were covered. Empty if it was refused."""
     segment: SegmentRef | None
-    """The segment added to the backlog; None for a repetition and for a refused one."""
+    """The segment added to the backlog; None for a repetition, for a refused one, and without records."""
     refusal: Refusal | None = None
 
 
@@ -400,11 +400,18 @@ class IntakeFold:
                     f"{group.topic_id.hex()} that was never declared"
                 )
             for segment in group.segments:
-                if segment.partition >= topic.partitions or segment.rows == 0:
+                covered = segment.producer.covered
+                if segment.partition >= topic.partitions or (segment.rows == 0 and not covered):
                     raise Corrupted(
                         f"intake log: entry {index} ({file.key}) has a segment of {segment.rows} rows "
                         f"for partition {segment.partition} "
                         f"of topic {topic.name}, which has {topic.partitions} partitions"
+                    )
+                # Half of the circle of numbers tells what is behind from what is ahead.
+                if covered and not segment.rows < covered < SEQUENCE_COUNT // 2:
+                    raise Corrupted(
+                        f"intake log: entry {index} ({file.key}) has a segment of {segment.rows} rows that "
+                        f"covers {covered} sequence numbers; restore the log"
                     )
                 # Sums over millions of segments must fit 64 bits.
                 if segment.raw_bytes > LARGEST_BYTES:
@@ -466,19 +473,21 @@ class IntakeFold:
     def _place_batch(self, ref: FileRef, tp: TopicPartition, segment: pb.Segment) -> Landed:
         """Append a producer's batch, unless it is a repetition or does not count."""
         stated = segment.producer
-        stamp = Stamp(stated.producer_id, stated.epoch, stated.sequence, stated.transactional)
+        stamp = Stamp(stated.producer_id, stated.epoch, stated.sequence, stated.transactional, stated.covered)
         verdict = self._producers.judge(tp, stamp, segment.rows)
         if isinstance(verdict, Repeated):
             return Landed(tp, segment.rows, verdict.runs, None)
         if verdict is not None:
             return Landed(tp, segment.rows, (), None, verdict)
         base = self._partitions[tp].next_offset
-        if stamp.transactional:
+        if stamp.transactional and segment.rows:
             # Register before the partition grows; otherwise another thread could see these offsets as stable.
             self._transactions.wrote(
                 self._transaction(stamp, segment.accept_max_us), tp, base, base + segment.rows
             )
         self._producers.appended(tp, stamp, segment.rows, base, segment.accept_max_us)
+        if not segment.rows:
+            return Landed(tp, 0, (), None)
         return self._place_segment(ref, tp, segment)
 
     def _transaction(self, stamp: Stamp, time_us: int) -> OpenTransaction:

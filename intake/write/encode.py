@@ -9,7 +9,8 @@ have, the whole flush is refused.
 Records without an idempotent producer form one segment per partition. A producer's records form one segment
 per run of sequence numbers, so single sends are joined. Records whose numbers the caller stated are not
 joined with others. They are also cut where the log's knowledge of the producer ends, because known and new
-records must not share a batch. Records of a mirrored topic form one segment per run of consecutive offsets.
+records must not share a batch. A batch that covers more numbers than it has records is one segment, perhaps
+without a row. Records of a mirrored topic form one segment per run of consecutive offsets.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ SEGMENT_BYTES = 56
 """Upper bound of a segment: four 32-bit and two 64-bit varints with tags, and the length prefix."""
 OFFSET_BYTES = 12
 """Upper bound of a stated offset in a segment: a 64-bit varint with its tag."""
-STAMP_BYTES = 28
-"""Upper bound of a producer's batch in a segment: a 64-bit and two 32-bit varints and a boolean, with tags
+STAMP_BYTES = 34
+"""Upper bound of a producer's batch in a segment: a 64-bit and three 32-bit varints and a boolean, with tags
 and frame."""
 
 KnownEnd = Callable[[TopicPartition, Stamp], "int | None"]
@@ -58,6 +59,7 @@ unknown."""
 
 
 _NO_PRODUCER = -1
+_JOINED = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,9 @@ class StampedRows:
     transactional: npt.NDArray[np.bool_]
     stated: npt.NDArray[np.bool_]
     """The caller stated the sequence number."""
+    whole: Int64Array
+    """The item of the row, if that covers more numbers than it has records and so is a batch by itself; else
+    -1."""
 
     @property
     def stamped(self) -> npt.NDArray[np.bool_]:
@@ -87,12 +92,14 @@ class StampedRows:
         # Plain rows get a placeholder, so that the columns have a value for every row.
         known = [stamp or Stamp(_NO_PRODUCER, 0, 0) for stamp in stamps]
         rows = np.array([item.rows for item in items], np.int64)
+        whole = [number if stamp.covered else _JOINED for number, stamp in enumerate(known)]
         return cls(
             producer_ids=np.repeat(np.array([stamp.producer_id for stamp in known], np.int64), rows),
             epochs=np.repeat(np.array([stamp.epoch for stamp in known], np.int64), rows),
             sequences=_sequences(items, known, rows),
             transactional=np.repeat(np.array([stamp.transactional for stamp in known], np.bool_), rows),
             stated=np.repeat(np.array([item.stated for item in items], np.bool_), rows),
+            whole=np.repeat(np.array(whole, np.int64), rows),
         )
 
     def take(self, order: Int64Array) -> StampedRows:
@@ -103,6 +110,7 @@ class StampedRows:
             self.sequences[order],
             self.transactional[order],
             self.stated[order],
+            self.whole[order],
         )
 
     def breaks(self) -> npt.NDArray[np.bool_]:
@@ -115,7 +123,10 @@ class StampedRows:
         )
         # Only rows of producers have numbers. Numbers wrap to 0, hence the modulo.
         jumps = self.stamped[1:] & (self.sequences[1:] != (self.sequences[:-1] + 1) % SEQUENCE_COUNT)
-        breaks: npt.NDArray[np.bool_] = others | jumps
+        # Inside such an item numbers may jump, where records went to a DLQ topic.
+        breaks: npt.NDArray[np.bool_] = np.where(
+            self.whole[1:] == self.whole[:-1], (others | jumps) & (self.whole[1:] == _JOINED), True
+        )
         return breaks
 
     def stamps(self, rows: Int64Array) -> list[Stamp | None]:
@@ -181,6 +192,11 @@ class SortedFlush:
         sorted_slots = slots[self.order]
         stamps = self._gathered.stamps
         self._stamps = None if stamps is None else stamps.take(self.order)
+        self._kept: npt.NDArray[np.bool_] | None = None
+        """Per row, whether it is stored; None: all are."""
+        if any(isinstance(item, BatchItem) and item.numbers_only for item in items):
+            stored = [not (isinstance(item, BatchItem) and item.numbers_only) for item in items]
+            self._kept = np.repeat(stored, self._gathered.item_rows)[self.order]
         changed = sorted_slots[1:] != sorted_slots[:-1]
         if self._stamps is not None:
             changed |= self._stamps.breaks()
@@ -199,25 +215,41 @@ class SortedFlush:
         self.topics: list[TopicState] = []
         """Per segment."""
         self.segments: list[SegmentRows] = []
-        counts = (self.ends - self.starts).tolist(), segment_bytes.tolist()
+        rows = self.ends - self.starts
+        if self._kept is not None:
+            # A placeholder is alone in its segment.
+            rows = np.where(self._kept[self.starts], rows, 0)
+        counts = rows.tolist(), segment_bytes.tolist()
         # Accept times of a writer never decrease, so the last one of a segment is its newest.
         accept_max_us = self.accept_us[self.ends - 1].tolist()
         places = _places(topics, begins, sorted_slots[self.starts])
-        # The first row of a segment has the stamp of its whole batch.
-        batches = [None] * len(self.starts) if self._stamps is None else self._stamps.stamps(self.starts)
+        batches = self._segment_stamps(items)
         firsts = [None] * len(self.starts) if self._offsets is None else self._offsets[self.starts].tolist()
-        for (topic, partition), rows, raw_bytes, newest_us, stamp, offset in zip(
+        for (topic, partition), count, raw_bytes, newest_us, stamp, offset in zip(
             places, *counts, accept_max_us, batches, firsts, strict=True
         ):
             self.topics.append(topic)
             self.segments.append(
-                SegmentRows(topic.topic_id, partition, rows, raw_bytes, newest_us, stamp, offset)
+                SegmentRows(topic.topic_id, partition, count, raw_bytes, newest_us, stamp, offset)
             )
+
+    def _segment_stamps(self, items: Sequence[Item]) -> list[Stamp | None]:
+        if self._stamps is None:
+            return [None] * len(self.starts)
+        # The first row of a segment has the stamp of its whole batch.
+        stamps = self._stamps.stamps(self.starts)
+        whole = self._stamps.whole[self.starts]
+        for number in np.flatnonzero(whole != _JOINED).tolist():
+            # Its first number may be that of a record that went to a DLQ topic.
+            stamps[number] = items[whole[number]].stamp
+        return stamps
 
     def _cut_at_known_ends(self, places: _Places, stamps: StampedRows, known_end: KnownEnd) -> None:
         ends = np.append(self.starts[1:], self.rows)
         cuts: list[int] = []
-        for number in np.flatnonzero(stamps.stated[self.starts]).tolist():
+        # A batch that covers more numbers than it has records is known as a whole or not at all.
+        divisible = stamps.stated[self.starts] & (stamps.whole[self.starts] == _JOINED)
+        for number in np.flatnonzero(divisible).tolist():
             start, rows = int(self.starts[number]), int(ends[number] - self.starts[number])
             topic, partition = places[start]
             (stamp,) = stamps.stamps(self.starts[number : number + 1])
@@ -284,7 +316,8 @@ class SortedFlush:
         segments = self.segments[part.first_segment : part.end_segment]
         order = self.order[part.first_row : part.end_row]
         rows = len(order)
-        segment_rows = [segment.rows for segment in segments]
+        # With placeholders, which are dropped at the end.
+        segment_rows = (self.ends - self.starts)[part.first_segment : part.end_segment]
         taken = _take(self._gathered.columns, order)
         accept_us = self.accept_us[part.first_row : part.end_row]
         # Names are taken by number, so no Python string is made per row.
@@ -308,9 +341,10 @@ class SortedFlush:
             pa.array(self._batch_numbers(part)),
             *self._producer_columns(part, rows),
         ]
-        return write_intake_file(
-            pa.Table.from_arrays(arrays, schema=INTAKE_SCHEMA), segments, row_group_bytes, log_index
-        )
+        table = pa.Table.from_arrays(arrays, schema=INTAKE_SCHEMA)
+        if self._kept is not None:
+            table = table.filter(pa.array(self._kept[part.first_row : part.end_row]))
+        return write_intake_file(table, segments, row_group_bytes, log_index)
 
     def _producer_columns(self, part: Part, rows: int) -> list[ArrowArray]:
         types = [INTAKE_SCHEMA.field(name).type for name in PRODUCER_COLUMNS]

@@ -194,7 +194,8 @@ class FlushWriter:
             failpoints.reach("writer.append.after")
         except ArchiverError as error:
             return _Outcomes.all(rows, _verdict("unknown", f"{key} was appended, and then", error))
-        return self._outcomes(landed, file.segments)
+        counts = (flush.ends - flush.starts)[part.first_segment : part.end_segment]
+        return self._outcomes(landed, file.segments, counts)
 
     def publish_moving(self, items: Sequence[Item], moves: Sequence[Move]) -> Refusal | None:
         """Store the items as one file, and append the entry that also moves positions of sources.
@@ -246,26 +247,31 @@ class FlushWriter:
         failpoints.reach("writer.upload.after")
         return key
 
-    def _outcomes(self, landed: Sequence[Landed], segments: Sequence[PlacedSegment]) -> _Outcomes:
-        """Offsets from the fold: a repeated batch has those of the original, a refused segment has none."""
+    def _outcomes(
+        self, landed: Sequence[Landed], segments: Sequence[PlacedSegment], rows: Int64Array
+    ) -> _Outcomes:
+        """Offsets from the fold: a repeated batch has those of the original, a refused segment has none.
+
+        `rows`: of the flush, per segment, with the placeholders that are not stored.
+        """
         # Offset of a row: base of its segment plus its distance from the segment's first row.
-        rows = np.array([one.rows for one in landed], np.int64)
         firsts = np.cumsum(rows) - rows
         bases = np.array([one.runs[0][0] if one.runs else 0 for one in landed], np.int64)
         offsets: Int64Array = np.arange(int(rows.sum()), dtype=np.int64) + np.repeat(bases - firsts, rows)
         outcomes = _Outcomes(offsets, np.zeros(len(offsets), np.int32), [OK])
         for number, one in enumerate(landed):
             # The usual segment: its offsets were computed above for all at once.
-            if one.refusal is None and len(one.runs) == 1:
+            if one.refusal is None and len(one.runs) == 1 and one.runs[0][1] == rows[number]:
                 continue
-            span = np.arange(firsts[number], firsts[number] + one.rows)
+            span = np.arange(firsts[number], firsts[number] + rows[number])
             if one.refusal is not None:
                 outcomes.put(
-                    span, _Outcomes.all(one.rows, self._refused(one.refusal, one, segments[number].stamp))
+                    span, _Outcomes.all(len(span), self._refused(one.refusal, one, segments[number].stamp))
                 )
             else:
                 # A repetition may cover several batches of the original, whose offsets need not be adjacent.
-                offsets[span] = np.concatenate([np.arange(base, base + count) for base, count in one.runs])
+                known = [np.arange(base, base + count) for base, count in one.runs]
+                offsets[span] = _aligned(np.concatenate(known) if known else np.zeros(0, np.int64), len(span))
         return outcomes
 
     def _refused(self, refusal: Refusal, landed: Landed, stamp: Stamp | None) -> FlushOutcome:
@@ -286,7 +292,7 @@ class FlushWriter:
                 refusal,
             )
         who = f"producer {stamp.producer_id}"
-        batch = f"the batch of {landed.rows} from sequence {stamp.sequence} on"
+        batch = f"the batch of {stamp.covered or landed.rows} from sequence {stamp.sequence} on"
         if refusal == "fenced":
             return FlushOutcome(
                 "failed",
@@ -353,7 +359,7 @@ class FlushWriter:
                             item.source.record_acknowledged(item, verdict)
                 elif item.pending.set_outcome(item.first_row, offsets[row:end], verdict_of[row:end], known):
                     for number, rows in enumerate(np.bincount(verdict_of[row:end]).tolist()):
-                        counts[known[number].outcome] += rows
+                        counts[known[number].outcome] += 0 if item.numbers_only else rows
                     if item.source is not None:
                         item.source.batch_acknowledged(item, verdict_of[row:end], known)
                 row = end
@@ -365,6 +371,16 @@ class FlushWriter:
             )
             items[0].pending.condition.notify_all()
         return counts.total()
+
+
+def _aligned(known: Int64Array, rows: int) -> Int64Array:
+    """The offsets of `rows` rows, from those in the log. The counts differ where one attempt covered numbers
+    without records; then the rows are counted from the first offset, as Kafka clients do.
+    """
+    if len(known) == rows:
+        return known
+    first: Int64Array = np.arange(rows, dtype=np.int64)
+    return first + known[0] if len(known) else np.full(rows, NO_OFFSET, np.int64)
 
 
 def _if_tried_before(verdict: FlushOutcome) -> FlushOutcome:

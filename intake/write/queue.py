@@ -99,6 +99,9 @@ class BatchItem:
     """The source's generation when it assigned the numbers."""
     offsets: npt.NDArray[np.int64] | None = None
     """Per row, only in a mirrored topic: ascending within each partition."""
+    numbers_only: bool = False
+    """Its one row is a placeholder, which is not stored: the batch has sequence numbers (`Stamp.covered`) and
+    no records in this topic."""
 
     @property
     def rows(self) -> int:

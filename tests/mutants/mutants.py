@@ -227,6 +227,38 @@ FOLDING = (
         simulated=False,
     ),
     Mutant(
+        "the next number follows the records and not the covered numbers",
+        "intake/producers.py",
+        "return self.covered or self.rows",
+        "return self.rows",
+        ("tests/unit/test_producers.py",),
+        simulated=False,  # the Kafka listener alone makes such batches
+    ),
+    Mutant(
+        "a part of a covered batch has offsets",
+        "intake/producers.py",
+        "        elif taken < batch.numbers:",
+        "        elif taken < 0:",
+        ("tests/unit/test_producers.py",),
+        simulated=False,
+    ),
+    Mutant(
+        "a checkpoint forgets covered numbers",
+        "intake/log/checkpoint.py",
+        "covered = item.covered or [0] * len(item.rows)",
+        "covered = [0] * len(item.rows)",
+        ("tests/unit/test_checkpoint.py",),
+        simulated=False,
+    ),
+    Mutant(
+        "a batch of covered numbers is divided",
+        "intake/write/encode.py",
+        "(others | jumps) & (self.whole[1:] == _JOINED)",
+        "(others | jumps)",
+        ("tests/integration/test_covered_numbers.py",),
+        simulated=False,
+    ),
+    Mutant(
         "a checkpoint forgets raised epochs",
         "intake/log/checkpoint.py",
         "epoch = item.epoch or message.epoch",

@@ -39,8 +39,11 @@ def _encode(flush: SortedFlush, part: Part, row_group_bytes: int, log_index: int
     """As `SortedFlush.encode`: one row group, the rows in file order."""
     del row_group_bytes
     order = flush.order[part.first_row : part.end_row]
+    accept_us = flush.accept_us[part.first_row : part.end_row]
+    if flush._kept is not None:
+        kept = flush._kept[part.first_row : part.end_row]
+        order, accept_us = order[kept], accept_us[kept]
     values = flush._gathered.columns.column("value").take(pa.array(order, pa.int64())).to_pylist()
-    accept_us = flush.accept_us[part.first_row : part.end_row].tolist()
     placed: list[PlacedSegment] = []
     first_row = 0
     for one in flush.segments[part.first_segment : part.end_segment]:
@@ -57,7 +60,7 @@ def _encode(flush: SortedFlush, part: Part, row_group_bytes: int, log_index: int
             )
         )
         first_row += one.rows
-    data = _MAGIC + marshal.dumps((log_index, list(zip(values, accept_us, strict=True))))
+    data = _MAGIC + marshal.dumps((log_index, list(zip(values, accept_us.tolist(), strict=True))))
     return IntakeFileBytes(data, hashlib.sha256(data).digest(), tuple(placed))
 
 

@@ -136,6 +136,8 @@ def test_the_histories_hold_what_matters() -> None:
             ]
             for landed, batch in zip(one.landed, stated, strict=True):
                 seen[landed.refusal or ("repeated" if landed.segment is None else "landed")] += 1
+                seen["covered"] += landed.segment is not None and batch.covered > 0
+                seen["without records"] += landed.rows == 0 and landed.refusal is None
                 seen["wrapped"] += (
                     landed.segment is not None and batch.sequence + landed.rows > SEQUENCE_COUNT
                 )
@@ -150,7 +152,7 @@ def test_the_histories_hold_what_matters() -> None:
         "barrier",
         "position",
     }
-    wanted |= {"deleted", "deleted topics", "raised"}
+    wanted |= {"deleted", "deleted topics", "raised", "covered", "without records"}
     assert not [name for name in [*wanted, "repeated", "landed", "wrapped"] if seen[name] < 10], seen
 
 
@@ -204,6 +206,28 @@ def test_only_raised_epochs_need_the_newer_format() -> None:
         assert known is not None
         assert known.newest_epoch == epoch
     assert [batches.epoch for producer in stored().producers for batches in producer.batches] == [2, 1, 0]
+
+
+def test_covered_numbers_need_the_newer_format() -> None:
+    tp = (TopicId("a" * 32), 0)
+    fold = IntakeFold()
+    fold.restore(
+        replace(
+            fold.state(),
+            next_index=1,
+            topics=[TopicState(tp[0], "orders", 1, 1)],
+            partitions={tp: PartitionState()},
+            producers=[Producer(1, 0, "", 1, 1)],
+        )
+    )
+    for sequence, rows, covered in ((0, 2, 0), (2, 1, 3), (5, 0, 1)):
+        fold.producers.appended(tp, Stamp(1, 0, sequence, covered=covered), rows, 0, 1)
+        data = encode(Checkpoint(fold.state(), ()))
+        assert pb.IntakeState.FromString(unseal(MAGIC, data, "here")).format == (4 if covered else 1)
+        found = decode(data, "here")
+        assert same(found.state, fold.state())
+        assert encode(found) == data
+    assert found.fold().producers.next_sequence(tp, 1, 0) == 6
 
 
 def test_a_fresh_fold_has_a_checkpoint() -> None:

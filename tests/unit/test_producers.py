@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archiver.proto import intake_log_pb2 as pb
+from archiver.runtime.errors import Corrupted
 from archiver.runtime.ids import TopicId
 from intake.log.entries import format_of
 from intake.log.fold import IntakeFold, Landed
@@ -51,6 +52,7 @@ class Log:
                     epoch=stamp.epoch,
                     sequence=stamp.sequence,
                     transactional=stamp.transactional,
+                    covered=stamp.covered,
                 )
             )
             segments.append(
@@ -270,6 +272,68 @@ def test_a_raised_epoch_forgets_the_batches_of_the_earlier_one() -> None:
     assert following.runs == ((BATCHES_REMEMBERED + 1, 3),)
 
 
+@pytest.mark.parametrize("first", [0, SEQUENCE_COUNT - 4])
+def test_a_batch_may_cover_more_numbers_than_it_has_records(first: int) -> None:
+    log = Log()
+    producer_id, _ = log.open()
+    if first:
+        known = log.fold.producers.get(producer_id)
+        assert known is not None
+        known.batches[TOPIC, 0] = deque([KnownBatch(first - 1, 1, 0)], maxlen=BATCHES_REMEMBERED)
+    steps: list[tuple[int, int, int, str | list[tuple[int, int]]]] = [
+        # Sequence, rows, covered numbers; then the refusal, or the offsets.
+        (0, 2, 5, [(0, 2)]),
+        (2, 1, 0, "forgotten"),  # which of its numbers have records is not known
+        (5, 2, 0, [(2, 2)]),  # the next number follows the covered ones
+        (0, 2, 5, [(0, 2)]),  # a repetition
+        (0, 5, 0, [(0, 2)]),  # a repetition after the schema has changed: every row is valid now,
+        (0, 0, 5, [(0, 2)]),  # or none
+        (0, 7, 0, [(0, 2), (2, 2)]),  # both batches as one
+        (0, 3, 0, "forgotten"),
+        (4, 3, 0, "forgotten"),
+        (5, 1, 2, [(2, 2)]),  # all was stored the first time
+        (6, 1, 2, "out_of_order"),
+        (7, 0, 3, []),  # numbers without records
+        (7, 0, 3, []),
+        (7, 3, 0, []),
+        (5, 5, 0, [(2, 2)]),
+        (10, 1, 0, [(4, 1)]),
+        (12, 0, 1, "out_of_order"),
+    ]
+    for sequence, rows, covered, expected in steps:
+        stamp = Stamp(producer_id, 0, (first + sequence) % SEQUENCE_COUNT, covered=covered)
+        (landed,) = log.file((0, stamp, rows))
+        assert (landed.refusal or list(landed.runs)) == expected, (sequence, rows, covered)
+        assert (landed.rows, landed.tp) == (rows, (TOPIC, 0))
+    assert log.fold.next_offset((TOPIC, 0)) == 5
+    assert [(one.base, one.rows) for one in log.fold.segments((TOPIC, 0))] == [(0, 2), (2, 2), (4, 1)]
+    expects = log.fold.producers.next_sequence((TOPIC, 0), producer_id, 0)
+    assert expects == (first + 11) % SEQUENCE_COUNT
+
+
+def test_numbers_without_records_leave_no_trace_but_the_numbers() -> None:
+    log = Log()
+    plain, _ = log.open()
+    named, _ = log.open("x")
+    log.file((0, Stamp(plain, 0, 0, covered=2), 0), (1, Stamp(named, 0, 0, transactional=True, covered=2), 0))
+    assert [log.fold.next_offset((TOPIC, partition)) for partition in range(PARTITIONS)] == [0, 0]
+    assert not list(log.fold.transactions), "there is nothing to commit"
+    assert log.fold.producers.next_sequence((TOPIC, 0), plain, 0) == 2
+    assert log.fold.producers.next_sequence((TOPIC, 1), named, 0) == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "covered"), [(0, 0), (3, 3), (3, 2), (1, SEQUENCE_COUNT // 2), (1, (1 << 32) - 1)]
+)
+def test_impossible_covered_numbers_are_damage(rows: int, covered: int) -> None:
+    log = Log()
+    producer_id, _ = log.open()
+    before = log.fold.next_index
+    with pytest.raises(Corrupted):
+        log.file((0, Stamp(producer_id, 0, 0, covered=covered), rows))
+    assert log.fold.next_index == before
+
+
 _RAISED = st.tuples(
     st.integers(0, PRODUCERS - 1),
     st.integers(0, PARTITIONS - 1),
@@ -378,7 +442,7 @@ def test_the_next_number_of_a_raised_epoch_is_0() -> None:
     }
 
 
-def test_only_a_raised_epoch_needs_the_newer_format() -> None:
+def test_only_raised_epochs_and_covered_numbers_need_the_newer_format() -> None:
     def entry(batch: pb.ProducerBatch | None) -> pb.IntakeEntry:
         segments = [pb.Segment(rows=1), pb.Segment(rows=1, producer=batch)]
         return pb.IntakeEntry(file=pb.IntakeFile(topics=[pb.TopicSegments(segments=segments)]))
@@ -387,6 +451,7 @@ def test_only_a_raised_epoch_needs_the_newer_format() -> None:
     assert format_of(entry(pb.ProducerBatch(producer_id=1))) == 2
     assert format_of(entry(pb.ProducerBatch(producer_id=1, epoch=1, transactional=True))) == 2
     assert format_of(entry(pb.ProducerBatch(producer_id=1, epoch=1))) == 5
+    assert format_of(entry(pb.ProducerBatch(producer_id=1, covered=2))) == 5
 
 
 def test_five_batches_are_remembered() -> None:

@@ -42,7 +42,11 @@ def test_the_largest_entry_is_not_larger_than_it_is_reckoned(
     segments: int, topics: int, stamped: bool
 ) -> None:
     top = (1 << 32) - 1
-    stamp = Stamp((1 << 63) - 1, EPOCH_MAX, SEQUENCE_COUNT - 1, transactional=True) if stamped else None
+    stamp = (
+        Stamp((1 << 63) - 1, EPOCH_MAX, SEQUENCE_COUNT - 1, transactional=True, covered=SEQUENCE_COUNT - 1)
+        if stamped
+        else None
+    )
     largest = [
         PlacedSegment(TopicId(f"{topic:032x}"), top, top, top, top, (1 << 64) - 1, (1 << 63) - 1, stamp)
         for topic in range(topics)

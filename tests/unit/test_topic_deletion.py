@@ -17,7 +17,7 @@ from archiver.runtime.ids import SeededIds, TopicId
 from intake.format import PlacedSegment
 from intake.log.backlog import Backlog
 from intake.log.checkpoint import MAGIC, Checkpoint, decode, encode, same
-from intake.log.entries import parse_entry
+from intake.log.entries import ENTRY_FORMATS, parse_entry
 from intake.log.fold import Applied, IntakeFold, Landed
 from intake.log.sequencer import Sequencer
 from intake.producers import EPOCH_MAX, Stamp
@@ -265,9 +265,11 @@ def test_deleting_twice_is_one_entry_and_an_unknown_outcome_is_settled(bench: Be
 
 def test_an_older_version_stops(bench: Bench) -> None:
     """Readers distinguish it by format alone: the entry has format 3, and an older reader halts (as this one
-    does at 5)."""
+    does at the next)."""
     entry = log_pb.IntakeEntry(
-        format=5, id=b"i" * 16, deleted=log_pb.TopicDeleted(topic_id=bytes.fromhex(A), time_us=1)
+        format=ENTRY_FORMATS[-1] + 1,
+        id=b"i" * 16,
+        deleted=log_pb.TopicDeleted(topic_id=bytes.fromhex(A), time_us=1),
     )
     with pytest.raises(Halt, match="upgrade"):
         IntakeFold().apply(0, entry.SerializeToString())

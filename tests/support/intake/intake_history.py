@@ -1,5 +1,5 @@
 """Random histories of the intake log, by one seed: topics that come and go, plain segments, producers that
-repeat, wrap and raise their epochs, transactions, ticks, barriers, positions of sources.
+repeat, wrap, raise their epochs and cover numbers without records, transactions, ticks, barriers, positions of sources.
 
 Entries are made without asking a fold, so that many of them do not count: repetitions, gaps, fenced epochs,
 files behind a barrier.
@@ -31,7 +31,7 @@ class _Sender:
     sequences: dict[tuple[TopicId, int], int] = field(default_factory=dict)
     raised: dict[tuple[TopicId, int], int] = field(default_factory=dict)
     """By how much it raised its epoch itself."""
-    sent: list[tuple[tuple[TopicId, int], int, int]] = field(default_factory=list)
+    sent: list[tuple[tuple[TopicId, int], int, int, int]] = field(default_factory=list)
 
 
 @dataclass
@@ -175,23 +175,31 @@ class RandomHistory:
             sender.raised[tp] = sender.raised.get(tp, 0) + 1
             sender.sequences[tp] = 0
         sequence = sender.sequences.get(tp, 0)
+        covered = 0
         roll = self.chance.random()
         if roll < 0.2 and sender.sent:
-            tp, sequence, rows = self.chance.choice(sender.sent)
+            tp, sequence, rows, numbers = self.chance.choice(sender.sent)
             if tp[0] == topic_id:
-                segment.partition, segment.rows = tp[1], rows
+                segment.partition, segment.rows, covered = tp[1], rows, numbers
         elif roll < 0.25:
             sequence = self.chance.randrange(SEQUENCE_COUNT)
         elif roll < 0.28:
             segment.rows = max(1, SEQUENCE_COUNT - 1 - sequence)  # the next one wraps
             sender.sequences[tp] = (sequence + segment.rows) % SEQUENCE_COUNT
         else:
-            sender.sequences[tp] = (sequence + segment.rows) % SEQUENCE_COUNT
-            sender.sent = [*sender.sent[-10:], (tp, sequence, segment.rows)]
+            if self.chance.random() < 0.15:
+                covered = segment.rows + self.chance.randrange(1, 4)
+                segment.rows = self.chance.choice((0, segment.rows))
+            sender.sequences[tp] = (sequence + (covered or segment.rows)) % SEQUENCE_COUNT
+            sender.sent = [*sender.sent[-10:], (tp, sequence, segment.rows, covered)]
         transactional = bool(sender.transactional_id) != (self.chance.random() < 0.03)
         epoch = sender.epoch + sender.raised.get(tp, 0)
         return pb.ProducerBatch(
-            producer_id=sender.producer_id, epoch=epoch, sequence=sequence, transactional=transactional
+            producer_id=sender.producer_id,
+            epoch=epoch,
+            sequence=sequence,
+            transactional=transactional,
+            covered=covered,
         )
 
     def _move(self) -> None:

@@ -16,7 +16,7 @@ from intake.log.sequencer import Sequencer
 from intake.records import Record, normalise_batch
 from intake.write.accept_clock import AcceptClock
 from intake.write.acknowledgements import PendingBatch, PendingRecord
-from intake.write.flush import FlushWriter
+from intake.write.flush import FlushCounts, FlushWriter
 from intake.write.queue import ROW_COST_BYTES, BatchItem, Item, RecordItem
 from intake.write.sequences import ProducerSession
 from tests.support.intake.intake_rig import IntakeRig
@@ -48,6 +48,11 @@ class Publishing:
             transactional_id,
             lambda tp: self.sequencer.fold.producers.next_sequence(tp, producer_id, epoch),
         )
+
+    @property
+    def counts(self) -> FlushCounts:
+        """Counters of its flushes."""
+        return self._publisher.counts
 
     def topic(self, name: str) -> TopicState:
         """A topic that exists."""
