@@ -208,6 +208,7 @@ def test_refusals_in_a_flush_touch_no_neighbour(rig: IntakeRig) -> None:
         again = two.send_batch("t", batch_of([b"2a", b"2b", b"2c"], [0, 1, 0]), sequence=[0, 0, 1])
         writer.flush()
     assert batch.result(0).offsets.tolist() == [0, 0, 1]
+    assert (batch.result(0).outcome, again.result(0).outcome) == ("ok", "ok")
     assert (plain.result(0).offset, good.result(0).offset) == (2, 1)
     assert (refused.result(0).outcome, refused.result(0).offset) == ("failed", None)
     assert again.result(0).offsets.tolist() == [0, 0, 1]
