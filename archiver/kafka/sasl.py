@@ -57,7 +57,9 @@ class ScramCredentials:
 
 
 def derive_credentials(mechanism: str, password: bytes, salt: bytes, iterations: int) -> ScramCredentials:
-    """Credentials of a password for a SCRAM mechanism. Slow: PBKDF2 takes about 0.3 µs for each iteration."""
+    """Credentials of a password for a SCRAM mechanism. Slow: PBKDF2 takes 0.4 µs (SHA-256) or 0.7 µs
+    (SHA-512) for each iteration.
+    """
     name = SCRAM_HASHES[mechanism]
     salted = hashlib.pbkdf2_hmac(name, password, salt, iterations)
     client_key = hmac.digest(salted, b"Client Key", name)

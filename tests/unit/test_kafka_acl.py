@@ -16,6 +16,17 @@ from archiver.config.kafka_listener import KafkaAclSettings, Operation
 from archiver.kafka.acl import ANONYMOUS, Authorizer, Resource, principal_of_certificate
 from archiver.runtime.errors import AuthenticationFailed
 from tests.support.fuzzing import fuzzing
+from tests.support.kafka.certificate_subjects import (
+    CN,
+    SUBJECTS,
+    UTF8,
+    O,
+    Subject,
+    certificate,
+    certificate_with,
+    identifier,
+    tlv,
+)
 
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 TOPIC, GROUP, CLUSTER = Resource.TOPIC, Resource.GROUP, Resource.CLUSTER
@@ -208,101 +219,8 @@ def test_any_rules_against_a_naive_reading(source: random.Random) -> None:
 
 
 # --- Principals of certificates.
-def tlv(tag: int, body: bytes) -> bytes:
-    length = bytes([len(body)]) if len(body) < 0x80 else b"\x82" + len(body).to_bytes(2, "big")
-    return bytes([tag]) + length + body
-
-
-def identifier(text: str) -> bytes:
-    first, second, *rest = map(int, text.split("."))
-    body = b""
-    for number in (first * 40 + second, *rest):
-        groups = [number & 0x7F]
-        while number := number >> 7:
-            groups.append(number & 0x7F | 0x80)
-        body += bytes(reversed(groups))
-    return tlv(6, body)
-
-
-def certificate(*parts: list[tuple[str, int, str | bytes]], version: bool = True) -> bytes:
-    """What a parser of the subject reads of a certificate."""
-    subject = b"".join(
-        tlv(
-            0x31,
-            b"".join(
-                tlv(0x30, identifier(kind) + tlv(tag, text if isinstance(text, bytes) else text.encode()))
-                for kind, tag, text in part
-            ),
-        )
-        for part in parts
-    )
-    issuer = tlv(0x30, tlv(0x31, tlv(0x30, identifier(CN) + tlv(12, b"issuer"))))
-    fields = [tlv(2, b"\1"), tlv(0x30, b""), issuer, tlv(0x30, b""), tlv(0x30, subject), tlv(0x30, b"")]
-    head = tlv(0xA0, tlv(2, b"\2")) if version else b""
-    return tlv(0x30, tlv(0x30, head + b"".join(fields)) + tlv(0x30, b"") + tlv(3, b"\0"))
-
-
-CN, C, L, ST, O, OU = "2.5.4.3", "2.5.4.6", "2.5.4.7", "2.5.4.8", "2.5.4.10", "2.5.4.11"  # noqa: E741
-STREET, DC, UID = "2.5.4.9", "0.9.2342.19200300.100.1.25", "0.9.2342.19200300.100.1.1"
-UTF8, PRINTABLE, IA5 = 12, 19, 22
-SUBJECTS: list[tuple[list[list[tuple[str, int, str | bytes]]], str]] = [
-    (
-        [
-            [(C, PRINTABLE, "DE")],
-            [(ST, UTF8, "Bavaria")],
-            [(L, UTF8, "Munich")],
-            [(O, UTF8, "Shop")],
-            [(OU, UTF8, "orders")],
-            [(CN, UTF8, "alice")],
-        ],
-        "CN=alice,OU=orders,O=Shop,L=Munich,ST=Bavaria,C=DE",
-    ),
-    (
-        [[(DC, IA5, "org")], [(DC, IA5, "shop")], [(UID, UTF8, "al")], [(STREET, UTF8, "Main st. 1")]],
-        "STREET=Main st. 1,UID=al,DC=shop,DC=org",
-    ),
-    ([[(CN, UTF8, "a"), (O, UTF8, "b")], [(C, PRINTABLE, "DE")]], "C=DE,CN=a+O=b"),
-    ([[(O, UTF8, "b"), (CN, UTF8, "a")], [(C, PRINTABLE, "DE")]], "C=DE,O=b+CN=a"),
-    ([[(CN, UTF8, ",=+<>#;\"\\/'")]], "CN=\\,\\=\\+\\<\\>\\#\\;\\\"\\\\/'"),
-    ([[(CN, UTF8, " # a b# ")]], "CN=\\ \\# a b\\#\\ "),
-    ([[(CN, UTF8, "   ")]], "CN=\\ \\ \\ "),
-    ([[(CN, UTF8, "")]], "CN="),
-    ([[(CN, UTF8, "ü€\U0001f600")]], "CN=ü€\U0001f600"),
-    ([[(CN, UTF8, "a\0b\rc\n")]], "CN=a\\00b\rc\n"),
-    ([[(CN, UTF8, "\ra\r")]], "CN=\\\ra\\\r"),
-    ([[(CN, UTF8, "\t a \t")]], "CN=\t a \t"),
-    (
-        [[("1.2.840.113549.1.9.1", IA5, "alice@x")], [(CN, UTF8, "a")]],
-        "CN=a,1.2.840.113549.1.9.1=#1607616c6963654078",
-    ),
-    (
-        [
-            [("2.5.4.5", PRINTABLE, "123")],
-            [("2.5.4.12", UTF8, "Dr")],
-            [("1.3.6.1.4.1.42.2.11.2.1", UTF8, "ip")],
-        ],
-        "1.3.6.1.4.1.42.2.11.2.1=#0c026970,2.5.4.12=#0c024472,2.5.4.5=#1303313233",
-    ),
-    ([[("1.2.3.4.999999", UTF8, "x")]], "1.2.3.4.999999=#0c0178"),
-    ([[(CN, 28, "aü".encode("utf-32-be"))]], "CN=#1c0800000061000000fc"),
-    ([[(CN, 27, "general")]], "CN=general"),
-    ([[(CN, 26, "visible")]], "CN=#1a0776697369626c65"),
-    ([[(CN, 18, "123")]], "CN=#1203313233"),
-    ([[(CN, PRINTABLE, "a*b@")]], "CN=a*b@"),
-    ([[(CN, IA5, "a@b")]], "CN=a@b"),
-    ([[(CN, 4, b"octets")]], "CN=#04066f6374657473"),
-    ([[(CN, 3, b"\0ab")]], "CN=#0303006162"),
-    ([[(CN, 30, "ab".encode("utf-16-be"))]], "CN=\\00a\\00b"),
-    ([[(CN, UTF8, "x" * 300)]], "CN=" + "x" * 300),
-    ([], ""),
-]
-"""Subjects, and what `X500Principal.getName()` of Java 17, which Kafka uses, makes of each."""
-
-
 @pytest.mark.parametrize(("subject", "expected"), SUBJECTS)
-def test_subjects_are_written_as_java_writes_them(
-    subject: list[list[tuple[str, int, str | bytes]]], expected: str
-) -> None:
+def test_subjects_are_written_as_java_writes_them(subject: Subject, expected: str) -> None:
     for version in (True, False):
         assert principal_of_certificate(certificate(*subject, version=version)) == f"User:{expected}"
 
@@ -360,7 +278,7 @@ def test_what_is_no_certificate_is_refused() -> None:
 def test_attributes_that_are_refused(attribute: bytes) -> None:
     good = tlv(0x30, identifier(CN) + tlv(UTF8, b"x"))
     for one, accepted in ((good, True), (attribute, False)):
-        der = _with_subject(tlv(0x30, tlv(0x31, one)))
+        der = certificate_with(tlv(0x30, tlv(0x31, one)))
         if accepted:
             assert principal_of_certificate(der) == "User:CN=x"
         else:
@@ -368,18 +286,12 @@ def test_attributes_that_are_refused(attribute: bytes) -> None:
                 principal_of_certificate(der)
 
 
-def _with_subject(subject: bytes) -> bytes:
-    """A certificate of version 1 with this subject."""
-    fields = tlv(2, b"\1") + tlv(0x30, b"") * 3 + subject
-    return tlv(0x30, tlv(0x30, fields))
-
-
 @fuzzing()
 @given(st.integers(0, 10**6), st.integers(1, 255), st.binary(max_size=60))
 def test_any_bytes_give_a_principal_or_a_refusal(place: int, change: int, data: bytes) -> None:
     whole = bytearray(certificate([(CN, UTF8, "alice")], [(O, UTF8, "Shop")]))
     whole[place % len(whole)] ^= change
-    for der in (bytes(whole), data, _with_subject(data), _with_subject(tlv(0x30, data))):
+    for der in (bytes(whole), data, certificate_with(data), certificate_with(tlv(0x30, data))):
         try:
             principal = principal_of_certificate(der)
         except AuthenticationFailed:
