@@ -84,6 +84,7 @@ _INT32_MAX = (1 << 31) - 1
 _SIZE_MAX = 1 << 30
 """Upper limit of the records of one batch: Arrow's offsets have 31 bits."""
 _READ_BYTES = 1 << 20
+_SNAPPY = pa.Codec("snappy")
 _SNAPPY_RATIO_MAX = 22
 """Snappy's best element makes 64 bytes of 3."""
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -220,7 +221,8 @@ def decode(
     """The records of batches that a producer sent, each as `RECORD_SCHEMA` or the reason for its refusal.
 
     `uncompressed_max` bounds the bytes of the records of each batch after decompression. A timestamp of -1
-    becomes null. Several results can share memory.
+    becomes null. Several results can share memory. Each batch can need a few times `uncompressed_max`, so the
+    caller bounds the number of compressed batches.
     """
     results: list[pa.RecordBatch | BatchRefused | None] = [None] * len(batches)
     group: list[tuple[int, BatchHeader, Bytes]] = []
@@ -232,7 +234,9 @@ def decode(
             records = _records_of(header, memoryview(data)[_HEADER.size :], size_max)
             _check_count(header.count, len(records))
         except BatchRefused as refused:
-            results[place] = refused
+            # Without the frames of its traceback and cause, which hold what was decompressed.
+            refused.__cause__ = refused.__context__ = None
+            results[place] = refused.with_traceback(None)
             continue
         if group_bytes + len(records) > _GROUP_BYTES:
             _decode_group(group, size_max, results)
@@ -307,8 +311,8 @@ def _snappy(data: memoryview, size_max: int) -> bytes:
     """One raw block, or the blocks of snappy-java, which Java clients write."""
     if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _snappy_block(data, size_max)
-    pieces: list[bytes] = []
-    size = position = 0
+    records = bytearray()
+    position = 0
     while position < len(data):
         # A header can come again: snappy-java reads concatenated streams.
         if bytes(data[position : position + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
@@ -318,11 +322,9 @@ def _snappy(data: memoryview, size_max: int) -> bytes:
         position += 4
         if block_size > len(data) - position:
             raise BatchRefused(ErrorCode.invalid_record, "the records end within a snappy block")
-        piece = _snappy_block(data[position : position + block_size], size_max - size)
+        records += _snappy_block(data[position : position + block_size], size_max - len(records))
         position += block_size
-        pieces.append(piece)
-        size += len(piece)
-    return b"".join(pieces)
+    return bytes(records)
 
 
 def _snappy_block(block: memoryview, size_max: int) -> bytes:
@@ -335,7 +337,7 @@ def _snappy_block(block: memoryview, size_max: int) -> bytes:
         )
     if declared > size_max:
         raise _too_large(size_max)
-    return bytes(pa.Codec("snappy").decompress(block, decompressed_size=declared, asbytes=True))
+    return bytes(_SNAPPY.decompress(block, decompressed_size=declared, asbytes=True))
 
 
 # --- Decoding
@@ -375,8 +377,8 @@ def _decode_group(
     ends = np.cumsum(counts)
     rows = ends - counts
     places = find_records(text, firsts, counts, rows)
+    # A batch begins where the one before ends, so this also finds bytes left at the end of a batch.
     following = np.concatenate((places[1:], limits[-1:]))
-    following[ends - 1] = limits
     base_ms = np.array([header.base_timestamp_ms for _, header, _ in group], np.int64)
     bases = np.repeat(base_ms, counts)
     deltas = np.arange(len(places)) - np.repeat(rows, counts)
@@ -481,17 +483,19 @@ def _headers_column(
     ends_of = np.cumsum(counts)
     start = 0
     while start < len(counts):
-        # About as many headers at once as records; a record with more is alone.
+        # Few places are kept at once: they take more memory than small headers.
         before = int(ends_of[start] - counts[start])
         limit = int(np.searchsorted(ends_of, before + _GROUP_ROWS, side="right"))
         portion = slice(start, max(start + 1, limit))
         spans, bad = find_headers(text, places[portion], ends[portion], counts[portion])
-        names, bad_names = _names(text, spans[:, 0], spans[:, 1])
-        reasons[np.searchsorted(ends_of, before + bad_names, side="right")] = _BAD_NAME
-        # Last, because the names of bad headers have any content.
+        for first in range(0, len(spans), _GROUP_ROWS):
+            span = spans[first : first + _GROUP_ROWS].astype(np.int64)
+            names, bad_names = _names(text, span[:, 0], span[:, 1])
+            reasons[np.searchsorted(ends_of, before + first + bad_names, side="right")] = _BAD_NAME
+            values = _binary_column(text, span[:, 2], span[:, 3], span[:, 3] < 0, pa.binary())
+            elements.append(pa.StructArray.from_arrays([names, values], fields=list(HEADERS.value_type)))
+        # Last, because a record with bad headers can have any names.
         reasons[portion][bad] = _BAD_HEADERS
-        values = _binary_column(text, spans[:, 2], spans[:, 3], spans[:, 3] < 0, pa.binary())
-        elements.append(pa.StructArray.from_arrays([names, values], fields=list(HEADERS.value_type)))
         start = portion.stop
     offsets = np.concatenate(([0], ends_of)).astype(np.int32)
     return list_array(offsets, pa.concat_arrays(elements), HEADERS)
@@ -523,7 +527,7 @@ def _is_utf8(data: bytes) -> bool:
 _HEAD_BYTES, _SLOT_BYTES = 32, 48
 """Space for the varints of a record: those before the key, then eight bytes for the length of the value and
 eight for the count of headers. A write of a varint stores eight bytes, the next write overwrites the rest."""
-_RECORD_VARINTS_MAX, _HEADER_VARINTS_MAX = 34, 10
+_RECORD_VARINTS_MAX = 34
 
 
 def encode(
@@ -542,7 +546,7 @@ def encode(
     column = {name: records.column(name) for name in records.schema.names}
     offsets = _numpy(column["offset"])
     starts = _numpy(column["batch_start"].fill_null(-1))
-    # Rounded down, as everywhere in Kafka.
+    # Kafka counts milliseconds.
     timestamps = _numpy(column["event_timestamp"].cast(pa.int64()).fill_null(_NO_TIMESTAMP * 1000)) // 1000
     header_blobs, header_sizes = _encoded_headers(column["headers"])
     header_counts = list_lengths(column["headers"])

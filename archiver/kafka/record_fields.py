@@ -49,6 +49,15 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 _STOPS = _U(0x8080808080808080)
 _LOW_7 = _U(0x7F7F7F7F7F7F7F7F)
 _ONE = _U(1)
+_GAPS = tuple(
+    (_U(low), _U(high), _U(shift))
+    for low, high, shift in (
+        (0x007F007F007F007F, 0x3F803F803F803F80, 1),
+        (0x00003FFF00003FFF, 0x0FFFC0000FFFC000, 2),
+        (0x000000000FFFFFFF, 0x00FFFFFFF0000000, 4),
+    )
+)
+"""Between groups of 7, 14 and 28 bits of a varint: bits that stay, and bits that move by so many places."""
 
 _LOCKSTEP_BATCHES, _LOCKSTEP_ROWS = 128, 128
 """From so many batches, or rows with headers, numpy follows lengths faster than a loop in Python."""
@@ -64,10 +73,8 @@ def varints(text: Text, positions: Ints) -> tuple[Words, npt.NDArray[np.uint8], 
     # The lowest stop bit and all bits below it; without a stop bit, all bits.
     kept = stops ^ (stops - _ONE)
     value = word & kept & _LOW_7
-    # Close the gaps between groups of 7, 14 and 28 bits.
-    value = (value & _U(0x007F007F007F007F)) | ((value & _U(0x7F007F007F007F00)) >> _U(1))
-    value = (value & _U(0x00003FFF00003FFF)) | ((value & _U(0x3FFF00003FFF0000)) >> _U(2))
-    value = (value & _U(0x000000000FFFFFFF)) | ((value & _U(0x0FFFFFFF00000000)) >> _U(4))
+    for low, high, shift in _GAPS:
+        value = (value & low) | ((value >> shift) & high)
     size: npt.NDArray[np.uint8] = np.bitwise_count(kept) >> np.uint8(3)
     long: Mask = stops == 0
     return value, size, long
@@ -86,10 +93,13 @@ class FieldReader:
         self.bad: Mask = np.zeros(len(positions), np.bool_)
 
     def int32(self) -> Ints:
-        """A varint of at most five bytes."""
+        """A varint of at most five bytes.
+
+        They have room for 35 bits. More than 31 are a length beyond the batch, which the caller refuses.
+        """
         value, size, _ = varints(self._text, self.positions)
         self.positions = self.positions + size
-        self.bad |= (size > 5) | (value > _U(0xFFFFFFFF))
+        self.bad |= size > 5
         return _zigzag_decoded(value)
 
     def int64(self) -> Ints:
@@ -120,10 +130,8 @@ class FieldReader:
 def encoded_varints(values: Ints) -> tuple[Words, Ints]:
     """The bytes of zigzag varints, little endian, and their sizes; values have at most 55 bits."""
     value = ((values << 1) ^ (values >> 63)).view(np.uint64)
-    # Open gaps between groups of 28, 14 and 7 bits.
-    value = (value & _U(0x000000000FFFFFFF)) | ((value & _U(0x00FFFFFFF0000000)) << _U(4))
-    value = (value & _U(0x00003FFF00003FFF)) | ((value & _U(0x0FFFC0000FFFC000)) << _U(2))
-    value = (value & _U(0x007F007F007F007F)) | ((value & _U(0x3F803F803F803F80)) << _U(1))
+    for low, high, shift in reversed(_GAPS):
+        value = (value & low) | ((value & high) << shift)
     # The top bit of each byte that is not zero, then of all bytes before the last of them.
     more = ((value + _LOW_7) & _STOPS) >> _U(8)
     for bits in (8, 16, 32):
@@ -177,14 +185,14 @@ def _follow_records(data: bytes, position: int, count: int) -> array[int]:
     return places
 
 
-def find_headers(text: Text, places: Ints, ends: Ints, counts: Ints) -> tuple[Ints, Mask]:
+def find_headers(text: Text, places: Ints, ends: Ints, counts: Ints) -> tuple[npt.NDArray[np.int32], Mask]:
     """Place and length of the name and of the value of each header, and which records have bad headers.
 
     A value of length -1 is null. Each record gets `counts` rows of the result; those of a bad record have any
     content that is inside the data.
     """
     firsts = np.cumsum(counts) - counts
-    spans = np.zeros((int(counts.sum()), 4), np.int64)
+    spans = np.zeros((int(counts.sum()), 4), np.int32)
     bad = np.zeros(len(counts), np.bool_)
     rows = np.flatnonzero(counts)
     positions = places[rows]
@@ -212,13 +220,13 @@ def find_headers(text: Text, places: Ints, ends: Ints, counts: Ints) -> tuple[In
             bad[row] = True
         else:
             first = int(firsts[row]) + done
-            spans[first : first + len(rest) // 4] = np.frombuffer(rest, np.int64).reshape(-1, 4)
+            spans[first : first + len(rest) // 4] = np.frombuffer(rest, np.int32).reshape(-1, 4)
     return spans, bad
 
 
 def _follow_headers(data: bytes, position: int, end: int, count: int) -> array[int] | None:
     """`count` headers that fill the bytes up to `end`; None if they do not."""
-    headers = array("q")
+    headers = array("i")
     add = headers.extend
     for _ in range(count):
         # Before they are decoded, negative lengths are odd, and 1 stands for -1.
@@ -235,12 +243,13 @@ def _follow_headers(data: bytes, position: int, end: int, count: int) -> array[i
             value_size, value = read_varint(data, position)
         if value_size == 1:
             position = value
-            add((name, name_size >> 1, value, -1))
+            value_size = -1
         elif value_size & 1:
             return None
         else:
-            position = value + (value_size >> 1)
-            add((name, name_size >> 1, value, value_size >> 1))
+            value_size >>= 1
+            position = value + value_size
         if position > end:
             return None
+        add((name, name_size >> 1, value, value_size))
     return headers if position == end else None
