@@ -10,6 +10,7 @@ from tests.mutants.schema_mutants import MAPPING
 
 SQLITE_TESTS = ("tests/contract/test_log_sqlite.py",)
 LOG_TESTS = ("tests/contract/test_log.py",)
+BROKER_TESTS = ("tests/contract/test_brokers.py",)
 LOCAL_TESTS = ("tests/contract/test_objects_local.py", "tests/contract/test_objects_synced.py")
 
 DURABILITY = (
@@ -568,6 +569,50 @@ DELETING = (
     ),
 )
 
+BROKERS = (
+    Mutant(
+        "register: two daemons choose a node id at once in SQLite",
+        "archiver/log/brokers.py",
+        'return self._store.transact("begin immediate", enter)',
+        'return self._store.transact("begin", enter)',
+        BROKER_TESTS,
+        simulated=False,
+    ),
+    Mutant(
+        "register: two daemons choose a node id at once in etcd",
+        "archiver/log/etcd/brokers.py",
+        "compare=[_unchanged(self._keys.broker_addresses(), stored)],",
+        "",
+        BROKER_TESTS,
+        simulated=False,
+    ),
+    Mutant(
+        "register: a heartbeat takes the address back",
+        "archiver/log/brokers.py",
+        "if not take_over and holder is not None and holder.incarnation != self._incarnation:",
+        "if False:",
+        BROKER_TESTS,
+        simulated=False,
+    ),
+    Mutant(
+        "register: a time of an earlier boot counts",
+        "archiver/log/brokers.py",
+        "incarnation <> '' and boot = ? ",
+        "incarnation <> '' and boot <> ? || 'x' ",
+        ("tests/contract/test_brokers_sqlite.py",),
+        simulated=False,
+    ),
+    Mutant(
+        "choose: every client has the same daemon",
+        "archiver/log/brokers.py",
+        "shared.update(len(text)",
+        "repr(len(text)",
+        ("tests/unit/test_broker_choice.py",),
+        simulated=False,
+    ),
+)
+
+
 MUTANTS = (
     *DURABILITY,
     *ACKNOWLEDGING,
@@ -579,4 +624,5 @@ MUTANTS = (
     *MAPPING,
     *PUBLISHING,
     *MIRRORING,
+    *BROKERS,
 )

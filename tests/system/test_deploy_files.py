@@ -15,6 +15,7 @@ from grpc_tools import protoc
 from pydantic import BaseModel, SecretStr
 
 from archiver.config.daemon import HttpTlsSettings
+from archiver.config.kafka_listener import KafkaAclSettings, KafkaListenerSettings, KafkaSaslSettings
 from archiver.config.metadata import EtcdSettings, EtcdTlsSettings
 from archiver.config.settings import (
     OtlpSettings,
@@ -181,6 +182,7 @@ def test_the_example_names_every_key() -> None:
         if isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not TestingSettings
     ]
     groups += [HttpTlsSettings, OtlpSettings, EtcdSettings, EtcdTlsSettings]
+    groups += [KafkaListenerSettings, KafkaSaslSettings, KafkaAclSettings]
     assert len(groups) > 10
     wanted = {name for group in groups for name in group.model_fields}
     assert wanted - {"testing"} - named == set()
@@ -270,7 +272,7 @@ def test_commented_parts_of_the_example_are_valid_too(tmp_path: Path) -> None:
         "kafka-password",
         "produce-token",
     )
-    for name in (*secrets, "ca.pem", "archiver.pem", "archiver.key"):
+    for name in (*secrets, "ca.pem", "archiver.pem", "archiver.key", "kafka-users.json"):
         (tmp_path / name).write_text("planted-by-the-test")
     settings = load_settings(tmp_path / "archiver.yaml", {})
     assert settings.data.uri == "s3://events/prod"
@@ -280,6 +282,11 @@ def test_commented_parts_of_the_example_are_valid_too(tmp_path: Path) -> None:
     assert etcd.tls is not None
     for name in ("prefix", "state", "insecure", "request_timeout", "lease_ttl"):
         assert getattr(etcd, name) == EtcdSettings.model_fields[name].default, name
+    kafka = settings.kafka
+    assert kafka is not None and kafka.authenticates and kafka.acls
+    for name, field in KafkaListenerSettings.model_fields.items():
+        if name not in ("listen", "advertised", "rack", "tls", "sasl", "users_file", "acls"):
+            assert getattr(kafka, name) == field.default, name
     assert [catalog.name for catalog in settings.catalogs] == ["local", "lake"]
     assert [source.kafka is None for source in settings.sources] == [True, False]
     assert settings.http.admin_token is not None

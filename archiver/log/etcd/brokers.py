@@ -127,10 +127,10 @@ class EtcdBrokers:
         for _ in range(_ATTEMPTS_MAX):
             stored, registered = values(self._ask([get(self._keys.broker_addresses()), self._all()]))
             known = self._known(stored)
-            holders = {self._parsed(found).node_id: found for found in registered}
-            node_id = node_id_for(known, holders, host, port)
-            holder = holders.get(node_id)
-            if not take_over and holder is not None and self._parsed(holder).incarnation != self._incarnation:
+            live = {broker.node_id: broker for broker in map(self._parsed, registered)}
+            node_id = node_id_for(known, live, host, port)
+            holder = live.get(node_id)
+            if not take_over and holder is not None and holder.incarnation != self._incarnation:
                 raise address_taken(host, port)
             # Last in the order: it is the newest registration.
             lines = [*(one for one in known if one[0] != node_id), (node_id, host, port)]
