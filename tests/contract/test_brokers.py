@@ -140,23 +140,16 @@ def test_a_daemon_that_is_silent_is_not_live_and_one_that_renews_is(place: Place
     silent, renewing = place.make(TIMEOUT_S), place.make(TIMEOUT_S)
     silent.register("host", 1, "")
     second = renewing.register("host", 2, "")
-    assert ids(renewing.live()) == [1, 2]
-    place.until(
-        "one has expired",
-        lambda: (renewing.heartbeat() == second) and ids(renewing.live()) != [1, 2],
-    )
-    assert renewing.live() == [second]
+    place.until("one is left", lambda: renewing.heartbeat() == second and renewing.live() == [second])
 
 
 def test_a_lost_registration_is_made_again_with_its_node_id(place: Place) -> None:
     paused, other = place.make(TIMEOUT_S), place.make(LONG_S)
     other.register("host", 1, "")
-    paused.register("host", 2, "east")
+    first = paused.register("host", 2, "east")
     place.until("it has expired", lambda: ids(other.live()) == [1])
-    again = paused.heartbeat()
-    assert again is not None
-    assert (again.node_id, again.host, again.port, again.rack) == (2, "host", 2, "east")
-    assert again in other.live()
+    # In a loop, because a slow machine may let it expire again.
+    until("it is live again", lambda: paused.heartbeat() == first and first in other.live())
 
 
 def test_a_restarted_daemon_takes_its_node_id_over_at_once(place: Place) -> None:
@@ -331,14 +324,23 @@ def test_of_processes_that_register_one_address_at_once_one_keeps_it(shared: Pla
 
 
 def test_a_killed_process_leaves_in_time_and_its_successor_has_its_node_id(shared: Place) -> None:
-    watching = shared.make(TIMEOUT_S)
-    watching.register("host", 1, "")
+    watching = shared.make(LONG_S)
+    first = watching.register("host", 1, "")
     with Daemon(shared, TIMEOUT_S) as daemon:
         assert daemon.answer() == "ready"
         daemon.send("register host 2")
         assert daemon.answer() == "2"
-        assert ids(watching.live()) == [1, 2]
         daemon.process.send_signal(signal.SIGKILL)
         daemon.process.wait()
-    shared.until("the killed one has left", lambda: watching.heartbeat() and ids(watching.live()) == [1])
+    until("the killed one has left", lambda: watching.live() == [first])
     assert shared.make(LONG_S).register("host", 2, "").node_id == 2
+
+
+def test_a_killed_process_is_listed_until_its_time_limit(shared: Place) -> None:
+    with Daemon(shared, LONG_S) as daemon:
+        assert daemon.answer() == "ready"
+        daemon.send("register host 1")
+        assert daemon.answer() == "1"
+        daemon.process.send_signal(signal.SIGKILL)
+        daemon.process.wait()
+    assert ids(shared.make(LONG_S).live()) == [1]

@@ -30,8 +30,11 @@ def etcd(tmp_path: Path) -> Iterator[Etcd]:
         yield server
 
 
-def registry(etcd: Etcd, folder: Path, timeout_s: float = LONG_S) -> EtcdBrokers:
-    found: BrokerRegistry = etcd_metadata([etcd.address], folder, timeout_s=0.5).brokers(timeout_s)
+def registry(
+    etcd: Etcd, folder: Path, timeout_s: float = LONG_S, request_timeout_s: float = 5.0
+) -> EtcdBrokers:
+    metadata = etcd_metadata([etcd.address], folder, timeout_s=request_timeout_s)
+    found: BrokerRegistry = metadata.brokers(timeout_s)
     assert isinstance(found, EtcdBrokers)
     return found
 
@@ -132,7 +135,7 @@ def lives(one: EtcdBrokers, lease_id: int) -> bool:
 
 
 def test_without_etcd_every_call_ends_and_a_later_heartbeat_goes_on(etcd: Etcd, tmp_path: Path) -> None:
-    one, two = registry(etcd, tmp_path), registry(etcd, tmp_path)
+    one, two = (registry(etcd, tmp_path, request_timeout_s=0.5) for _ in range(2))
     broker = one.register("host", 1, "")
     etcd.kill()
     for call in (one.heartbeat, one.live, lambda: two.register("host", 2, "")):
@@ -154,7 +157,7 @@ def test_without_etcd_every_call_ends_and_a_later_heartbeat_goes_on(etcd: Etcd, 
 def test_a_release_without_etcd_ends_by_the_time_limit(
     etcd: Etcd, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, other = registry(etcd, tmp_path, 2.0), registry(etcd, tmp_path)
+    one, other = registry(etcd, tmp_path, 2.0, request_timeout_s=0.5), registry(etcd, tmp_path)
     one.register("host", 1, "")
     etcd.kill()
     one.release()
