@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from archiver.app.archiving import Archiving
     from archiver.app.intake import Intake
     from archiver.app.maintenance import Maintenance
+    from archiver.ledger.fold import LedgerFold
     from archiver.ledger.views import TopicLedger
     from archiver.query.duck import QueryTable, Trouble
     from archiver.status.explain import Explanation
     from archiver.stream.stream import RecordStream
+    from intake.log.backlog import Backlog
+    from intake.read.reader import IntakeReader
 
 
 class Application(Deployment):
@@ -97,14 +100,26 @@ class Application(Deployment):
 
     def stream(self) -> RecordStream:
         """Reads records of topics, as of now."""
+        # One state of the ledger for all partitions: a round may add entries during the read.
+        ledger = self.ledger()
+        return self.stream_of(self.backlog(), ledger)
+
+    def stream_of(
+        self,
+        backlog: Backlog,
+        ledger: LedgerFold,
+        reader: IntakeReader | None = None,
+        verified: set[str] | None = None,
+    ) -> RecordStream:
+        """Reads records of topics by these states of both logs; `reader` and `verified` as in
+        `RecordStream`.
+        """
         from archiver.ledger.archive_visibility import ArchiveVisibility
         from archiver.stream.stream import RecordStream
 
-        # One state of the ledger for all partitions: a round may add entries during the read.
-        ledger = self.ledger()
         return RecordStream(
             self.objects,
-            self.backlog(),
+            backlog,
             self.schema,
             cluster_id=self.cluster.cluster_id,
             given_up=lambda topic_id, partition: ArchiveVisibility.of(
@@ -112,6 +127,8 @@ class Application(Deployment):
             ),
             starts=lambda topic_id, partition: ledger.topic(topic_id).start(partition),
             passed=lambda topic_id, partition: ledger.topic(topic_id).passed.ranges(partition),
+            reader=reader,
+            verified=verified,
         )
 
     def explain(self, topic: str, partition: int, offset: int, stuck: str | None = None) -> Explanation:

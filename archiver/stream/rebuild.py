@@ -3,12 +3,14 @@
 Guarantees: the offsets follow each other without a hole, except for the gaps that an archive's footer names.
 Keys and values are the producer's bytes. Ingest times from intake are those that refinement writes: the
 running maximum of the accept times, never below the segment's floor. Holds one batch of an archive, or one
-row group of intake, at a time; of an archive of up to `VERIFY_BYTES_MAX` also the bytes.
+row group of intake, at a time; of an archive of up to `VERIFY_BYTES_MAX` also the bytes, and up to
+`KEPT_BYTES_MAX` of its records while they are given for the first time.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,6 +42,9 @@ VERIFY_BYTES_MAX = 16 * 1024 * 1024
 """An archive of up to this size is held in memory and verified as a whole before its first record is given.
 """
 
+KEPT_BYTES_MAX = 64 * 1024 * 1024
+"""Records of such an archive are kept from its verification if they take no more, and else decoded again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -47,6 +52,15 @@ class Layout:
 
     columns: pa.Schema
     codec: RecordCodec
+
+
+@dataclass(slots=True)
+class HeldBytes:
+    """About how much memory a read of an archive holds between two batches, for callers that keep many reads
+    open.
+    """
+
+    count: int = 0
 
 
 class Vanished(Corrupted):
@@ -70,6 +84,7 @@ def from_archive(
     layouts: Layouts,
     batch_rows: int = BATCH_ROWS,
     verified: set[str] | None = None,
+    held: HeldBytes | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records in [start, stop) of one archive that covers `start`, as `STREAM_SCHEMA`.
 
@@ -88,23 +103,33 @@ def from_archive(
     `Corrupted` if the object is gone, is not what its key says, lacks an offset, or fails a check.
     """
     known = set() if verified is None else verified
+    held = HeldBytes() if held is None else held
+    kept: deque[pa.RecordBatch] | None = None
     with (
         _reading(found, start),
         _opened(objects, found) as source,
         _archive(source, found, cluster_id, layouts) as archive,
     ):
+        # A small archive is in memory, of a larger one the row group that is read.
+        held.count = found.size if found.size <= VERIFY_BYTES_MAX else archive.group_bytes
         # Before the first record is given, so that a wrong digest invalidates nothing.
         if found.key not in known and found.size <= VERIFY_BYTES_MAX:
-            archive.verify()
+            kept = archive.verify(KEPT_BYTES_MAX)
             known.add(found.key)
-        # The digest is over all records, so a part of a large archive cannot be compared.
-        whole = found.key not in known and start <= found.base and stop >= found.end
-        yield from archive.records(
-            start, min(stop, found.end), batch_rows, RecordsDigest() if whole else None
-        )
-        # Reached only if all of it was read and its digest was right.
-        if whole:
-            known.add(found.key)
+        if kept is None:
+            # The digest is over all records, so a part of a large archive cannot be compared.
+            whole = found.key not in known and start <= found.base and stop >= found.end
+            yield from archive.records(
+                start, min(stop, found.end), batch_rows, RecordsDigest() if whole else None
+            )
+            # Reached only if all of it was read and its digest was right.
+            if whole:
+                known.add(found.key)
+    # After the archive is closed: its bytes are not held as well.
+    if kept is not None:
+        held.count = sum(records.nbytes for records in kept)
+        yield from _between(kept, start, stop, batch_rows)
+    held.count = 0
 
 
 def whole_archive(
@@ -129,6 +154,18 @@ def check_records(source: pa.NativeFile, found: FoundArchive, cluster_id: str, l
     """
     with _reading(found, found.base), _archive(source, found, cluster_id, layouts) as archive:
         archive.verify()
+
+
+def _between(
+    batches: deque[pa.RecordBatch], start: int, stop: int, batch_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """The records in [start, stop), at most `batch_rows` at a time; takes the batches."""
+    while batches:
+        records = batches.popleft()
+        offsets = records.column("offset").to_numpy()
+        low, high = (int(place) for place in np.searchsorted(offsets, [start, stop]))
+        for place in range(low, high, batch_rows):
+            yield records.slice(place, min(batch_rows, high - place))
 
 
 @contextmanager
@@ -194,10 +231,22 @@ class _Archive:
         # The codec rebuilds records from exactly these columns.
         _check_columns(found.key, file.schema_arrow, layout.columns)
 
-    def verify(self) -> None:
-        """Rebuild all records and compare them."""
-        for _ in self.rows(self._found.base, self._found.end, BATCH_ROWS, RecordsDigest()):
-            pass
+    @property
+    def group_bytes(self) -> int:
+        """Bytes of a row group at the mean."""
+        return self._found.size // max(1, self._file.metadata.num_row_groups)
+
+    def verify(self, kept_bytes_max: int = 0) -> deque[pa.RecordBatch] | None:
+        """Rebuild all records and compare them; returns them unless they take more than `kept_bytes_max`."""
+        kept: deque[pa.RecordBatch] | None = deque()
+        size = 0
+        for _, records in self.rows(self._found.base, self._found.end, BATCH_ROWS, RecordsDigest()):
+            size += records.nbytes
+            if size > kept_bytes_max:
+                kept = None
+            if kept is not None:
+                kept.append(records)
+        return kept
 
     def records(
         self, start: int, stop: int, batch_rows: int, digest: RecordsDigest | None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -19,12 +20,13 @@ from archiver.runtime.errors import InvalidInput, NotFound, no_partition
 from archiver.runtime.ids import TopicId
 from archiver.schema.codec import RecordCodec
 from archiver.schema.evolution.state import TopicSchema, arrow_schema
-from archiver.stream.archives import NOTHING_GIVEN_UP, ArchiveIndex, find_archives
-from archiver.stream.rebuild import BATCH_ROWS, Layout, Vanished, from_archive, from_intake
+from archiver.stream.archives import NOTHING_GIVEN_UP, ArchiveIndex, FoundArchive, find_archives
+from archiver.stream.rebuild import BATCH_ROWS, HeldBytes, Layout, Vanished, from_archive, from_intake
 from archiver.stream.records import Source, StreamBatch, StreamRecord
 from intake.log.backlog import Backlog, windows
 from intake.log.fold import TopicState
 from intake.read.reader import IntakeReader
+from intake.segments import Segments
 
 Schemas = Callable[[TopicId, int], TopicSchema]
 """A topic's schema of that version, from the ledger."""
@@ -38,6 +40,17 @@ Starts = Callable[[TopicId, int], int]
 _VERIFIED_MAX = 100_000
 """Keys of verified archives that are remembered, about 20 MB. Beyond it all are forgotten and verified again.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the records of the offsets [start, end) are read from."""
+
+    start: int
+    end: int
+    archive: FoundArchive | None
+    segments: Segments | None
+    """Of intake, if it is no archive; the first and the last may reach beyond the range."""
 
 
 Passed = Callable[[TopicId, int], Sequence[tuple[int, int]]]
@@ -71,7 +84,12 @@ class RecordStream:
         passed: Passed = _none_passed,
         starts: Starts = _from_zero,
         batch_rows: int = BATCH_ROWS,
+        reader: IntakeReader | None = None,
+        verified: set[str] | None = None,
     ) -> None:
+        """`reader` and `verified`, the keys of archives whose digest was right, may be shared by several
+        streams. A stream itself must only be used by one thread at a time.
+        """
         self._objects = objects
         self._intake = intake
         self._schemas = schemas
@@ -80,9 +98,20 @@ class RecordStream:
         self._passed = passed
         self._starts = starts
         self._batch_rows = batch_rows
-        self._reader = IntakeReader(objects)
+        self._reader = IntakeReader(objects) if reader is None else reader
         self._layouts: dict[tuple[TopicId, int], Layout] = {}
-        self._verified: set[str] = set()
+        self._verified: set[str] = set() if verified is None else verified
+        self._held = HeldBytes()
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory the last read holds, while it is open."""
+        return self._held.count
+
+    @property
+    def backlog(self) -> Backlog:
+        """The intake log as this stream reads it."""
+        return self._intake
 
     def read(
         self,
@@ -105,12 +134,14 @@ class RecordStream:
         limit: int | None = None,
         *,
         uncommitted: bool = False,
+        intake_only: bool = False,
     ) -> Iterator[StreamBatch]:
         """The stable records from offset `start` on, at most `limit` of them. Offsets that retention has
         removed are skipped (`first_offset`).
 
         With `uncommitted` also the records from the first open transaction on: its own, which may still be
-        aborted, and all after them.
+        aborted, and all after them. With `intake_only` no archive is listed or read; intake has all records
+        from the ledger's watermark on.
 
         Empty at the end of what is stable. Raises at once `NotFound` for an unknown topic or partition and
         `InvalidInput` for a negative `start` or `limit` or a `start` beyond the next offset; while iterating
@@ -131,23 +162,55 @@ class RecordStream:
             )
         # Below it retention has removed records, which is no damage.
         start = max(start, self.first_offset(topic_id, partition))
-        return self._read(
-            topic, partition, start, following if uncommitted else self._intake.stable_offset(tp), limit
-        )
+        stop = following if uncommitted else self._intake.stable_offset(tp)
+        return self._read(topic, partition, start, stop, limit, intake_only)
+
+    def places(self, topic_id: TopicId, partition: int, start: int, stop: int) -> Iterator[Place]:
+        """Where the records in [start, stop) would be read from, in offset order. Offsets in no place have
+        no record. Nothing is read of the archives and intake files.
+
+        Raises `NotFound` for an unknown topic or partition.
+        """
+        topic = self._topic(topic_id, partition)
+        archives = self._find(topic_id, partition)
+        passed = self._passed(topic.topic_id, partition)
+        at = max(start, self.first_offset(topic_id, partition))
+        while at < stop:
+            low, high = _next_passed(passed, at, stop)
+            if low <= at:
+                at = high
+                continue
+            found = archives.covering(at)
+            if found is not None:
+                until = min(stop, found.end)
+                yield Place(at, until, found, None)
+                at = until
+                continue
+            until = min(stop, archives.next_base(at) or stop, low)
+            for window in windows(self._intake, (topic_id, partition), at, until):
+                yield Place(at, window.end, None, window.segments)
+                at = window.end
 
     def first_offset(self, topic_id: TopicId, partition: int) -> int:
         """The first offset that retention kept; reading begins there even if a lower offset is requested."""
         return self._starts(topic_id, partition)
 
+    def _find(self, topic_id: TopicId, partition: int) -> ArchiveIndex:
+        return find_archives(self._objects, topic_id, partition, self._given_up(topic_id, partition))
+
     def _read(
-        self, topic: TopicState, partition: int, start: int, stop: int, limit: int | None
+        self,
+        topic: TopicState,
+        partition: int,
+        start: int,
+        stop: int,
+        limit: int | None,
+        intake_only: bool,
     ) -> Iterator[StreamBatch]:
         if start >= stop or limit == 0:
             return
         # Listed once per read; if an archive is gone when it is opened, they are listed again.
-        archives = find_archives(
-            self._objects, topic.topic_id, partition, self._given_up(topic.topic_id, partition)
-        )
+        archives = ArchiveIndex(()) if intake_only else self._find(topic.topic_id, partition)
         remaining = stop - start if limit is None else limit
         for source, records in self._records(topic.topic_id, partition, archives, start, stop, remaining):
             kept = records.slice(0, min(remaining, records.num_rows))
@@ -174,9 +237,7 @@ class RecordStream:
         passed = self._passed(topic_id, partition)
         gone: set[str] = set()
         while at < stop:
-            # By the ends: the first range that ends beyond `at`, whether it contains `at` or follows.
-            place = bisect_right(passed, at, key=lambda empty: empty[1])
-            low, high = passed[place] if place < len(passed) else (stop, stop)
+            low, high = _next_passed(passed, at, stop)
             # Only gaps, by the ledger. The intake log may have forgotten them, so it is not read.
             if low <= at:
                 at = high
@@ -196,15 +257,14 @@ class RecordStream:
                         self._layout,
                         batch_rows,
                         self._verified,
+                        self._held,
                     ):
                         yield "archive", batch
                     at = found.end
                 # Raised before the first batch, so no record was given twice.
                 except Vanished:
                     gone.add(found.key)
-                    again = find_archives(
-                        self._objects, topic_id, partition, self._given_up(topic_id, partition)
-                    )
+                    again = self._find(topic_id, partition)
                     other = again.covering(at)
                     # No other archive covers the offset, or that one is gone as well: the records cannot be
                     # read.
@@ -240,3 +300,9 @@ class RecordStream:
             schema = self._schemas(topic_id, version)
             known = self._layouts[(topic_id, version)] = Layout(arrow_schema(schema), RecordCodec(schema))
         return known
+
+
+def _next_passed(passed: Sequence[tuple[int, int]], at: int, stop: int) -> tuple[int, int]:
+    """The first range that ends beyond `at`, whether it contains `at` or follows; (stop, stop) for none."""
+    place = bisect_right(passed, at, key=lambda empty: empty[1])
+    return passed[place] if place < len(passed) else (stop, stop)

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -72,6 +74,20 @@ class IntakeReader:
 
     def row_groups(self, file: FileRef, numbers: Sequence[int]) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Whole row groups of the file, in the given order; columns as `READ_SCHEMA`. Raises as `read`."""
+        return self._row_groups(file, numbers, READ_COLUMNS)
+
+    def event_times(
+        self, file: FileRef, numbers: Sequence[int]
+    ) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+        """The event times of whole row groups, microseconds since 1970, in the given order. Only this column
+        is read. Raises as `read`.
+        """
+        for row_group, rows in self._row_groups(file, numbers, ("event_timestamp",)):
+            yield row_group, rows.column("event_timestamp").cast(pa.int64()).to_numpy(zero_copy_only=False)
+
+    def _row_groups(
+        self, file: FileRef, numbers: Sequence[int], columns: Sequence[str]
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
         if not numbers:
             return
         try:
@@ -90,7 +106,7 @@ class IntakeReader:
                 source, metadata=metadata, page_checksum_verification=True, pre_buffer=False
             )
             for row_group in numbers:
-                yield row_group, _row_group(file, source, parquet, row_group)
+                yield row_group, _row_group(file, source, parquet, row_group, columns)
 
 
 def beyond(file: FileRef, row_group: int, rows: int) -> Corrupted:
@@ -157,7 +173,7 @@ def _read_at(source: pa.NativeFile, start: int, end: int) -> bytes:
 
 
 def _row_group(
-    file: FileRef, source: pa.NativeFile, parquet: pq.ParquetFile, row_group: int
+    file: FileRef, source: pa.NativeFile, parquet: pq.ParquetFile, row_group: int, columns: Sequence[str]
 ) -> pa.RecordBatch:
     if row_group >= parquet.metadata.num_row_groups:
         raise _corrupted(
@@ -167,16 +183,16 @@ def _row_group(
         )
     try:
         # Page headers have no checksum, and the decoder allocates what they say.
-        pages = check_pages(source, parquet.metadata, row_group, READ_COLUMNS)
+        pages = check_pages(source, parquet.metadata, row_group, columns)
         _check_values(source, parquet.metadata, row_group, pages)
-        table = parquet.read_row_group(row_group, columns=list(READ_COLUMNS), use_threads=False)
+        table = parquet.read_row_group(row_group, columns=list(columns), use_threads=False)
         # An altered page header may decode to fewer rows without an error.
         if table.num_rows != parquet.metadata.row_group(row_group).num_rows:
             raise _corrupted(
                 file,
                 f"row group {row_group} holds {counted(table.num_rows, 'row')}, its footer says otherwise",
             )
-        table = table.select(list(READ_COLUMNS)).cast(READ_SCHEMA)
+        table = table.select(list(columns)).cast(pa.schema([READ_SCHEMA.field(name) for name in columns]))
         rows = concat_batches(table.to_batches())
         # Offsets inside the arrays come from the file and must stay inside their buffers.
         rows.validate(full=True)

@@ -72,6 +72,16 @@ def test_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.whole
+def test_fetch(tmp_path: Path) -> None:
+    document = measured("fetch", tmp_path)
+    assert list(document["cases"]) == ["nested", "raw"]
+    for case in document["cases"].values():
+        assert list(case) == ["intake", "archive", "verified"]
+        for rates in case.values():
+            check_spread(rates)
+
+
+@pytest.mark.whole
 def test_schema(tmp_path: Path) -> None:
     document = measured("schema", tmp_path)
     cases = document["cases"]

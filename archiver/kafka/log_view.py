@@ -1,0 +1,129 @@
+"""The logs as one daemon knows them: where partitions begin and end, and what a consumer could read.
+
+Entries that this process appends are known at once. Those of other processes are known after `refresh`, which
+reads the log at most once within an interval, however many consumers wait.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from archiver.ledger.fold import LedgerFold
+from archiver.runtime.clock import Clock
+from archiver.runtime.ids import TopicId
+from intake.log.backlog import Backlog
+from intake.segments import BASE, RAW_BYTES
+
+PLENTY: Final = 2**31 - 1
+"""Estimated bytes where records are in history files or in many segments, which are not counted."""
+_COUNTED_MAX = 256
+"""Segments whose bytes an estimate adds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where a partition begins and ends."""
+
+    log_start: int
+    """The first offset that retention kept."""
+    last_stable_offset: int
+    high_watermark: int
+    """The offset of the next record."""
+
+    def end(self, *, committed: bool) -> int:
+        """Exclusive end of what a consumer of that isolation level may read."""
+        return self.last_stable_offset if committed else self.high_watermark
+
+
+class LogView:
+    """Both logs, with a bound on how often they are read. Thread-safe."""
+
+    def __init__(
+        self,
+        view: Callable[[], Backlog],
+        read_on: Callable[[], object],
+        read_ledger: Callable[[], LedgerFold],
+        clock: Clock,
+        *,
+        refresh_interval_s: float = 0.05,
+        ledger_interval_s: float = 1.0,
+    ) -> None:
+        """`view` gives the present state without reading the log, `read_on` reads the log to its tail,
+        `read_ledger` the control log.
+        """
+        self._view = view
+        self._read_on = read_on
+        self._read_ledger = read_ledger
+        self._clock = clock
+        self._refresh_interval_s = refresh_interval_s
+        self._ledger_interval_s = ledger_interval_s
+        self._lock = threading.Lock()
+        self._ledger_lock = threading.Lock()
+        self._refreshed_s = float("-inf")
+        self._ledger_s = float("-inf")
+        self._ledger: LedgerFold | None = None
+
+    @property
+    def backlog(self) -> Backlog:
+        """The intake log as far as it was read."""
+        return self._view()
+
+    @property
+    def generation(self) -> int:
+        """Number of intake log entries read. While it is the same, no partition has changed."""
+        return self._view().next_index
+
+    def refresh(self, *, force: bool = False) -> bool:
+        """Read the intake log to its tail, unless that was done within the refresh interval; whether it has
+        grown. Raises what reading the log raises.
+        """
+        asked_s = self._clock.monotonic_s()
+        before = self.generation
+        with self._lock:
+            # Also a forced call shares the read of another thread that began after it.
+            due_s = asked_s if force else self._clock.monotonic_s() - self._refresh_interval_s
+            if self._refreshed_s <= due_s:
+                began_s = self._clock.monotonic_s()
+                self._read_on()
+                self._refreshed_s = began_s
+        return self.generation != before
+
+    def ledger(self, *, force: bool = False) -> LedgerFold:
+        """The control log, at most one ledger interval old."""
+        with self._ledger_lock:
+            now_s = self._clock.monotonic_s()
+            if self._ledger is None or force or now_s - self._ledger_s >= self._ledger_interval_s:
+                self._ledger = self._read_ledger()
+                self._ledger_s = now_s
+            return self._ledger
+
+    def bounds(self, topic_id: TopicId, partition: int) -> Bounds:
+        """Where the partition begins and ends, by what was read of both logs; raises `NotFound` if there is
+        none. Only the first call reads the control log.
+        """
+        backlog, tp = self._view(), (topic_id, partition)
+        # The stable offset first: it is never beyond an end that is read later.
+        stable = backlog.stable_offset(tp)
+        high = backlog.next_offset(tp)
+        # Without a read, so that an event loop may call this.
+        ledger = self._ledger or self.ledger()
+        return Bounds(min(ledger.topic(topic_id).start(partition), high), stable, high)
+
+    def available(self, topic_id: TopicId, partition: int, offset: int, *, committed: bool) -> int:
+        """About how many bytes a consumer at `offset` could read now; 0 if there is nothing. Only offsets
+        without records count as 1 byte. Reads no object. Raises `NotFound` for an unknown partition.
+        """
+        backlog, tp = self._view(), (topic_id, partition)
+        end = backlog.stable_offset(tp) if committed else backlog.next_offset(tp)
+        if offset >= end:
+            return 0
+        held = backlog.fold.partition(tp)
+        segments = held.segments
+        first = segments.first_beyond(offset)
+        if offset < held.history_end or len(segments) - first > _COUNTED_MAX:
+            return PLENTY
+        numbers = segments.numbers(first, len(segments))
+        return max(1, int(numbers[numbers[:, BASE] < end, RAW_BYTES].sum()))
