@@ -213,6 +213,8 @@ def reader_of(brokers: str, **more: str) -> Iterator[Consumer]:
             "isolation.level": "read_committed",
             "enable.partition.eof": "true",
             "auto.offset.reset": "earliest",
+            # Half a second otherwise, which the broker waits for more before it says that this is the end.
+            "fetch.wait.max.ms": 20,
             **more,
         }
     )
@@ -237,6 +239,8 @@ def committed_ends(brokers: str, topic: str) -> dict[int, int]:
 def _read_to_end(brokers: str, topic: str, partition: int, **more: str) -> tuple[list[Mirrored], int]:
     found: list[Mirrored] = []
     with reader_of(brokers, **more) as consumer:
+        # A consumer that does not know the leader yet looks for it once a second.
+        consumer.list_topics(topic, timeout=PATIENCE_S)
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
         deadline = time.monotonic() + PATIENCE_S
         while True:
