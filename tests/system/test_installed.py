@@ -28,6 +28,7 @@ from tests.support.deploy.installation import (
     SYSTEMD,
     Installed,
     machine,
+    pins,
     program,
     runnable,
     section,
@@ -289,3 +290,30 @@ def test_the_service_starts_takes_records_and_stops(
         assert manager.heard("STOPPING=1")
         assert not daemon.logged("Traceback"), daemon.log_text()
     assert events(machine, tmp_path) == [(0, "hello")]
+
+
+def test_the_environment_has_what_the_lock_names_and_no_more(program: Installed, tmp_path: Path) -> None:
+    listed = program.program([str(program.bin / "python"), "-m", "pip", "list", "--format", "json"], tmp_path)
+    found = {re.sub(r"[-_.]+", "-", item["name"]).lower(): item["version"] for item in json.loads(listed)}
+    assert found.pop("stream-archiver") == "0.1.0"
+    found.pop("pip")
+    locked = pins("runtime.lock")
+    assert {name: version for name, version in found.items() if version not in locked.get(name, ())} == {}
+    program.program([str(program.bin / "python"), "-m", "pip", "check"], tmp_path)
+
+
+def test_it_works_from_an_unrelated_folder(program: Installed, tmp_path: Path) -> None:
+    assert "Usage: archiver" in program.command("--help", cwd=tmp_path)
+    python = str(program.bin / "python")
+    code = "import archiver, intake, reconcile; from archiver import Writer, Reader; print(archiver.__file__)"
+    where = program.program([python, "-c", code], tmp_path)
+    assert Path(where.strip()).is_relative_to(program.root)
+    for name in ("shop.binpb", "archiver.yaml"):
+        source = {"shop.binpb": "orders.binpb", "archiver.yaml": "minimal.example.yaml"}[name]
+        shutil.copy(ROOT / "deploy/config" / source, tmp_path / name)
+    assert "is valid: cluster mine, 1 topic\n" in program.command(
+        "config", "check", "-c", "archiver.yaml", cwd=tmp_path
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["archiver.yaml", "shop.binpb"], (
+        "and leaves nothing there"
+    )

@@ -152,25 +152,29 @@ def runnable(commands: Sequence[str]) -> list[str]:
     return [command for command in commands if command.removeprefix("sudo ").split()[0] not in NOT_RUN]
 
 
-_programs: list[Installed] = []
-"""One for all test files of this process: it takes half a minute."""
+def pins(name: str) -> dict[str, set[str]]:
+    """The versions of each package that a lock in `requirements` names."""
+    found: dict[str, set[str]] = {}
+    for match in re.finditer(
+        r"^([a-z0-9.-]+)==(\S+)", (ROOT / "requirements" / name).read_text(encoding="utf-8"), re.MULTILINE
+    ):
+        found.setdefault(match[1], set()).add(match[2])
+    return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
-    """The program in an environment of its own, built from what the Dockerfile copies and nothing else."""
-    if _programs:
-        yield _programs[0]
-        return
+    """The program in an environment of its own, built from what the Dockerfile copies and nothing else.
+
+    That takes a minute, so all tests that need it are in one file.
+    """
     found = Installed(tmp_path_factory.mktemp("program"), tmp_path_factory.mktemp("project"))
     (found.root / "opt").mkdir()
     for source in copied_sources(read_dockerfile(ROOT / "deploy/Dockerfile"), BUILD_STAGE):
         _copy(source, found.project)
     _copy("deploy", found.project)
     found.shell("\n".join(section(SYSTEMD)[PROGRAM]), timeout_s=INSTALL_TIMEOUT_S)
-    _programs.append(found)
     yield found
-    _programs.clear()
     shutil.rmtree(found.root)  # A gigabyte, which pytest would keep for three runs.
 
 
