@@ -257,7 +257,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-requests-") as folder:
         root = Path(folder)
         with S3Server(root / "s3") as server, CountingProxy(server) as proxy, spark():
-            steps = small_steps(root, server, proxy, 10.0 if options.quick else 60.0)
+            steps = small_steps(root, server, proxy, 3.0 if options.quick else 60.0)
             eager = eager_hour(root, server, COMMITS_A_MINUTE * (1 if options.quick else 60))
             many = bulk(root, server, proxy, 2_000 if options.quick else 16_000)
     document = {

@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from archiver.runtime import redaction
 from archiver.runtime.redaction import Redactor
-from tests.support.amount import DAY, DAY_S, WHOLE
+from tests.support.amount import DAY, DAY_S, WHOLE, names_files, not_today
 from tests.support.servers import class_data
 
 if TYPE_CHECKING:
@@ -121,11 +121,13 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only `make test-all` plays, and put the longest files first; the order is random
-    otherwise.
+    """Leave out what only `make test-all` plays and what another day plays, and put the longest files first; the
+    order is random otherwise.
     """
     if not WHOLE:
-        left_out = [item for item in items if item.get_closest_marker("whole")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("whole")]
+        left_out = {item for item in items if item.get_closest_marker("whole")}
+        if not names_files(config.args):
+            left_out |= set(not_today(items))
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))

@@ -23,7 +23,7 @@ from tests.support.deploy.standing_service import send
 from tests.support.process.processes import Command, until
 from tests.support.process.serving import Served, quick
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.turns(2)]
 
 STORED = 120
 """Records in a golden deployment, but for one of version 4 on that did not decode."""

@@ -98,6 +98,7 @@ def ready(rig: Rig) -> tuple[TableView, Prepared]:
     return view, prepared(rig.tables, view, one_file(view, 0, 5))
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("fault", [*NOT_APPLIED, *APPLIED], ids=str)
 def test_c6_a_swap_and_a_schema(rig: Rig, fault: Fault) -> None:
     expected = (NOT_APPLIED | APPLIED)[fault]
@@ -117,6 +118,7 @@ def test_c6_a_swap_and_a_schema(rig: Rig, fault: Fault) -> None:
     assert not rig.faults.unmet
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("fault", [*NOT_APPLIED, *APPLIED], ids=str)
 def test_a_create(rig: Rig, fault: Fault) -> None:
     expected = (NOT_APPLIED | APPLIED)[fault]
@@ -136,6 +138,7 @@ def test_a_create(rig: Rig, fault: Fault) -> None:
     assert not rig.faults.unmet
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("fault", [*NOT_APPLIED, *APPLIED], ids=str)
 def test_a_load_that_fails_says_nothing_of_the_table(rig: Rig, fault: Fault) -> None:
     view = rig.made()
@@ -156,6 +159,7 @@ def test_a_namespace_that_cannot_be_made_is_no_table(rig: Rig) -> None:
     rig.made()
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("fault", [*NOT_APPLIED, *APPLIED], ids=str)
 def test_a_catalog_that_cannot_be_opened_is_away(rig: Rig, fault: Fault) -> None:
     rig.made(rig.direct)

@@ -221,6 +221,7 @@ def test_new_tokens_that_are_refused_as_well_are_a_no_and_then_halt(opened: Open
     assert tables.swap(request).outcome is SwapOutcome.APPLIED
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("fault", AWAY, ids=str)
 def test_a_token_server_that_is_away_is_a_catalog_that_is_away(
     opened: Opened, tmp_path: Path, fault: Fault
@@ -286,6 +287,7 @@ def at_once(tables: IcebergTables, count: int) -> list[object]:
     return found
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_silent_catalog_is_waited_for_within_the_bound(opened: Opened, tmp_path: Path, scheme: str) -> None:
     """pyiceberg would retry a signed request ten times."""

@@ -227,6 +227,7 @@ def test_a_partition_without_a_leader_stops_no_other(tmp_path: Path) -> None:
         assert mirror.kinds == [(f"{topic}:{number}", "unreadable") for number in lost]
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("overtaken", [False, True])
 def test_a_cluster_that_lost_records_which_are_here_is_a_finding(
     tmp_path: Path, server: KafkaServer, overtaken: bool

@@ -187,6 +187,7 @@ def test_a_leader_that_keeps_the_lease_ends_at_the_limit_as_well(tmp_path: Path)
         driver.application.leadership.resign()
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("action", ["error", "unknown"])
 @pytest.mark.parametrize("name", [*COMPACTING, "archive.upload.after", "epoch.append.after@2"])
 def test_a_step_of_compaction_that_fails_or_loses_its_reply(driver: Driver, name: str, action: str) -> None:

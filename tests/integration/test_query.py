@@ -385,6 +385,7 @@ def test_without_duckdb_it_says_what_to_install(
     assert (done.code, "pip install 'stream-archiver[query]'" in done.err) == (3, True)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     "slow",
     [

@@ -22,6 +22,7 @@ def program(folder: Path, *bounds: int) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(("reads_max", "most"), [(0, 180), (4, 230)])
 def test_it_is_bounded_by_buffers_and_row_groups(reads_max: int, most: int, tmp_path: Path) -> None:
     """Growth in MiB of a process that refines 320 MB in one task."""

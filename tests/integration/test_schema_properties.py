@@ -45,7 +45,8 @@ from tests.support.schema.wire_reading import holds_bad_text, holds_number_zero,
 ENGINES = ("ptars", "protobuf")
 TIMES = int(os.environ.get("ARCHIVER_SCHEMA_SEEDS", "1"))
 CHUNKS, SCHEMAS, MUTATED = 16, 8 * TIMES, 80
-"""Each chunk is a test. It makes so many schemas, and so many injured messages of each: 10,240 in a run."""
+"""Each chunk is a test. It makes so many schemas, and so many injured messages of each: 10,240 in all, half of them in
+`make test`, on the next day the other half."""
 CLEAN, ARCHIVED = 16, 8
 """Whole messages of each schema, and how many schemas apart records pass through a real archive."""
 LARGE = 2500
@@ -366,6 +367,7 @@ def check_archive(case: Case, items: Sequence[Item], rows: Sequence[Any], object
         )
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_nothing_is_lost(chunk: int, tmp_path: Path) -> None:
     met: Counter[str] = Counter()

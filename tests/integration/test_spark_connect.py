@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,7 @@ from tests.support.process.processes import until
 from tests.support.spark.spark_cluster import SparkProcess, connect_server
 
 pytestmark = [
+    pytest.mark.turns(3),
     pytest.mark.slow,
     pytest.mark.spark,
     pytest.mark.timeout(600),
@@ -35,13 +37,23 @@ pytestmark = [
 ]
 
 INTERRUPTED_S = 90.0
-"""Time limit for a command to end. It may have to leave the server after `answer_timeout` (20 s), and takes
+"""Time limit for a command to end. It may have to leave the server after `answer_timeout` (10 s), and takes
 longer on a busy machine."""
+ABSENT: Any = {"answer_timeout": "2s"}
+"""Where no server is there, it can answer no later either."""
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[SparkProcess]:
+    """For a test that leaves it dead, or with a task that never ends."""
     with connect_server(tmp_path / "server") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def lasting_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkProcess]:
+    """For all tests that leave it as they found it."""
+    with connect_server(tmp_path_factory.mktemp("server")) as made:
         yield made
 
 
@@ -51,7 +63,7 @@ def deployment_at(root: Path, address: str, **spark: str) -> Deployment:
     made.overrides["spark"] = {
         "remote": f"sc://{address}",
         "task_bytes": "1MiB",
-        "answer_timeout": "20s",
+        "answer_timeout": "10s",
     } | spark
     made.write(made.document())
     return made
@@ -71,7 +83,10 @@ def test_a_server_that_dies_in_the_middle_of_a_job_is_to_be_asked_again(
     assert done.code == 2, done.out + done.err
     assert "the refinement job failed, the next run repeats it" in done.out + done.err
     assert "Traceback" not in done.err
+    document = deployment.document()
+    deployment.write(document | {"spark": document["spark"] | ABSENT})
     away = archive(deployment)
+    deployment.write(document)
     assert away.code == 2, away.out + away.err
     assert f"the Spark Connect server sc://{server.address} cannot be reached" in away.out + away.err
     with connect_server(tmp_path / "again", port=int(server.address.rpartition(":")[2])):
@@ -135,9 +150,9 @@ print(again is not first, again.range(4).count(), flush=True)
 """
 
 
-def test_a_session_that_the_server_has_ended_is_begun_anew(server: SparkProcess) -> None:
+def test_a_session_that_the_server_has_ended_is_begun_anew(lasting_server: SparkProcess) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SESSIONS, server.address],
+        [sys.executable, "-c", SESSIONS, lasting_server.address],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -167,9 +182,9 @@ print(sessions.session().range(5).count(), flush=True)
 """
 
 
-def test_a_session_that_was_left_may_be_collected_at_any_time(server: SparkProcess) -> None:
+def test_a_session_that_was_left_may_be_collected_at_any_time(lasting_server: SparkProcess) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", LEFT, server.address],
+        [sys.executable, "-c", LEFT, lasting_server.address],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -226,8 +241,11 @@ os.kill(server, signal.SIGSTOP)  # the end of the process, with a session that n
 """
 
 
-def test_a_server_that_freezes_between_two_rounds_is_left(server: SparkProcess, tmp_path: Path) -> None:
-    deployment = deployment_at(tmp_path / "d", server.address, answer_timeout="8s")
+def test_a_server_that_freezes_between_two_rounds_is_left(
+    lasting_server: SparkProcess, tmp_path: Path
+) -> None:
+    server = lasting_server
+    deployment = deployment_at(tmp_path / "d", server.address, answer_timeout="5s")
     try:
         done = subprocess.run(
             [sys.executable, "-c", ROUNDS, str(server.pid), deployment.config],
@@ -252,7 +270,7 @@ def test_a_server_that_freezes_between_two_rounds_is_left(server: SparkProcess, 
 
 
 def test_a_server_that_was_never_there(tmp_path: Path) -> None:
-    deployment = deployment_at(tmp_path / "d", f"127.0.0.1:{free_port()}", answer_timeout="2s")
+    deployment = deployment_at(tmp_path / "d", f"127.0.0.1:{free_port()}", **ABSENT)
     done = archive(deployment)
     assert done.code == 2, done.out + done.err
     assert "cannot be reached" in done.out + done.err

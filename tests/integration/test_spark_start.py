@@ -34,6 +34,7 @@ for _ in range(3):
 
 
 @pytest.mark.spark
+@pytest.mark.turns(2)
 def test_a_start_that_fails_again_after_the_jvm_died_says_the_same(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
@@ -78,6 +79,7 @@ print(SparkSessions(settings, os.environ).session().range(3).count(), flush=True
 
 
 @pytest.mark.spark
+@pytest.mark.turns(2)
 def test_who_started_no_jvm_ends_none_and_starts_one_where_another_has_lost_it(tmp_path: Path) -> None:
     done = _run(UNNOTICED, tmp_path)
     assert (done.returncode, done.stdout.split()) == (0, ["2", "None", "3"]), done.stderr[-2000:]
@@ -108,6 +110,7 @@ raise KeyboardInterrupt
 
 
 @pytest.mark.spark
+@pytest.mark.turns(2)
 def test_ctrl_c_leaves_no_scratch_folder(tmp_path: Path) -> None:
     done = _run(INTERRUPTED, tmp_path)
     assert done.stdout.split() == ["3", "True"], done.stderr[-2000:]
@@ -147,6 +150,7 @@ print(sessions.session().range(3).count(), flush=True)
 
 
 @pytest.mark.spark
+@pytest.mark.turns(2)
 def test_ctrl_c_ends_a_start_wherever_it_meets_it(tmp_path: Path) -> None:
     """This includes the middle of a call to the JVM, which py4j turns into an error; the next start is
     normal."""
@@ -183,6 +187,7 @@ ended_by(lambda: _process().kill())
 
 
 @pytest.mark.spark
+@pytest.mark.turns(2)
 def test_a_start_that_was_stopped_is_not_called_a_lack_of_memory(tmp_path: Path) -> None:
     done = _run(STOPPED, tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]

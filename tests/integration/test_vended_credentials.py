@@ -45,9 +45,14 @@ def deployed(folder: Path, server: S3Server, guarded: Guarded, table: str, **mor
         "partitions": 1,
         "archive": {"kind": "iceberg", "catalog": "lake", "table": table},
     }
-    return Deployment(folder, overrides={"data": data, "catalogs": [catalog], "topics": [topic]})
+    # Twenty attempts with keys that never work would take a quarter of a minute.
+    once = {"commit_attempts_max": 1}
+    return Deployment(
+        folder, overrides={"data": data, "catalogs": [catalog], "topics": [topic], "archive": once}
+    )
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("location", ["data", "catalog"])
 @pytest.mark.parametrize("spelling", ["config", "storage-credentials"])
 def test_their_keys_win_over_ours(

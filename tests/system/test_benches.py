@@ -304,6 +304,7 @@ def test_control_topic(tmp_path: Path) -> None:
         check_spread(case["ratio_of_wall_seconds"])
 
 
+@pytest.mark.turns(3)
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(TIMEOUT_S + 60)

@@ -1,5 +1,5 @@
 """What a team installs, judged from outside: objects in a bucket, logs in etcd, tables in a REST catalog, two
-daemons and four writers."""
+daemons and four writers; leaders of daemons and of etcd are killed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.harness.loading import load
 from tests.support.log.bucket_run import STORE_FAULTS, BucketRun, BucketScene, bucket_run
 from tests.support.log.etcd_run import DAEMON_KILLED, MEMBER_KILLED
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.turns(2)]
 
 SEED = 8
 SECONDS = 25.0
@@ -34,8 +34,15 @@ def test_nothing_is_lost_or_doubled_in_a_bucket(tmp_path: Path) -> None:
         assert counts["outcomes"]["ok"] > 200
         assert counts["table_rows"] > 200
         assert counts["unsettled"] == 0
+        assert run.seen.leaders[0] != run.seen.leaders[-1], "another daemon leads after the first was killed"
+        assert run.seen.stopped == [0, 0]
+        assert isinstance(run.scene, BucketScene)
+        leases = ["etcd.checkpoint.lease", "etcd.leader.lease"]  # free, and kept for the next holder
+        assert sorted(path.name for path in Path(run.scene.state).iterdir()) == sorted(
+            ["etcd.admin-token", "etcd.control.tail", "etcd.intake.tail", *leases]
+        )
         assert not (run.scene.disk / "data").exists(), "nothing of it lies in a folder"
-        assert not list(run.scene.disk.glob("*.db"))
+        assert not list(run.scene.disk.glob("*.db*")), "nothing of SQLite's is there"
         _spoil(run)
 
 

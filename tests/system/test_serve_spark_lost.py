@@ -21,6 +21,7 @@ from tests.support.process.processes import descendants, until
 from tests.support.process.serving import Served, quick
 
 pytestmark = [
+    pytest.mark.turns(2),
     pytest.mark.slow,
     pytest.mark.spark,
     pytest.mark.timeout(240),
@@ -146,7 +147,7 @@ def check(daemon: Served, name: str) -> bool | None:
 def test_the_jvm_hangs_in_the_middle_of_a_job(deployment: Deployment, tmp_path: Path) -> None:
     document = quick(deployment.document(), silence_max="5s")
     document["archive"] |= {"max_bytes": "8KiB"}
-    document["spark"] = {**document.get("spark", {}), "answer_timeout": "20s"}
+    document["spark"] = {**document.get("spark", {}), "answer_timeout": "10s"}
     deployment.write(document)
     with Served(deployment, scratch=tmp_path / "scratch") as daemon:
         daemon.until_ready()
@@ -157,7 +158,7 @@ def test_the_jvm_hangs_in_the_middle_of_a_job(deployment: Deployment, tmp_path: 
         until("the watch tells of it", lambda: check(daemon, "spark") is False)
         until("the round is told as stuck", lambda: check(daemon, "tick") is False)
         until("the round has failed", partial(failed, daemon, 1))
-        daemon.until_logged("gave no sign of life for 20 s")
+        daemon.until_logged("gave no sign of life for 10 s")
         # Its connections are closed, and the round has failed, before the last of its threads has ended.
         until("the JVM is gone", lambda: not alive_pids(hanging))
         daemon.until_archived("clicks", RECORDS)

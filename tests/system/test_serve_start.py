@@ -115,6 +115,7 @@ def deployment(tmp_path: Path) -> Deployment:
     return made
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", ABSENCES)
 def test_what_is_absent_at_the_start_is_waited_for(name: str, deployment: Deployment, tmp_path: Path) -> None:
     absence = ABSENCES[name]

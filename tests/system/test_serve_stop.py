@@ -169,6 +169,7 @@ def test_neither_requests_nor_work_that_hangs_outlast_the_grace(
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("grace", ["1s", "100s"], ids=["cut off", "ended"])
 def test_a_round_under_way_is_ended_or_left_to_the_next_leader(
     grace: str, deployment: Deployment, tmp_path: Path

@@ -222,6 +222,7 @@ def test_two_producers_at_once(deployment: Deployment, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     ("number", "moment"),
     [

@@ -15,7 +15,7 @@ VARIABLE = "ARCHIVER_FAULT_SHARE"
 THIRDS: Final = ("kill", "pause", "error")
 """What happens at a point. Of these the share takes one for each point, so that every point is reached with
 any seed."""
-SPARK_DAYS: Final = 3
+SPARK_DAYS: Final = 6
 """A point is played with Spark every so many days, and without it every day."""
 BESIDES: Final = "unknown"
 """A lost reply, where a caller waits for one: played with the whole only."""
@@ -77,19 +77,21 @@ def share(cases: list[Case], asked: str | None = None) -> list[Case]:
 
 
 def share_of_day(cases: list[Case], day: int) -> list[Case]:
-    """Every point of every scene, or every third point with Spark, each with one action.
+    """Every point, or every sixth point with Spark, each in one of its scenes and with one action.
 
-    A point has another action the next time that it is played. Three days play every case of kill, pause and error; nine
-    days do with Spark, where a case takes half a minute.
+    The next time that a point is played it has another scene, and after all its scenes another action. So a point of one
+    scene has every action in three days, one of three scenes everything in nine; with Spark, where a case takes half a
+    minute, all have in eighteen.
     """
-    places = {
-        place: number
-        for number, place in enumerate(dict.fromkeys((case.scene.name, case.point) for case in cases))
-    }
+    scenes: dict[str, dict[str, None]] = {}
+    for case in cases:
+        scenes.setdefault(case.point, {})[case.scene.name] = None
+    numbers = {point: number for number, point in enumerate(scenes)}
     found = []
     for case in cases:
-        number = places[case.scene.name, case.point] + day
-        turn, rest = divmod(number, SPARK_DAYS if case.scene.spark else 1)
-        if rest == 0 and case.action == THIRDS[turn % len(THIRDS)]:
+        turn, rest = divmod(numbers[case.point] + day, SPARK_DAYS if case.scene.spark else 1)
+        turn, place = divmod(turn, len(scenes[case.point]))
+        today = (list(scenes[case.point])[place], THIRDS[turn % len(THIRDS)])
+        if rest == 0 and (case.scene.name, case.action) == today:
             found.append(case)
     return found
