@@ -1,11 +1,15 @@
-"""Settings of topics without an entry in the configuration, from the first template that matches. Pure."""
+"""The settings in force of each topic: its entry or the first template that matches, and its configs.
+
+Pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from archiver.config.settings import Settings, TopicSettings
+from archiver.config.topic_configs import with_configs
 from intake.log.state import TopicState
 
 
@@ -14,9 +18,12 @@ class Composed:
     """The settings of all topics."""
 
     settings: Settings
-    """The configured settings, with a topic for each one of the log that matches a template."""
+    """The configured settings, with a topic for each one of the log that matches a template. The configs of a
+    topic are applied."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """By topic: why it cannot have the settings of the template that matches it. It has none then."""
+    ignored: Mapping[str, str] = field(default_factory=dict)
+    """By topic: why its configs are not applied."""
 
 
 def compose(configured: Settings, topics: Iterable[TopicState]) -> Composed:
@@ -25,9 +32,27 @@ def compose(configured: Settings, topics: Iterable[TopicState]) -> Composed:
     Where two topics would share a table, the configured one has it, else the one that was declared first. So
     all processes agree.
     """
-    # Most deployments have no template, and keep their object.
-    if not configured.templates:
+    topics = list(topics)
+    # Most deployments need neither, and keep their object.
+    if not configured.templates and not any(state.configs for state in topics):
         return Composed(configured)
+    made = _templated(configured, topics)
+    ignored: dict[str, str] = {}
+    found: list[TopicSettings] = []
+    configs = {state.name: dict(state.configs) for state in topics if state.configs}
+    for topic in made.settings.topics:
+        try:
+            # Only an entry of the file protects its keys; a template states defaults.
+            file = topic if topic.template is None else None
+            found.append(with_configs(topic, configs.get(topic.name, {}), file))
+        except ValueError as error:
+            ignored[topic.name] = str(error)
+            found.append(topic)
+    return Composed(configured.model_copy(update={"topics": tuple(found)}), made.refused, ignored)
+
+
+def _templated(configured: Settings, topics: Sequence[TopicState]) -> Composed:
+    """With the topics that match a template, without configs."""
     named = {topic.name for topic in configured.topics}
     owners = {table: topic.name for topic in configured.topics if (table := _table(topic)) is not None}
     found: list[TopicSettings] = []

@@ -78,6 +78,8 @@ class Deployment:
         """The settings in force: also those of topics of the log that match a template."""
         self.refused_topics: Mapping[str, str] = {}
         """By topic of the log: why it cannot have the settings of the template that matches it."""
+        self.ignored_configs: Mapping[str, str] = {}
+        """By topic: why the configs that clients set are not applied."""
         self._composing = threading.Lock()
         self._composed_from: tuple[Settings, Mapping[str, TopicState]] | None = None
         self.environ = environ
@@ -173,9 +175,12 @@ class Deployment:
         for name, why in composed.refused.items():
             if self.refused_topics.get(name) != why:
                 _log.warning("topic %s is not archived: %s", name, why)
-        self.refused_topics = composed.refused
+        for name, why in composed.ignored.items():
+            if self.ignored_configs.get(name) != why:
+                _log.warning("the configs of topic %s are not applied: %s", name, why)
+        self.refused_topics, self.ignored_configs = composed.refused, composed.ignored
         self._composed_from = configured, dict(topics)
-        if composed.settings.topics != self.settings.topics and configured.templates:
+        if composed.settings.topics != self.settings.topics:
             self._use(composed.settings)
 
     def _use(self, settings: Settings) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from functools import cached_property
 
 from archiver.app.deployment import Deployment
 from archiver.config.settings import Settings, TopicSettings
-from archiver.runtime.errors import ConfigInvalid
+from archiver.config.topic_configs import checked, fixed_by
+from archiver.runtime.errors import ConfigInvalid, InvalidInput
+from archiver.runtime.ids import TopicId
 from intake.log.checkpointer import CheckpointLoop
 from intake.log.fold import TopicState
-from intake.log.state import fewer_configured
+from intake.log.state import Configs, fewer_configured
+from intake.topic_templates import compose
 from intake.write.accept_clock import AcceptClock
 from intake.write.schema_validation import EdgeFetch, EdgeSchemas, edge_rules
 from intake.write.writer import IntakeWriter
@@ -110,8 +114,71 @@ class Intake:
         before = self._deployment.topic(name)
         self._deployment.ready_to_append()
         grown = self._deployment.sequencer.grow_topic(name, partitions)
+        self._deployment.update_topics()
         _log_growth(before, grown)
         return grown
+
+    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> TopicState | None:
+        """Create a topic that no entry of the configuration names; None if there is a topic of that name.
+
+        Raises `InvalidInput` for a bad name, number or config, or if the topic cannot have the settings of
+        the template that matches it. Raises what an append raises.
+        """
+        at = self._deployment
+        stated = _checked(configs)
+        why = self.creation_refused(name, partitions)
+        if why is not None:
+            raise InvalidInput(why)
+        at.ready_to_append()
+        made = at.sequencer.create_topic(name, partitions, stated)
+        at.update_topics()
+        if made is not None:
+            _log.info("topic %s is created with %d partitions", name, partitions)
+        return made
+
+    def creation_refused(self, name: str, partitions: int) -> str | None:
+        """Why a client cannot create a topic of that name; None if it can."""
+        at = self._deployment
+        fold = at.backlog().fold
+        planned = TopicState(TopicId(""), name, partitions, 0)
+        refused = compose(at.configured, [*fold.topics_by_name.values(), planned]).refused.get(name)
+        gone = fold.deleted_named(name)
+        if refused is None and gone is not None and at.settings.topic(name) is None:
+            template = at.configured.template(name)
+            # The table belongs to the id of the deleted topic, so the new one could never be archived.
+            if (
+                template is not None
+                and template.archive.table is not None
+                and at.ledger().topic(gone.topic_id).table_uuid is not None
+            ):
+                return (
+                    f"topic {name} was deleted, and its table is kept; choose another name, or give the "
+                    "topic an entry in the configuration with another table"
+                )
+        return refused
+
+    def configure_topic(
+        self, topic: TopicState, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> TopicState:
+        """Give a topic the configs that `change` makes from its present ones; returns it.
+
+        Raises `InvalidInput` with the reason for a config that cannot be, or that the configuration file
+        states. Raises `NotFound` for a deleted topic, and what an append raises.
+        """
+        at = self._deployment
+
+        def changed(before: Configs) -> Configs:
+            configs = _checked(change(dict(before)))
+            for name in {name for name, _ in set(configs) ^ set(before)}:
+                key = fixed_by(at.configured, topic.name, name)
+                if key is not None:
+                    raise InvalidInput(f"{name} is fixed by the key {key} of the configuration file")
+            return configs
+
+        at.ready_to_append()
+        configured = at.sequencer.configure_topic(topic.topic_id, changed)
+        at.update_topics()
+        return configured
 
     def check_deletable(self, topic: TopicState) -> None:
         """Raise `ConfigInvalid` while the topic is in the configuration: a reader of it would recreate it."""
@@ -183,6 +250,14 @@ class Intake:
                 _log_growth(known[topic.name], state)
             if state.partitions > topic.partitions:
                 _log.warning("%s", fewer_configured(state, topic.partitions))
+
+
+def _checked(configs: Mapping[str, str]) -> Configs:
+    """The configs in their stored form; raises `InvalidInput`."""
+    try:
+        return tuple((name, checked(name, value)) for name, value in sorted(configs.items()))
+    except ValueError as error:
+        raise InvalidInput(str(error)) from error
 
 
 def _log_growth(before: TopicState, after: TopicState) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -137,12 +137,20 @@ def create(
 def alter(
     topic: KnownTopic,
     partitions: Annotated[
-        int, typer.Option("--partitions", help="Number of partitions from now on; never fewer than before.")
-    ],
+        int | None,
+        typer.Option("--partitions", help="Number of partitions from now on; never fewer than before."),
+    ] = None,
+    configs: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A topic config, as NAME=VALUE, for example archive.idle_max=5s."),
+    ] = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", help="Name of a topic config that gets its default.")
+    ] = None,
     config: ConfigOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Give a topic more partitions. Running daemons use them at once, without a reload.
+    """Give a topic more partitions or other configs. Running daemons use them without a reload.
 
     Records stay where they are, but keys are distributed over all partitions from now on: later records of a
     key may be in another partition than earlier ones. The number cannot be lowered again. A mirrored topic
@@ -150,9 +158,15 @@ def alter(
     """
     from intake.log.state import fewer_configured
 
+    if partitions is None and not configs and not unset:
+        raise InvalidInput("nothing to alter: give --partitions, --set or --unset")
     with application(config) as app_:
-        before = app_.topic(topic)
-        state = app_.intake.grow_topic(topic, partitions)
+        before = state = app_.topic(topic)
+        if configs or unset:
+            change = _config_change(configs or (), unset or ())
+            state = app_.intake.configure_topic(state, change)
+        if partitions is not None:
+            state = app_.intake.grow_topic(topic, partitions)
         settings = app_.settings.topic(topic)
     notes = (
         [fewer_configured(state, settings.partitions)]
@@ -166,12 +180,18 @@ def alter(
                 "topic_id": state.topic_id,
                 "partitions": state.partitions,
                 "partitions_before": before.partitions,
+                "configs": dict(state.configs),
                 "attention": notes,
             }
         )
     else:
-        changed = f", {before.partitions} before" if state.partitions > before.partitions else " already"
-        print(f"topic {topic} has {counted(state.partitions, 'partition')}{changed}")
+        if partitions is not None:
+            changed = f", {before.partitions} before" if state.partitions > before.partitions else " already"
+            print(f"topic {topic} has {counted(state.partitions, 'partition')}{changed}")
+        if configs or unset:
+            print(f"topic {topic} has {counted(len(state.configs), 'config')}")
+            for name, value in state.configs:
+                print(f"  {name} = {value}")
         _print_notes(notes)
     return FINE
 
@@ -238,6 +258,19 @@ def delete(
                 "not need them"
             )
     return FINE
+
+
+def _config_change(
+    configs: Sequence[str], unset: Sequence[str]
+) -> Callable[[Mapping[str, str]], Mapping[str, str]]:
+    """The function from a topic's configs to the new ones; raises `InvalidInput`."""
+    stated = dict[str, str]()
+    for one in configs:
+        name, equals, value = one.partition("=")
+        if not equals:
+            raise InvalidInput(f"--set {one} has no value; write NAME=VALUE")
+        stated[name] = value
+    return lambda before: {name: value for name, value in {**before, **stated}.items() if name not in unset}
 
 
 def _lost(offsets: int, holds: str) -> str | None:

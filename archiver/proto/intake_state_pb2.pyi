@@ -39,20 +39,30 @@ class IntakeState(_message.Message):
     def __init__(self, format: _Optional[int] = ..., next_index: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., tick_us: _Optional[int] = ..., newest_us: _Optional[int] = ..., newest_key: _Optional[str] = ..., barrier_ms: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., producers: _Optional[_Iterable[_Union[Producer, _Mapping]]] = ..., transactions: _Optional[_Iterable[_Union[Transaction, _Mapping]]] = ..., ids: _Optional[_Iterable[bytes]] = ..., shelves: _Optional[_Iterable[_Union[Shelf, _Mapping]]] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ...) -> None: ...
 
 class Topic(_message.Message):
-    __slots__ = ("topic_id", "name", "created_us", "partitions", "deleted", "mirrored")
+    __slots__ = ("topic_id", "name", "created_us", "partitions", "deleted", "mirrored", "configs")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     CREATED_US_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     DELETED_FIELD_NUMBER: _ClassVar[int]
     MIRRORED_FIELD_NUMBER: _ClassVar[int]
+    CONFIGS_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     name: str
     created_us: int
     partitions: _containers.RepeatedCompositeFieldContainer[Partition]
     deleted: Deleted
     mirrored: bool
-    def __init__(self, topic_id: _Optional[bytes] = ..., name: _Optional[str] = ..., created_us: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., deleted: _Optional[_Union[Deleted, _Mapping]] = ..., mirrored: _Optional[bool] = ...) -> None: ...
+    configs: _containers.RepeatedCompositeFieldContainer[Config]
+    def __init__(self, topic_id: _Optional[bytes] = ..., name: _Optional[str] = ..., created_us: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., deleted: _Optional[_Union[Deleted, _Mapping]] = ..., mirrored: _Optional[bool] = ..., configs: _Optional[_Iterable[_Union[Config, _Mapping]]] = ...) -> None: ...
+
+class Config(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: str
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
 
 class Deleted(_message.Message):
     __slots__ = ("time_us", "partitions")

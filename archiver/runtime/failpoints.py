@@ -35,6 +35,8 @@ NAMES: dict[str, str] = {
     "topic_deleted.append.after": "the deletion of a topic is in the intake log, no caller knows",
     "topic_grown.append.before": "more partitions of a topic are about to be appended",
     "topic_grown.append.after": "more partitions of a topic are in the intake log, no caller knows",
+    "topic_configured.append.before": "other configs of a topic are about to be appended",
+    "topic_configured.append.after": "other configs of a topic are in the intake log, no caller knows",
     "source.finish.before": "a file of a source is read to its end, an entry without records is about to say so",
     "source.finish.after": "the file is finished in the intake log, no caller knows",
     "source.forget.before": "finished files of a source are gone, they are about to be forgotten",

@@ -50,6 +50,7 @@ class Deployment(Protocol):
     control_log: Log
     lease: Lease
     refused_topics: Mapping[str, str]
+    ignored_configs: Mapping[str, str]
 
     @property
     def sequencer(self) -> Sequencer:
@@ -95,6 +96,9 @@ def status_document(
     # With a lost log every topic differs, which would hide the one cause.
     attention = list(found.differences) if lost is None else [lost]
     attention += [f"topic {name} is not archived: {why}" for name, why in at.refused_topics.items()]
+    attention += [
+        f"the configs of topic {name} are not applied: {why}" for name, why in at.ignored_configs.items()
+    ]
     attention += [log_ahead_text(found.newest_us, found.log_ahead_s)] if found.log_ahead_s is not None else []
     overdue: dict[int, str] = {}
     topics: list[dict[str, Any]] = []

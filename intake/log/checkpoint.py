@@ -34,6 +34,7 @@ from intake.segments import FileRef, HeldSegments, SegmentRef
 
 FORMAT = 1
 """Of the object; part of its key as well."""
+# Format 4 also added configs of topics.
 STATE_FORMATS = (1, 2, 3, 4)
 """Of the state: 2 added deleted topics and positions of sources, 3 mirrored topics, 4 epochs that producers
 raised themselves, and batches with more sequence numbers than records."""
@@ -179,6 +180,7 @@ def _state_message(checkpoint: Checkpoint) -> pb.IntakeState:
                     for number in range(topic.partitions)
                 ],
                 mirrored=topic.mirrored,
+                configs=[pb.Config(name=name, value=value) for name, value in topic.configs],
             )
             for topic in state.topics
         ]
@@ -207,6 +209,9 @@ def _state_message(checkpoint: Checkpoint) -> pb.IntakeState:
 
 def _state_format(state: FoldState) -> int:
     """The oldest format that can express the state, so that older versions can read it."""
+    # An earlier version would archive and delete by other settings.
+    if any(topic.configs for topic in state.topics):
+        return 4
     # A reader of an earlier format would ignore these fields and assign other offsets.
     if any(producer.newest_epoch > producer.epoch for producer in state.producers) or any(
         batch.covered
@@ -315,7 +320,14 @@ def _checkpoint(message: pb.IntakeState) -> Checkpoint:
         newest_key=message.newest_key,
         barrier_ms=message.barrier_ms,
         topics=tuple(
-            TopicState(topic_id, topic.name, len(topic.partitions), topic.created_us, topic.mirrored)
+            TopicState(
+                topic_id,
+                topic.name,
+                len(topic.partitions),
+                topic.created_us,
+                topic.mirrored,
+                tuple((one.name, one.value) for one in topic.configs),
+            )
             for topic_id, topic in zip(topic_ids, message.topics, strict=True)
             # Deleted topics are in the same list, because batches and ranges refer to a place in it.
             if not topic.HasField("deleted")

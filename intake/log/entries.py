@@ -15,11 +15,13 @@ from archiver.proto import intake_log_pb2 as pb
 from archiver.runtime.errors import Corrupted, Halt
 from intake.format import PlacedSegment
 from intake.log.source_positions import Move
+from intake.log.state import CONFIG_CHARS_MAX, CONFIGS_MAX, Configs
 from intake.producers import Stamp
 
 _FRAME_BYTES = 8
 """Upper bound of the tag and length of a nested message."""
 
+# Format 5 also added configs of topics.
 ENTRY_FORMATS = (1, 2, 3, 4, 5)
 """Format 2 added producers, transactions and barriers, format 3 deleted topics and positions of sources,
 format 4 mirrored topics, format 5 growth of topics that are not mirrored, epochs that a producer without a
@@ -55,10 +57,11 @@ def format_of(entry: pb.IntakeEntry) -> int:
         segment.producer.covered or (segment.producer.epoch and not segment.producer.transactional)
         for segment in segments
     )
-    if entry.grown.own_offsets or newest:
+    configured = entry.WhichOneof("body") == "configured" or bool(entry.topic.configs)
+    if entry.grown.own_offsets or configured or newest:
         # An older version takes this growth for damage. It refuses batches of raised epochs, and batches
         # after covered numbers, which would move the offsets of later records. With this format it says that
-        # it must be upgraded.
+        # it must be upgraded, also where it would archive and delete by other settings.
         return 5
     if (
         entry.WhichOneof("body") == "grown"
@@ -71,6 +74,24 @@ def format_of(entry: pb.IntakeEntry) -> int:
     if entry.WhichOneof("body") not in ("topic", "file", "tick", "cluster"):
         return 2
     return 2 if any(segment.HasField("producer") for segment in segments) else 1
+
+
+def config_entries(configs: Configs) -> list[pb.TopicConfig]:
+    """The configs of a topic, as an entry states them."""
+    return [pb.TopicConfig(name=name, value=value) for name, value in configs]
+
+
+def stated_configs(index: int, stated: Sequence[pb.TopicConfig]) -> Configs:
+    """The configs that an entry states. Raises `Corrupted` if no writer of this format would state them."""
+    configs = tuple((one.name, one.value) for one in stated)
+    names = [name for name, _ in configs]
+    if (
+        len(names) > CONFIGS_MAX
+        or names != sorted(set(names))
+        or any(len(text) > CONFIG_CHARS_MAX for one in configs for text in one)
+    ):
+        raise Corrupted(f"intake log: entry {index} states impossible configs of a topic; restore the log")
+    return configs
 
 
 def file_entry(

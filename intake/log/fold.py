@@ -37,7 +37,7 @@ from archiver.objects.paths import parse_intake_key
 from archiver.proto import intake_log_pb2 as pb
 from archiver.runtime.errors import Corrupted, Halt, NotFound
 from archiver.runtime.ids import TopicId, TopicPartition
-from intake.log.entries import parse_entry
+from intake.log.entries import parse_entry, stated_configs
 from intake.log.source_positions import Positions, contradiction
 from intake.log.state import DeletedTopic, FoldState, Gap, PartitionState, TopicState, merged
 from intake.log.transactions import OpenTransaction, Transactions
@@ -262,8 +262,8 @@ class IntakeFold:
             # Check all of it before anything changes: an entry that raises must leave the state as it was.
             self._check_file(index, entry.file)
             applied = self._place(index, entry.file)
-        elif body == "topic":
-            self._declare(index, entry.topic)
+        elif body in ("topic", "grown", "configured"):
+            self._change_topics(index, entry)
         elif body == "cluster":
             self._bind(index, entry.cluster)
         elif body == "producer":
@@ -278,8 +278,6 @@ class IntakeFold:
             self._producers.forget(entry.forgotten.idle_since_us, self._transactions.busy)
         elif body == "deleted":
             applied = self._delete(index, entry.deleted)
-        elif body == "grown":
-            self._grow(index, entry.grown)
         elif body == "source_forgotten":
             self._positions.forget(index, entry.source_forgotten)
         else:
@@ -305,6 +303,14 @@ class IntakeFold:
             )
         self._cluster_id = cluster_id
 
+    def _change_topics(self, index: int, entry: pb.IntakeEntry) -> None:
+        if entry.HasField("topic"):
+            self._declare(index, entry.topic)
+        elif entry.HasField("grown"):
+            self._grow(index, entry.grown)
+        else:
+            self._configure(index, entry.configured)
+
     def _declare(self, index: int, declared: pb.TopicDeclared) -> None:
         if len(declared.topic_id) != 16 or not declared.name or declared.partitions == 0:
             raise Corrupted(
@@ -312,15 +318,33 @@ class IntakeFold:
                 "partitions; restore the log"
             )
         topic_id = TopicId(declared.topic_id.hex())
+        configs = stated_configs(index, declared.configs)
         if declared.name in self._by_name or topic_id in self._by_id or topic_id in self._deleted:
             return  # another process declared it first; the second entry has no effect
         topic = TopicState(
-            topic_id, declared.name, declared.partitions, declared.created_us, declared.mirrored
+            topic_id, declared.name, declared.partitions, declared.created_us, declared.mirrored, configs
         )
         for number in range(declared.partitions):
             self._partitions[topic_id, number] = PartitionState()
         # Replace the dictionaries instead of changing them: another thread may be iterating over them.
         self._by_id = {**self._by_id, topic_id: topic}
+        self._by_name = {**self._by_name, topic.name: topic}
+
+    def _configure(self, index: int, configured: pb.TopicConfigured) -> None:
+        topic_id = TopicId(configured.topic_id.hex())
+        topic, configs = self._by_id.get(topic_id), stated_configs(index, configured.configs)
+        if topic is None and topic_id not in self._deleted:
+            raise Corrupted(
+                f"intake log: entry {index} has configs of {topic_id}, which is no topic; restore the log"
+            )
+        # A late entry for a deleted topic has no effect, as late segments have none.
+        if topic is not None:
+            self._replace(replace(topic, configs=configs))
+
+    def _replace(self, topic: TopicState) -> None:
+        """Put another state in the place of a topic's; the order of declaration stays."""
+        # New dictionaries: another thread may be iterating over the old ones.
+        self._by_id = {**self._by_id, topic.topic_id: topic}
         self._by_name = {**self._by_name, topic.name: topic}
 
     def _grow(self, index: int, grown: pb.TopicGrown) -> None:
@@ -343,10 +367,8 @@ class IntakeFold:
             return  # another process added as many or more first; the number never decreases
         for number in range(topic.partitions, grown.partitions):
             self._partitions[topic_id, number] = PartitionState()
-        larger = replace(topic, partitions=grown.partitions)
-        # Replace the dictionaries, in the same order. The partitions exist before the topic shows them.
-        self._by_id = {known: larger if one is topic else one for known, one in self._by_id.items()}
-        self._by_name = {name: larger if one is topic else one for name, one in self._by_name.items()}
+        # The partitions exist before the topic shows them.
+        self._replace(replace(topic, partitions=grown.partitions))
 
     def _delete(self, index: int, deleted: pb.TopicDeleted) -> Applied:
         topic_id = TopicId(deleted.topic_id.hex())

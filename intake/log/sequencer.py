@@ -40,10 +40,11 @@ from archiver.runtime.text import counted
 from intake.format import PlacedSegment
 from intake.log.backlog import Backlog
 from intake.log.checkpoint import Checkpoint, CheckpointStore
-from intake.log.entries import file_entry, format_of, parse_entry
+from intake.log.entries import config_entries, file_entry, format_of, parse_entry
 from intake.log.fold import NOTHING, Applied, IntakeFold, Landed, TopicState, contradicts_topics
 from intake.log.folded_log import FoldedLog
 from intake.log.source_positions import Move
+from intake.log.state import Configs
 from intake.log.transactions import OpenTransaction
 from intake.producers import Refusal
 
@@ -266,6 +267,66 @@ class Sequencer:
             self._grow(topic, partitions)
             # Again, because another process may have deleted it in between.
             return self._existing(name)
+
+    def create_topic(self, name: str, partitions: int, configs: Configs = ()) -> TopicState | None:
+        """Create a topic, also under the name of a deleted one; None if there is a topic of that name.
+
+        Raises as `declare_topic`, and `OutcomeUnknown` if the entry may or may not be in the log.
+        """
+        check_topic_name(name)
+        _check_partitions(name, partitions)
+        topic_id = new_topic_id(self._ids)
+        declared = pb.TopicDeclared(
+            topic_id=bytes.fromhex(topic_id),
+            name=name,
+            partitions=partitions,
+            created_us=self._clock.now_us(),
+            configs=config_entries(configs),
+        )
+        with self._lock:
+            self._read.read_on()
+            if self._is_declarable(name, again=True):
+                failpoints.reach("topic.append.before")
+                self._append(
+                    pb.IntakeEntry(topic=declared), is_needed=lambda: self._is_declarable(name, again=True)
+                )
+                failpoints.reach("topic.append.after")
+            # Of two processes that create it at the same time, one has created it.
+            return self._fold.topics_by_id.get(topic_id)
+
+    def configure_topic(self, topic_id: TopicId, change: Callable[[Configs], Configs]) -> TopicState:
+        """Give a topic other configs; returns it. Nothing is appended if `change` changes nothing.
+
+        `change` makes the new configs from the present ones. It is called again if another process changes
+        them at the same time. Raises `NotFound` for an unknown or deleted topic, what `change` raises, and
+        `OutcomeUnknown` if the entry may or may not be in the log: then call it again.
+        """
+        with self._lock:
+            self._read.read_on()
+            for _ in range(RACES_PER_ATTEMPT):
+                topic = self._fold.topics_by_id.get(topic_id)
+                if topic is None:
+                    raise NotFound(f"there is no topic with the id {topic_id}")
+                before, configs = topic.configs, change(topic.configs)
+                if configs == before:
+                    return topic
+                self._append_configs(topic_id, before, configs)
+                known = self._fold.topics_by_id.get(topic_id)
+                if known is not None and known.configs == configs:
+                    return known
+        raise RetryLater("the configs of the topic are changed by other processes all the time; try again")
+
+    def _append_configs(self, topic_id: TopicId, before: Configs, configs: Configs) -> None:
+        """Append other configs, unless they are no longer those of `before`; the lock is held."""
+        body = pb.TopicConfigured(topic_id=bytes.fromhex(topic_id), configs=config_entries(configs))
+
+        def is_needed() -> bool:
+            known = self._fold.topics_by_id.get(topic_id)
+            return known is not None and known.configs == before
+
+        failpoints.reach("topic_configured.append.before")
+        self._append(pb.IntakeEntry(configured=body), is_needed=is_needed)
+        failpoints.reach("topic_configured.append.after")
 
     def _existing(self, name: str) -> TopicState:
         """The topic of that name; `NotFound` if there is none. The lock is held."""

@@ -20,6 +20,13 @@ from intake.log.transactions import OpenTransaction
 from intake.producers import Producer
 from intake.segments import HeldSegments, SegmentRef, Segments
 
+Configs = tuple[tuple[str, str], ...]
+"""Names and values, in ascending order of the names."""
+CONFIGS_MAX = 100
+"""Most configs of a topic."""
+CONFIG_CHARS_MAX = 255
+"""Most characters of a config's name or value."""
+
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
@@ -32,6 +39,8 @@ class TopicState:
     created_us: int
     mirrored: bool = False
     """Its records have offsets from an upstream, and only its source writes to it."""
+    configs: Configs = ()
+    """What clients set for this topic; `archiver.config.topic_configs` has their meaning."""
 
 
 def fewer_configured(topic: TopicState, configured: int) -> str:

@@ -20,7 +20,7 @@ def test_a_missing_topic_is_declared_and_a_deleted_one_is_not(tmp_path: Path) ->
         document = deployment.document()
         document["topics"].append({"name": "added", "partitions": 2})
         deployment.write(document)
-        application.settings = load_settings(deployment.config, {})
+        application.configured = application.settings = load_settings(deployment.config, {})
         application.sequencer.delete_topic(application.topic("kept").topic_id)
         with pytest.raises(NotFound):
             application.topic("added")

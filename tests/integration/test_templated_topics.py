@@ -113,3 +113,43 @@ def test_two_topics_of_one_table_are_a_note_in_the_status(tmp_path: Path) -> Non
     assert [one for one in notes if "shop.a_b is not archived" in one and "belongs to topic shop.a-b" in one]
     audit = made.cli("audit", "--output", "json")
     assert audit.json()["verdict"] == "valid", audit
+
+
+def test_configs_are_changed_by_a_command_and_hold_in_a_process_that_runs(tmp_path: Path) -> None:
+    made = deployment(tmp_path)
+    document = made.document()
+    document["topics"][0]["archive"]["idle_max"] = "7s"
+    document["topics"] += [{"pattern": "shop.*", "partitions": 1, "retention": "30d"}]
+    made.write(document)
+    assert made.cli("topics", "create", "shop.a").code == 0
+    with Driver(made) as driver:
+        application = driver.application
+        done = made.cli(
+            *("topics", "alter", "shop.a", "--set", "retention.ms=86400000", "--set", "archive.idle_max=90s"),
+            *("--output", "json"),
+        )
+        assert done.json()["configs"] == {"archive.idle_max": "90s", "retention.ms": "86400000"}
+        application.backlog()
+        settings = application.settings.topic("shop.a")
+        assert settings is not None
+        assert (settings.retention, settings.archive.idle_max) == (86400, 90)
+        assert made.cli("topics", "alter", "shop.a", "--unset", "retention.ms").code == 0
+        application.backlog()
+        settings = application.settings.topic("shop.a")
+        assert settings is not None
+        assert (settings.retention, settings.archive.idle_max) == (30 * 86400, 90)
+        # A reload keeps what is in the log.
+        application.apply_settings(load_settings(made.config, {}))
+        settings = application.settings.topic("shop.a")
+        assert settings is not None
+        assert settings.archive.idle_max == 90
+    for arguments, why in (
+        (("orders", "--set", "archive.idle_max=1s"), "topics.orders.archive.idle_max"),
+        (("shop.a", "--set", "archive.table=shop.b"), "only the configuration file"),
+        (("shop.a", "--set", "retention.ms=1"), "less than an hour"),
+        (("shop.a", "--set", "retention.ms"), "write NAME=VALUE"),
+        (("shop.a",), "nothing to alter"),
+    ):
+        refused = made.cli("topics", "alter", *arguments)
+        assert refused.code != 0
+        assert why in refused.err

@@ -192,6 +192,20 @@ def _has_more_partitions(daemon: Daemon) -> None:
     assert daemon.application.backlog().next_offset((state.topic_id, MORE_PARTITIONS - 1)) > 0
 
 
+def _other_config(ground: Ground, daemon: Daemon) -> None:
+    application = daemon.application
+    application.intake.configure_topic(
+        application.topic("orders"), lambda before: {**before, "archive.idle_max": "7s"}
+    )
+
+
+def _has_other_config(daemon: Daemon) -> None:
+    assert daemon.application.topic("orders").configs == (("archive.idle_max", "7s"),)
+    settings = daemon.application.settings.topic("orders")
+    assert settings is not None
+    assert settings.archive.idle_max == 7
+
+
 def _old_intake(ground: Ground) -> None:
     """What was archived three hours ago is marked for deletion; what was archived an hour and a half ago is
     not, yet."""
@@ -363,6 +377,16 @@ SCENES: tuple[Scene, ...] = (
         woken="free",
         places=(*PLACES, ("orders", MORE_PARTITIONS - 1)),
         check=_has_more_partitions,
+    ),
+    Scene(
+        "configure",
+        _sent,
+        "command",
+        ("topic_configured.append",),
+        ("topics", "alter", "orders", "--set", "archive.idle_max=7s"),
+        again=_other_config,
+        woken="free",
+        check=_has_other_config,
     ),
     Scene("clean", _old_intake, "clean", CLEANING, again=_cleaned, woken="silent"),
     Scene(
