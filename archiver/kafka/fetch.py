@@ -652,12 +652,11 @@ class FetchReader:
         """A stream that no other thread uses."""
         backlog = self._log.backlog
         with self._lock:
-            while self._streams:
-                stream = self._streams.pop()
-                # A fold is replaced when the log was trimmed past this process; the old one stands still.
-                if stream.backlog.fold is backlog.fold:
-                    return stream
-        return self._open_stream(backlog, self._log.ledger(), self._reader, self._verified)
+            stream = self._streams.pop() if self._streams else None
+        if stream is None:
+            return self._open_stream(backlog, self._log.ledger(), self._reader, self._verified)
+        stream.follow(backlog)
+        return stream
 
     def _give_back(self, stream: RecordStream) -> None:
         with self._lock:

@@ -108,10 +108,12 @@ class RecordStream:
         """About how much memory the last read holds, while it is open."""
         return self._held.count
 
-    @property
-    def backlog(self) -> Backlog:
-        """The intake log as this stream reads it."""
-        return self._intake
+    def follow(self, backlog: Backlog) -> None:
+        """Read by another view of the intake log from the next call on. No read may be open.
+
+        A view keeps a reference to each intake file that it was asked for, so it should not be used for good.
+        """
+        self._intake = backlog
 
     def read(
         self,

@@ -228,6 +228,16 @@ def test_both_isolation_levels_share_what_is_stable(
     assert (decoded.rows, len(decoded.groups)) == (200, 1)
 
 
+def test_a_used_stream_follows_the_newest_view_of_the_log(driver: Driver, reader: FetchReader) -> None:
+    one = client(driver, reader)
+    for number in range(3):
+        driver.send("clicks", [b"%d" % number], 0)
+        assert one.fetch() == 1
+    (stream,) = reader._streams
+    # Only the files of its last read, or every intake file would stay in memory.
+    assert len(stream._intake._files) == 1
+
+
 def test_partitions_share_the_row_groups_of_an_intake_file(
     driver: Driver, reader: FetchReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,7 +258,7 @@ def test_a_reader_far_behind_does_not_displace_what_tail_readers_share(
         send_batches(driver, "clicks", [100] * 20)
         driver.archive()
     send_batches(driver, "clicks", [50])
-    reader = fetch_reader(driver, FetchLimits(cache_bytes=20_000, chunk_bytes=2_000))
+    reader = fetch_reader(driver, FetchLimits(cache_bytes=20_000, intake_bytes=0, chunk_bytes=2_000))
     assert len(client(driver, reader, position=4000).to_end()) == 50
     behind = client(driver, reader, max_bytes=2_000)
     while behind.position < 3800:
@@ -333,7 +343,7 @@ def test_lost_records_are_an_error_after_those_before_them(driver: Driver) -> No
     lost = sorted(driver.deployment.data.glob("intake/**/*.parquet"))[1]
     lost.unlink()
     reader = fetch_reader(driver)
-    one = client(driver, reader, max_bytes=1)
+    one = client(driver, reader)
     assert one.fetch() == 1
     for _ in range(2):
         with pytest.raises(Corrupted, match="restore it"):
