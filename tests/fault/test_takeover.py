@@ -184,6 +184,7 @@ def check_once(driver: Driver, sent: list[tuple[str, int, int]]) -> None:
         assert not [key for key in ledger.killed if any(path.endswith(key) for path in live)]
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("step", STEPS)
 def test_l3_a_leader_that_paused_at_any_step_harms_nothing(
     step: str, deployment: Deployment, monkeypatch: pytest.MonkeyPatch

@@ -133,6 +133,7 @@ def test_killed_between_acknowledgement_and_position(
     assert repeated >= 4
 
 
+@pytest.mark.turns(2)
 def test_a_broker_that_is_away_at_the_start_dies_and_stands_still(tmp_path: Path) -> None:
     logs = MemoryLogStore(1 << 20)
     rig = Rig(logs.log("control"), logs.log("published"), MemoryObjectStore(), CLOCK)
@@ -180,6 +181,7 @@ def test_a_broker_that_is_away_at_the_start_dies_and_stands_still(tmp_path: Path
         check_is_ledger(seen_in(server.brokers, topic, PARTITIONS), events_of(rig.control))
 
 
+@pytest.mark.turns(2)
 def test_a_broker_that_dies_again_and_again_while_there_is_much(tmp_path: Path) -> None:
     logs = MemoryLogStore(1 << 20)
     rig = Rig(logs.log("control"), logs.log("published"), MemoryObjectStore(), CLOCK)

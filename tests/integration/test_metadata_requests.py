@@ -20,6 +20,7 @@ FEW = 3
 that each retained snapshot names."""
 
 
+@pytest.mark.turns(3, 1)  # the measurement of requests asks the same on another day
 def test_commits_and_upkeep_read_only_what_is_new(s3_server: S3Server, tmp_path: Path) -> None:
     with (
         MetadataRequests(s3_server) as proxy,

@@ -119,6 +119,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_small_file_takes_little_memory(name: str, tmp_path: Path) -> None:
     bomb, path = BOMBS[name], tmp_path / "bomb.parquet"

@@ -262,6 +262,7 @@ def test_nothing_fires_in_good_hours(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: f"{bad.alert}-{len(bad.changed)}")
 def test_an_alert_fires_in_its_bad_hours_and_no_other_does(bad: Bad, tmp_path: Path) -> None:
     assert set(bad.changed) <= set(GOOD)

@@ -60,6 +60,7 @@ def until_archiving(service: Service, before: int = 0) -> None:
     until("something is archived", holds, SPARK_PATIENCE_S)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.spark
 @pytest.mark.slow
 def test_everything_comes_back_from_a_backup_made_under_load(tmp_path: Path) -> None:
@@ -130,6 +131,7 @@ def stopped_at_once(daemon: Served) -> list[int]:
         stopped += running
 
 
+@pytest.mark.turns(2)
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_snapshot_of_a_running_service_is_a_backup(tmp_path: Path) -> None:

@@ -165,6 +165,7 @@ def test_the_collector_gets_what_a_scrape_shows(tmp_path: Path) -> None:
             assert "planted-key" not in daemon.log_text()
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("mood", ["angry", "refusing", "moved", "silent"])
 def test_a_collector_that_does_not_take_them_costs_one_line(tmp_path: Path, mood: str) -> None:
     with collecting() as collector:

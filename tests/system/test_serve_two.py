@@ -14,6 +14,7 @@ from tests.support.process.processes import until
 from tests.support.process.serving import Served, quick
 
 pytestmark = [
+    pytest.mark.turns(2),
     pytest.mark.slow,
     pytest.mark.spark,
     pytest.mark.timeout(240),
