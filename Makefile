@@ -91,7 +91,7 @@ model: $(INSTALLED)  ## Search the publish protocol: scenarios, broken rules, ra
 MINUTES ?= 60
 
 soak: java $(INSTALLED)  ## Run the daemon for an hour under load and faults, and judge what it kept and whether it grew (MINUTES=, SEED=)
-	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.harness soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 check: $(INSTALLED)  ## Format, lint, types, import contracts, tidy rules, generated files
 	$(BIN)/ruff format --check .

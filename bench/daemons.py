@@ -20,7 +20,7 @@ from pyiceberg.table.snapshots import Snapshot
 from bench import deployment
 from bench.orders import descriptor_set
 from bench.processes import Taken, taken_by, taken_by_each
-from tests.soak.flatness import theil_sen
+from tests.harness.flatness import theil_sen
 from tests.support.builders.deployment import Deployment
 from tests.support.process.processes import until
 from tests.support.process.scrapes import Series, scraped

@@ -50,7 +50,7 @@ from bench.daemons import Cores, Sampler, Site, said
 from bench.log import percentile
 from bench.outcome import tell, told_before
 from bench.steady import Batch, Sender, send_batches
-from tests.soak.flatness import theil_sen
+from tests.harness.flatness import theil_sen
 from tests.support.process.scrapes import series
 
 ROOT = Path(__file__).resolve().parents[1]

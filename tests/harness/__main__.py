@@ -1,9 +1,10 @@
-"""The outside harness: `python -m tests.harness run --seed N --minutes M` and `python -m tests.harness judge
-FOLDER`.
+"""The outside harness: `python -m tests.harness run --seed N --minutes M`, `python -m tests.harness soak` and `python -m
+tests.harness judge FOLDER`.
 
 Prints one JSON document on standard output, what it does on standard error. Exit codes: 0 valid, 1 invalid, 2
 unknown, 3 bad usage. The plan of faults is a function of the seed; the timing of processes is not, so a run
-can be repeated but not replayed exactly.
+can be repeated but not replayed exactly. However a run ends, nothing that it started is left running; a run
+that is not valid keeps its folder.
 """
 
 from __future__ import annotations
@@ -13,17 +14,29 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 from tests.harness.fault_plan import FAULTS
 from tests.harness.judging import judge
 from tests.harness.loading import load
-from tests.harness.scene import LimitedDisk, MountedDisk, Scene, mounting_prefix, unmount
+from tests.harness.scene import (
+    DaemonScene,
+    LimitedDisk,
+    MountedDisk,
+    Scene,
+    free_port,
+    mounting_prefix,
+    unmount,
+)
+from tests.harness.soak import Load, Soak
+from tests.harness.soak_report import as_text, is_soak, report_on
 from tests.harness.supervisor import SENDERS, RunOptions, Supervisor, program, verdict_path
 
 CODES = {"valid": 0, "invalid": 1, "unknown": 2}
@@ -33,6 +46,7 @@ DEPLOYMENTS = LOCAL, BUCKET, MIRROR = ("local", "bucket", "mirror")
 servers, workers and faults."""
 DISK_MEGABYTES, DISK_MEGABYTES_A_MINUTE = 256, 150
 """Size of the small file system: what a run writes in its time, and some room for archives."""
+SOAK_MINUTES_MIN = 1.0
 
 
 class _Parser(argparse.ArgumentParser):
@@ -46,15 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m tests.harness", description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="run workloads and faults, read back, judge")
-    run.add_argument(
-        "--seed", type=int, help="of the plan of faults and the records (default: drawn, and printed)"
-    )
-    run.add_argument(
-        "--minutes",
-        type=float,
-        default=1.0,
-        help="how long records are sent; settling and reading come on top",
-    )
+    _add_options(run, minutes=1.0, pause_s=0.05, burst_max=40)
     run.add_argument("--workers", type=int, default=3)
     run.add_argument(
         "--senders",
@@ -75,13 +81,6 @@ def _parser() -> argparse.ArgumentParser:
         default=4.0,
         help="how long a worker is stopped: longer than a lease or a transaction",
     )
-    run.add_argument("--pause", type=float, default=0.05, help="seconds between two bursts of a sender")
-    run.add_argument("--burst-max", type=int, default=40, help="records of a burst")
-    run.add_argument(
-        "--folder",
-        type=Path,
-        help="where the history is kept (default: a new folder, kept unless the run is valid)",
-    )
     run.add_argument(
         "--deployment",
         choices=DEPLOYMENTS,
@@ -95,9 +94,31 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--mounted", action="store_true", help=argparse.SUPPRESS)
     run.add_argument("--temporary", action="store_true", help=argparse.SUPPRESS)
+    soak = commands.add_parser("soak", help="run a daemon under load, hurt it, read back, judge")
+    _add_options(soak, minutes=60.0, pause_s=Load.pause_s, burst_max=Load.burst_max)
     judging = commands.add_parser("judge", help="judge a history that is there")
     judging.add_argument("folder", type=Path)
     return parser
+
+
+def _add_options(command: argparse.ArgumentParser, *, minutes: float, pause_s: float, burst_max: int) -> None:
+    """What every run takes, with its defaults."""
+    command.add_argument("--seed", type=int, help="of records and faults (default: drawn, and printed)")
+    command.add_argument(
+        "--minutes",
+        type=float,
+        default=minutes,
+        help=f"how long records are sent (default: {minutes:g}); settling and reading come on top",
+    )
+    command.add_argument(
+        "--pause", type=float, default=pause_s, help="seconds between two bursts of a sender"
+    )
+    command.add_argument("--burst-max", type=int, default=burst_max, help="records of a burst")
+    command.add_argument(
+        "--folder",
+        type=Path,
+        help="where everything is kept (default: a new folder, kept unless the run is valid)",
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -108,7 +129,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.command == "judge" and not asked.folder.is_dir():
         parser.error(f"{asked.folder} is not a folder")
     try:
-        return _judge(asked.folder, {}) if asked.command == "judge" else _run(parser, asked, given)
+        if asked.command == "judge":
+            return _judge(asked.folder, {})
+        return _soak(parser, asked) if asked.command == "soak" else _run(parser, asked, given)
     except Exception:  # noqa: BLE001 - a harness that breaks has shown nothing, and must not be taken for a verdict
         traceback.print_exc()
         return CODES["unknown"]
@@ -134,12 +157,9 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, given: list
     if asked.deployment != LOCAL:
         return _run_on_servers(parser, asked, seed)
     temporary = asked.temporary or asked.folder is None
-    folder = Path(tempfile.mkdtemp(prefix="harness-")) if asked.folder is None else asked.folder.absolute()
+    folder = asked.folder if asked.mounted else _new_folder(parser, asked)
     scene = Scene(folder, folder / "disk")
     if not asked.mounted:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            parser.error(f"{folder} is not empty; a run wants a folder of its own")
         scene.disk.mkdir()
         size = round(DISK_MEGABYTES + DISK_MEGABYTES_A_MINUTE * asked.minutes)
         prefix = mounting_prefix(scene.disk, size) if "disk" in faults and not asked.no_mount else None
@@ -187,10 +207,7 @@ def _run_on_servers(parser: argparse.ArgumentParser, asked: argparse.Namespace, 
     ):
         if getattr(asked, name) != parser.parse_args(["run"]).__dict__[name]:
             parser.error(f"--{name.replace('_', '-')} is for --deployment {LOCAL}")
-    folder = Path(tempfile.mkdtemp(prefix="harness-")) if asked.folder is None else asked.folder.absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
-        parser.error(f"{folder} is not empty; a run wants a folder of its own")
+    folder = _new_folder(parser, asked)
     print(f"seed {seed}, folder {folder}", file=sys.stderr)
     with (bucket_run if asked.deployment == BUCKET else mirror_run)(
         folder, seed, asked.minutes * 60, _tell
@@ -202,6 +219,44 @@ def _run_on_servers(parser: argparse.ArgumentParser, asked: argparse.Namespace, 
     return code
 
 
+def _soak(parser: argparse.ArgumentParser, asked: argparse.Namespace) -> int:
+    if asked.minutes < SOAK_MINUTES_MIN or asked.pause < 0 or asked.burst_max < 1:
+        parser.error(
+            f"--minutes must be {SOAK_MINUTES_MIN:g} or more, --burst-max positive, --pause not negative"
+        )
+    folder = _new_folder(parser, asked)
+    seed = secrets.randbelow(2**31) if asked.seed is None else asked.seed
+    _tell(f"seed {seed}, folder {folder}")
+    signal.signal(signal.SIGTERM, _interrupt)
+    scene = DaemonScene(folder, folder / "disk", port=free_port())
+    code = CODES["unknown"]
+    try:
+        load_of_run = Load(pause_s=asked.pause, burst_max=asked.burst_max)
+        Soak(scene, seed, asked.minutes * 60, load_of_run, _tell).run()
+        code = _judge(folder, {})
+    except KeyboardInterrupt:
+        _tell("interrupted; nothing is shown by half a run")
+    if code == 0 and asked.folder is None:
+        shutil.rmtree(folder)
+    else:
+        _tell(f"everything is in {folder}; judge it again with: python -m tests.harness judge {folder}")
+    return code
+
+
+def _interrupt(_: int, __: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _new_folder(parser: argparse.ArgumentParser, asked: argparse.Namespace) -> Path:
+    if asked.folder is None:
+        return Path(tempfile.mkdtemp(prefix="harness-"))
+    folder: Path = asked.folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        parser.error(f"{folder} is not empty; a run wants a folder of its own")
+    return folder
+
+
 def _names(parser: argparse.ArgumentParser, option: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
     names = tuple(filter(None, text.split(",")))
     for name in names:
@@ -211,6 +266,8 @@ def _names(parser: argparse.ArgumentParser, option: str, text: str, known: Seque
 
 
 def _judge(folder: Path, beside: dict[str, Any]) -> int:
+    if is_soak(folder):
+        return _judge_soak(folder)
     judgement = judge(load(folder))
     document = {**beside, **judgement.to_json()}
     text = json.dumps(document, indent=2)
@@ -220,8 +277,18 @@ def _judge(folder: Path, beside: dict[str, Any]) -> int:
     return CODES[judgement.verdict]
 
 
+def _judge_soak(folder: Path) -> int:
+    report = report_on(folder)
+    text = json.dumps(report.to_json(), indent=2)
+    print(text)
+    (folder / "report.json").write_text(text + "\n", encoding="utf-8")
+    (folder / "report.txt").write_text(as_text(report), encoding="utf-8")
+    _tell(as_text(report))
+    return CODES[report.verdict]
+
+
 def _tell(line: str) -> None:
-    print(line, file=sys.stderr)
+    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

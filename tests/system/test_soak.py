@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from tests.harness.loading import SUPERVISOR, read_ledger
-from tests.soak.rough_phase import ACTS
-from tests.soak.rules import RULES
-from tests.soak.watching import SAMPLES
+from tests.harness.rough_phase import ACTS
+from tests.harness.soak_report import RULES
+from tests.harness.watching import SAMPLES
 from tests.support.process.processes import until
 
 REPOSITORY = Path(__file__).parents[2]
@@ -33,7 +33,7 @@ WAYS = {"plain", "idempotent", "transactional", "http-json", "http-protobuf", "f
 @contextmanager
 def soak(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """The program; asked to end if the test ends before it, and it ends what it started."""
-    command = [sys.executable, "-m", "tests.soak", "--folder", str(folder), *arguments]
+    command = [sys.executable, "-m", "tests.harness", "soak", "--folder", str(folder), *arguments]
     said = folder.with_suffix(".said")
     with (
         said.open("w") as stderr,
@@ -54,7 +54,7 @@ def soak(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 def judged(folder: Path, code: int) -> Any:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.soak", "--judge", str(folder)],
+        [sys.executable, "-m", "tests.harness", "judge", str(folder)],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -163,13 +163,12 @@ def test_an_interrupted_soak_leaves_nothing_behind(number: signal.Signals, tmp_p
         (("--minutes", "0.5"), "must be 1 or more"),
         (("--pause", "-1"), "not negative"),
         (("--folder", "tests"), "is not empty"),
-        (("--judge", "nowhere"), "is not a folder"),
         (("now",), "unrecognized"),
     ],
 )
 def test_bad_usage_of_the_soak(arguments: tuple[str, ...], said: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.soak", *arguments],
+        [sys.executable, "-m", "tests.harness", "soak", *arguments],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -178,18 +177,3 @@ def test_bad_usage_of_the_soak(arguments: tuple[str, ...], said: str) -> None:
     )
     assert done.returncode == 3
     assert said in done.stderr
-
-
-def test_the_soak_is_apart_from_the_product() -> None:
-    """Only workers load it; the code that supervises, watches, reads tables and judges imports none of it."""
-    loaded = "import sys, tests.soak.__main__, tests.harness.visitor"
-    program = f"{loaded}\nassert not {{'archiver', 'intake', 'reconcile', 'pyiceberg'}} & set(sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr

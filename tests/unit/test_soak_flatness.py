@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.soak.flatness import SURE, Finding, Rule, Sample, judge_series, theil_sen
+from tests.harness.flatness import SURE, Finding, Rule, Sample, judge_series, theil_sen
 
 RULE = Rule("daemon memory", "MB", allowance=12.0, ceiling=1500.0)
 BEGIN_S = 100.0

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from tests.harness.errands import ERRANDS
 from tests.harness.ledger_file import LedgerFile
 from tests.harness.loading import read_ledger
-from tests.soak.errands import ERRANDS
-from tests.soak.soak_report import as_text, report_on
-from tests.soak.watching import HEAPS, SAMPLES, SCRAPES, lags
+from tests.harness.soak_report import as_text, report_on
+from tests.harness.watching import HEAPS, SAMPLES, SCRAPES, lags
 
 SAVED = Path(__file__).parents[1] / "harness" / "histories" / "plain"
 STEADY_S = 1500.0

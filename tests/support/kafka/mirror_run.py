@@ -26,14 +26,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewPartitions as _NewPartitions  # type: ignore[attr-defined]  # its __init__ has no __all__
 from confluent_kafka.admin import NewTopic as _NewTopic  # type: ignore[attr-defined]
 
+from tests.harness.daemons import Daemon
 from tests.harness.fault_plan import STOP, FaultPlan, plan_faults
 from tests.harness.places import Unreadable
 from tests.harness.reading import consumed_rows
-from tests.harness.scene import TOPICS, kill_tree
+from tests.harness.scene import TOPICS, free_port, kill_tree
 from tests.harness.supervisor import READING_S, Supervisor
 from tests.harness.upstream_reading import upstream_rows
-from tests.soak.daemons import Daemon
-from tests.soak.stage import free_port
 from tests.support.kafka.kafka_server import KafkaServer
 from tests.support.log.etcd_run import DAEMON_KILLED, LEASE_TTL_S, EtcdRun, EtcdScene
 from tests.support.log.etcd_server import EtcdThree

@@ -20,7 +20,7 @@ import yaml
 
 from tests.harness.fault_plan import FaultPlan
 from tests.harness.places import Bucket, BucketTables, Tables
-from tests.soak.stage import free_port
+from tests.harness.scene import free_port
 from tests.support.catalog.rest_catalog import RestCatalog
 from tests.support.log.etcd_run import EtcdRun, EtcdScene
 from tests.support.log.etcd_server import EtcdThree

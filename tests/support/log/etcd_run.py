@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 
 import yaml
 
+from tests.harness.daemons import Daemon, Garrison, waited
 from tests.harness.fault_plan import KILL, STOP, FaultPlan
-from tests.harness.scene import LimitedDisk
+from tests.harness.scene import DaemonScene, LimitedDisk
 from tests.harness.supervisor import SENDERS, RunOptions, Supervisor
-from tests.soak.daemons import Daemon, Garrison, waited
-from tests.soak.stage import SoakScene
 from tests.support.log.etcd_server import EtcdThree
 
 DAEMON_KILLED, MEMBER_KILLED = "daemon-killed", "etcd-leader-killed"
@@ -27,7 +26,7 @@ TAKEN_OVER_S = 40.0
 
 
 @dataclass(frozen=True)
-class EtcdScene(SoakScene):
+class EtcdScene(DaemonScene):
     """A deployment whose logs are in etcd."""
 
     addresses: tuple[str, ...] = ()

@@ -14,15 +14,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tests.harness.daemons import ORPHANS_S, Garrison, waited
+from tests.harness.errands import Errands, output_path, run_command
 from tests.harness.fault_plan import FaultPlan
-from tests.harness.scene import LimitedDisk, kill_tree
+from tests.harness.rough_phase import ACTS, Rough
+from tests.harness.scene import INBOXES, DaemonScene, LimitedDisk, kill_tree, partitions
 from tests.harness.supervisor import SENDERS, RunOptions, Supervisor
 from tests.harness.visitor import VISITORS
-from tests.soak.daemons import ORPHANS_S, Garrison, waited
-from tests.soak.errands import Errands, output_path, run_command
-from tests.soak.rough_phase import ACTS, Rough
-from tests.soak.stage import INBOXES, SoakScene, partitions
-from tests.soak.watching import Watching
+from tests.harness.watching import Watching
 
 ROUGH_SHARE, ROUGH_S_MAX = 0.4, 900.0
 """Of the run's time, the rest is steady; a long run shows more by a longer steady phase."""
@@ -56,7 +55,7 @@ class Soak(Supervisor):
     """One run."""
 
     def __init__(
-        self, scene: SoakScene, seed: int, seconds: float, load: Load, tell: Callable[[str], None]
+        self, scene: DaemonScene, seed: int, seconds: float, load: Load, tell: Callable[[str], None]
     ) -> None:
         options = RunOptions(
             seed=seed,

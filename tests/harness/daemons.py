@@ -18,8 +18,7 @@ from typing import Literal
 
 import psutil
 
-from tests.harness.scene import kill_tree
-from tests.soak.stage import GRACE_S, SoakScene
+from tests.harness.scene import GRACE_S, DaemonScene, kill_tree
 
 READY_S = 90.0
 """How long until a daemon that was started answers `/readyz` with 200, on a machine that does other things
@@ -86,7 +85,7 @@ def _runs(process: psutil.Process) -> bool:
 class Garrison:
     """Every daemon of the run. What was started is stopped by `end` in every case."""
 
-    def __init__(self, scene: SoakScene) -> None:
+    def __init__(self, scene: DaemonScene) -> None:
         self._scene = scene
         self._count = 0
         self.daemons: list[Daemon] = []

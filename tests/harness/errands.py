@@ -10,8 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.harness.scene import kill_tree
-from tests.soak.stage import SoakScene
+from tests.harness.scene import DaemonScene, kill_tree
 
 ERRANDS = "errands.jsonl"
 COMMANDS: tuple[tuple[str, ...], ...] = (
@@ -28,7 +27,7 @@ ERROR_CHARACTERS = 600
 class Errands:
     """Runs commands until it is stopped, and notes how each ended."""
 
-    def __init__(self, scene: SoakScene, elapsed_s: Callable[[], float], pause_s: float) -> None:
+    def __init__(self, scene: DaemonScene, elapsed_s: Callable[[], float], pause_s: float) -> None:
         self._scene = scene
         self._elapsed_s = elapsed_s
         self._pause_s = pause_s
@@ -73,7 +72,7 @@ class Errands:
 
 
 def run_command(
-    scene: SoakScene,
+    scene: DaemonScene,
     elapsed_s: Callable[[], float],
     command: tuple[str, ...],
     began_as: Callable[[subprocess.Popen[bytes]], None] = lambda _: None,

@@ -19,8 +19,8 @@ from typing import Any
 
 import psutil
 
-from tests.soak.daemons import Daemon, Garrison, get
-from tests.soak.stage import SoakScene
+from tests.harness.daemons import Daemon, Garrison, get
+from tests.harness.scene import DaemonScene
 
 SAMPLES, HEAPS, SCRAPES = "samples.jsonl", "heaps.jsonl", "scrapes.jsonl"
 SAMPLE_S, SCRAPE_S = 1.0, 1.0
@@ -38,7 +38,7 @@ _LIVE = re.compile(rb"^Total\s+\d+\s+(\d+)", re.MULTILINE)
 class Watching:
     """Polls until it is stopped."""
 
-    def __init__(self, scene: SoakScene, garrison: Garrison, elapsed_s: Callable[[], float]) -> None:
+    def __init__(self, scene: DaemonScene, garrison: Garrison, elapsed_s: Callable[[], float]) -> None:
         self._scene = scene
         self._garrison = garrison
         self._elapsed_s = elapsed_s

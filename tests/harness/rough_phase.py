@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from tests.soak.daemons import ORPHANS_S, Daemon, Garrison, waited
-from tests.soak.errands import output_path, run_command
-from tests.soak.stage import SoakScene
+from tests.harness.daemons import ORPHANS_S, Daemon, Garrison, waited
+from tests.harness.errands import output_path, run_command
+from tests.harness.scene import DaemonScene
 
 SECOND, RELOAD, JVM_KILL, WORKER_KILL, STOP, LEADER_KILL, TERM = ACTS = (
     "second-daemon",
@@ -41,7 +41,7 @@ CALM_S = 2.0
 class Rough:
     """Plays acts."""
 
-    scene: SoakScene
+    scene: DaemonScene
     garrison: Garrison
     rng: random.Random
     elapsed_s: Callable[[], float]
