@@ -30,7 +30,7 @@ from archiver.schema.protobuf.tree import JsonForm, Kind, MessageTree
 from tests.support.builders.refining import NOW, refine, table_of
 from tests.support.intake.intake_files import Intake, Row
 from tests.support.schema.column_reading import Reader
-from tests.support.schema.protos import message_class, order_file, source
+from tests.support.schema.protos import F, field, file_of, message_class, order_file, source
 from tests.support.schema.random_protos import Made, fill, random_schema
 from tests.support.schema.wire_mutations import (
     UNKNOWN_NUMBERS,
@@ -446,6 +446,45 @@ def test_many_times_out_of_range(nanos: int) -> None:
             pa.nulls(200, pa.binary()), pa.array([order.SerializeToString()] * 200)
         )[1]
         assert {cause_of(row["__err__"] or "") for row in column.to_pylist()} == {"time_range"}
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_an_unknown_number_of_a_closed_enum_replaces_a_message(wrapped: bool) -> None:
+    """Protobuf's library passes over the number, and merges the messages before and after it. Seed 11000015
+    found it."""
+    file = file_of(syntax="proto2")
+    file.dependency.append("google/protobuf/wrappers.proto")
+    file.enum_type.add(name="Rank").value.add(name="LOW", number=3)
+    field(file.message_type.add(name="Name"), "age", 1, F.TYPE_INT32)
+    guest = file.message_type.add(name="Guest")
+    guest.oneof_decl.add(name="guest")
+    kind = ".google.protobuf.Int32Value" if wrapped else ".shop.Name"
+    field(guest, "name", 1, F.TYPE_MESSAGE, type_name=kind, oneof=0)
+    field(guest, "rank", 2, F.TYPE_ENUM, type_name=".shop.Rank", oneof=0)
+    one = source(file, "Guest")
+    schema = decide("t", (), None, one).schema
+    codecs = tuple(RecordCodec(schema, engine) for engine in ENGINES)  # type: ignore[arg-type]
+    case = Case(0, Made(one, file, message_class(one)), schema, codecs)
+    aged, number, known, empty = b"\x0a\x02\x08\x07", b"\x10\x09", b"\x10\x03", b"\x0a\x00"
+    payloads = [
+        b"".join(parts)
+        for parts in (
+            (aged, number, empty),
+            (empty, number, aged, empty),
+            (aged, number),
+            (aged, number, known, empty),
+            (number, aged, known),
+            (aged, empty),
+        )
+    ]
+    fast, slow = case.rows(payloads)
+    for payload, row, other in zip(payloads, fast, slow, strict=True):
+        assert list(faults(case, payload, row, other)) == []
+    # The row as the library reads it is found wrong, and so is one that keeps the first message.
+    merged = {**fast[0], "name": fast[-1]["name"]}
+    assert [text.split(":")[0] for text in verdict_faults(case, payloads[0], merged)] == [
+        "name" if wrapped else "name.age"
+    ]
 
 
 def test_a_failure_is_shrunk() -> None:

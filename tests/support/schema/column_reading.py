@@ -113,6 +113,10 @@ class Reader:
                 yield f"{path}: {shown!r}, expected null"
             return
         value = message.Extensions[one] if one.is_extension else getattr(message, one.name)
+        if one.number in level.since:
+            parsed = type(value)()
+            parsed.ParseFromString(level.since[one.number])
+            value = parsed
         inside = level.encoded.get(one.number, level.inside.get(one.number))
         if is_map(one):
             yield from self._map(one, shown, value, level, above, path)

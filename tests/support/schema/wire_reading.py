@@ -62,6 +62,9 @@ class Level:
     """Numbers of JSON fields that hold something unknown in a map's entry: the same."""
     keys: dict[int, set[Any]] = field(default_factory=dict)
     """Field number of a map to its keys."""
+    since: dict[int, bytes] = field(default_factory=dict)
+    """Number of a message in a oneof to its bytes since an unknown number of a closed enum replaced it. The
+    columns show only these; Python's library merges them into what was there before."""
     replaces: bool = False
     """An entry of a map stands in the place of an earlier one."""
 
@@ -190,10 +193,7 @@ def scan(
             level.unknown += record.whole
             continue
         if one.containing_oneof is not None:
-            for other in one.containing_oneof.fields:
-                if other.number != one.number:
-                    level.inside.pop(other.number, None)
-                    level.encoded.pop(other.number, None)
+            _replace_members(one, record, level)
         if is_map(one):
             key, _, is_odd = _entry(one.message_type, record.content)
             level.replaces |= key in level.keys.setdefault(one.number, set())
@@ -203,6 +203,22 @@ def scan(
         if item_of(one).message_type is not None:
             _enter(one, record, above, depth, level)
     return level
+
+
+def _replace_members(one: Any, record: WireRecord, level: Level) -> None:
+    """A member of a oneof replaces the others."""
+    passed_over = _is_hidden_number(one, record.content)
+    for other in one.containing_oneof.fields:
+        if other.number == one.number:
+            continue
+        level.inside.pop(other.number, None)
+        level.encoded.pop(other.number, None)
+        if not passed_over:
+            level.since.pop(other.number, None)
+        elif other.message_type is not None:
+            level.since[other.number] = b""
+    if one.number in level.since:
+        level.since[one.number] += record.content
 
 
 def _fits(one: Any, wire: int) -> bool:
