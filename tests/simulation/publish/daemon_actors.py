@@ -439,9 +439,13 @@ class Mender:
             ):
                 station.process.schedule.note(station.process.name, f"rolls {name} forward")
                 ground.tables.roll_back(identifier, evidence.snapshot_id)
-                ground.ever_rolled_back.discard(identifier)
                 ground.met["rolled forward"] += 1
-                continue
+                if identifier not in ground.rolled_back:
+                    ground.ever_rolled_back.discard(identifier)
+                    continue
+                # The newest commit accepts an earlier rollback, and the ledger was not lowered before the
+                # process ended: that rollback must be accepted again.
+                ground.met["rolled forward to half a repair"] += 1
             found |= self._take_over(station, name)
         return found
 

@@ -50,6 +50,13 @@ class ForeignBook:
             at = self._made[at].parent_id
         return found
 
+    def descends(self, current: int | None, snapshot_id: int) -> bool:
+        """Whether the current snapshot is that one, or was made on top of it. Expiry changes neither."""
+        at = current
+        while at is not None and at in self._made and at != snapshot_id:
+            at = self._made[at].parent_id
+        return at == snapshot_id
+
 
 def told_once(expired: Mapping[int, int], text: str | None, *, retired: bool) -> str | None:
     """What strangers added and removed stands once in the table when their snapshots have expired; less of it

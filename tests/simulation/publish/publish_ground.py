@@ -561,11 +561,15 @@ class Ground:
 
     def taken_over(self, name: str) -> None:
         """The product reported to an operator that it accepted a rollback. It did not if a stranger expired
-        the lineage instead: that hides the rollback."""
+        the lineage instead: that hides the rollback. Nor does the report count for a later rollback."""
         identifier = self.identifiers[name]
         view, seen = self.tables.load(identifier), self.current(identifier)
         evidence = None if view is None else read_evidence(view.properties)
         if evidence is None or seen is None:
+            return
+        # The rows alone do not show a second rollback: accepting the first one commits a snapshot without
+        # files, and the snapshot below it holds the same rows.
+        if not self.book.descends(seen.snapshot_id, evidence.snapshot_id):
             return
         if predicates.evidence_is_rows(seen, evidence.offsets, self.data(self.topic_id(name))) is None:
             self.ever_rolled_back.discard(identifier)

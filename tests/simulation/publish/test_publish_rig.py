@@ -7,11 +7,13 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
 from archiver.catalog import commit
 from archiver.catalog.evidence import Evidence
+from archiver.catalog.table_layout import COMMIT_ID, WATERMARKS
 from archiver.catalog.tables import SwapOutcome
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.ids import SeededIds
@@ -21,8 +23,10 @@ from tests.simulation.publish import predicates
 from tests.simulation.publish.catalog_twin import SimulatedTables, WatchedTables
 from tests.simulation.publish.foreign_book import ForeignBook, told_once
 from tests.simulation.publish.predicates import SnapshotSeen
+from tests.simulation.publish.publish_ground import Ground
 from tests.simulation.schedule import Process, Schedule, Trace
 from tests.support.catalog.tables import IDENTIFIER, schema_json
+from tests.support.intake.intake_entries import declared
 
 DATA = ((0, 1, 3), (0, 1))
 """Offset 2 of the first partition is a gap."""
@@ -95,6 +99,11 @@ def test_what_strangers_changed_is_told_once_and_by_nobody_else() -> None:
     gone = book.expired(5, {3, 5})
     assert gone == {2: -2}, "what a stranger expired is lost, and 6 is no ancestor"
 
+    assert book.descends(5, 5)
+    assert book.descends(5, 4), "also of one that is expired"
+    assert not book.descends(6, 5)
+    assert not book.descends(None, 1)
+
     def told(*changes: tuple[int, int]) -> str:
         return json.dumps({"v": 1, "changes": [{"rows": rows, "added": added} for rows, added in changes]})
 
@@ -105,6 +114,45 @@ def test_what_strangers_changed_is_told_once_and_by_nobody_else() -> None:
         assert told_once(gone, wrong, retired=False) is not None
     assert told_once(gone, None, retired=True) is None
     assert told_once(gone, told((3, 0)), retired=True) is not None
+
+
+def committed(ground: Ground) -> int:
+    """An empty commit of ours, with its evidence; the id of its snapshot."""
+    view = ground.tables.load(IDENTIFIER)
+    assert view is not None
+    commit_id = UUID(int=view.sequence_number + 1)
+
+    def properties(snapshot_id: int, sequence_number: int) -> dict[str, str]:
+        return {WATERMARKS: Evidence(snapshot_id, sequence_number, 1, commit_id, (0,)).to_json()}
+
+    prepared = ground.tables.prepare(view, [], properties, {COMMIT_ID: str(commit_id)}, False, ())
+    assert ground.tables.swap(prepared).outcome is SwapOutcome.APPLIED
+    return prepared.snapshot_id
+
+
+def test_a_report_of_a_repair_is_no_repair_of_a_later_rollback() -> None:
+    """Seed 8377 found it: the repair's snapshot has no files, so the one below it holds the same rows."""
+    ground = Ground(1, {"flights": IDENTIFIER})
+    ground.intake.append(0, declared(1, "flights", 1))
+    ground.tables.create(IDENTIFIER, "memory:///t", schema_json(), "day", {})
+    below = committed(ground)
+    committed(ground)
+
+    def roll_back() -> None:
+        ground.ever_rolled_back.add(IDENTIFIER)
+        ground.tables.roll_back(IDENTIFIER, below)
+
+    roll_back()
+    ground.taken_over("flights")
+    assert ground.may_halt("flights"), "nothing was repaired"
+    committed(ground)
+    roll_back()
+    ground.taken_over("flights")
+    assert ground.may_halt("flights"), "the report is of the first rollback"
+    committed(ground)
+    ground.tables.expire(IDENTIFIER, [below])
+    ground.taken_over("flights")
+    assert not ground.may_halt("flights")
 
 
 def test_times() -> None:

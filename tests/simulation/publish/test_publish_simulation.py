@@ -27,6 +27,7 @@ ONCE_FAILED = (
     2105,
     3368,
     4059,
+    5057,
     6425,
     6451,
     6755,
@@ -50,8 +51,9 @@ and what had been marked because of them stayed so for ever. 6451: rows that a s
 partition's end came back with an accepted rollback, because no commit of ours was left below it. 11696: a
 removal that was rolled back explained missing rows, behind the place where the lineage was cut. In the others
 the rig missed a case. 1192: records that retention had given up. 3368: a commit enters the ledger after it
-was rolled back. 632: a stranger hid a rollback by expiry while an operator had it accepted. 6755: intake is
-marked and kept in doubt. 16872: what a table drops in one run of cleaning is the next run's work."""
+was rolled back. 632: a stranger hid a rollback by expiry while an operator had it accepted. 5057: the operator
+rolled the table forward to the commit of a repair that had ended before it lowered the ledger. 6755: intake
+is marked and kept in doubt. 16872: what a table drops in one run of cleaning is the next run's work."""
 MUST_HAPPEN = (
     *("takeovers", "commits", "empty commits", "killed", "halted", "audit valid", "records"),
     *(
