@@ -254,7 +254,9 @@ class Sequencer:
         _check_partitions(name, partitions)
         with self._lock:
             self._read.read_on()
-            topic = self._existing(name)
+            topic = self._fold.topics_by_name.get(name)
+            if topic is None:
+                raise no_topic(name, self._fold.topics_by_name)
             if topic.mirrored:
                 raise InvalidInput(
                     f"topic {name} is mirrored: it has the partitions of its topic in Kafka; add them there"
@@ -265,8 +267,11 @@ class Sequencer:
                     f"lowered; give it at least {topic.partitions}"
                 )
             self._grow(topic, partitions)
-            # Again, because another process may have deleted it in between.
-            return self._existing(name)
+            # By id: another process may have deleted it, and created another one of the name.
+            grown = self._fold.topics_by_id.get(topic.topic_id)
+            if grown is None:
+                raise NotFound(f"topic {name} was deleted while its partitions were added")
+            return grown
 
     def create_topic(self, name: str, partitions: int, configs: Configs = ()) -> TopicState | None:
         """Create a topic, also under the name of a deleted one; None if there is a topic of that name.
@@ -327,13 +332,6 @@ class Sequencer:
         failpoints.reach("topic_configured.append.before")
         self._append(pb.IntakeEntry(configured=body), is_needed=is_needed)
         failpoints.reach("topic_configured.append.after")
-
-    def _existing(self, name: str) -> TopicState:
-        """The topic of that name; `NotFound` if there is none. The lock is held."""
-        topic = self._fold.topics_by_name.get(name)
-        if topic is None:
-            raise no_topic(name, self._fold.topics_by_name)
-        return topic
 
     def _declared_elsewhere(self, name: str) -> TopicState:
         """A mirrored topic. Only its source can declare it, because only the source knows the upstream's

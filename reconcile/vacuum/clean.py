@@ -65,7 +65,7 @@ class Needed:
 
 
 def needed_files(intake: Backlog, lines: Lines) -> Needed:
-    """Files with a segment above its floor, and all files of a topic without floors."""
+    """Files with a segment above its floor, and all files of a topic or partition without a floor."""
     sure: dict[str, TopicPartition] = {}
     doubted: set[str] = set()
     unread: dict[str, str] = {}
@@ -77,8 +77,9 @@ def needed_files(intake: Backlog, lines: Lines) -> Needed:
         for partition in range(topic.partitions):
             tp = (topic.topic_id, partition)
             try:
-                # A topic without floors was created after they were computed, so all of it stays.
-                for file in _files(intake, tp, 0 if line is None else line.offsets[partition]):
+                # A topic or partition without a floor is younger than the floors, so all of it stays.
+                floor = line.offsets[partition] if line and partition < len(line.offsets) else 0
+                for file in _files(intake, tp, floor):
                     if known:
                         sure[file.key] = tp
                     else:

@@ -289,8 +289,13 @@ def test_what_cannot_be_sent_again_is_refused(rig: IntakeRig) -> None:
         producer = Producer.open(writer)
         with pytest.raises(InvalidInput, match="must go to the same partition"):
             producer.send("t", record(b"v"), sequence=0)
+        # A key leads to another partition once the topic has more of them.
+        with pytest.raises(InvalidInput, match="must go to the same partition"):
+            producer.send("t", Record(b"key", b"v"), sequence=0)
         with pytest.raises(InvalidInput, match="must go to the same partitions"):
             producer.send_batch("t", batch_of([b"v"]), sequence=0)
+        with pytest.raises(InvalidInput, match="must go to the same partitions"):
+            producer.send_batch("t", pa.table({"key": [b"key"], "value": [b"v"]}), sequence=0)
         with pytest.raises(InvalidInput, match="state one for each row"):
             producer.send_batch("t", batch_of([b"v", b"w"], [0, 1]), sequence=0)
         with pytest.raises(InvalidInput, match="3 sequence numbers were stated for 2 rows"):

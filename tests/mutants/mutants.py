@@ -612,6 +612,57 @@ BROKERS = (
     ),
 )
 
+GROWTH_TESTS = ("tests/unit/test_topic_growth.py",)
+
+GROWING = (
+    Mutant(
+        "a late addition takes partitions away",
+        "intake/log/fold.py",
+        "        if grown.partitions <= topic.partitions:\n",
+        "        if grown.partitions == topic.partitions:\n",
+        GROWTH_TESTS,
+    ),
+    Mutant(
+        "an addition gives partitions to the next topic of the name",
+        "intake/log/sequencer.py",
+        "            known = self._fold.topics_by_id.get(topic.topic_id)\n",
+        "            known = self._fold.topics_by_name.get(topic.name)\n",
+        GROWTH_TESTS,
+        simulated=False,
+    ),
+    Mutant(
+        "an addition is written in a format that older versions take for damage",
+        "intake/log/entries.py",
+        "    if entry.grown.own_offsets:\n",
+        "    if entry.grown.partitions < 0:\n",
+        GROWTH_TESTS,
+        simulated=False,
+    ),
+    Mutant(
+        "partitions are lowered",
+        "intake/log/sequencer.py",
+        "            if partitions < topic.partitions:\n",
+        "            if partitions < 0:\n",
+        GROWTH_TESTS,
+        simulated=False,
+    ),
+    Mutant(
+        "the vacuum has floors for all partitions, or breaks",
+        "reconcile/vacuum/clean.py",
+        "line.offsets[partition] if line and partition < len(line.offsets) else 0",
+        "line.offsets[partition] if line else 0",
+        ("tests/unit/test_vacuum.py",),
+    ),
+    Mutant(
+        "a record that is sent again is placed by its key",
+        "intake/write/producer.py",
+        "            if partition is None:\n",
+        "            if partition is None and record.key is None:\n",
+        ("tests/integration/test_idempotence.py",),
+        simulated=False,
+    ),
+)
+
 
 MUTANTS = (
     *DURABILITY,
@@ -621,6 +672,7 @@ MUTANTS = (
     *KEEPING,
     *SOURCES,
     *DELETING,
+    *GROWING,
     *MAPPING,
     *PUBLISHING,
     *MIRRORING,

@@ -17,6 +17,7 @@ from tests.simulation.clients import IdempotentProducer, PlainWriter
 from tests.simulation.faults import PROFILES, Profile
 from tests.simulation.files import Files
 from tests.simulation.ground import Ground
+from tests.simulation.growing import Grower
 from tests.simulation.light_files import light_files
 from tests.simulation.readers import Archiver, Reader, Sightings
 from tests.simulation.removing import Remover
@@ -36,6 +37,8 @@ SOURCES_EVERY = 5
 """In one seed of so many, sources are ingested as well; in those of every kind of trouble, for no kind's
 number divides it."""
 
+GROWERS_EVERY = 13
+"""In one seed of so many, topics get more partitions."""
 REMOVERS_EVERY = 7
 """In one seed of so many, a topic comes and goes."""
 
@@ -133,6 +136,10 @@ class _Run:
         if self._seed % REMOVERS_EVERY == REMOVERS_EVERY // 2:
             self._busy.extend(
                 Remover(f"remover{n}", world, own(), load()) for n in range(choices.randrange(1, 4))
+            )
+        if self._seed % GROWERS_EVERY == GROWERS_EVERY // 2:
+            self._busy.extend(
+                Grower(f"grower{n}", world, own(), load()) for n in range(choices.randrange(1, 4))
             )
         for actor in [*self._busy, *others]:
             self._schedule.add(actor)

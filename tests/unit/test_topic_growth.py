@@ -152,6 +152,26 @@ def test_a_deleted_topic_gets_none_and_neither_does_the_next_of_its_name(bench: 
     assert fold.deleted_topics[topic.topic_id].partitions == 2
 
 
+def test_a_topic_that_is_created_again_in_between_gets_none(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, fast = bench.process(), bench.process()
+    topic = slow.declare_topic("orders", 2)
+    append_to = bench.log.append
+
+    def overtaken(index: int, data: bytes) -> object:
+        monkeypatch.setattr(bench.log, "append", append_to)
+        fast.delete_topic(topic.topic_id)
+        fast.declare_topic("orders", 1, again=True)
+        return append_to(index, data)
+
+    monkeypatch.setattr(bench.log, "append", overtaken)
+    with pytest.raises(NotFound, match="topic orders was deleted while"):
+        slow.grow_topic("orders", 4)
+    assert slow.fold.topics_by_name["orders"].partitions == 1
+    assert bench.log.tail() == 3, "nothing is appended for a topic that is gone"
+
+
 def test_an_unknown_outcome_is_resolved(bench: Bench) -> None:
     one = bench.process()
     one.declare_topic("orders", 2)

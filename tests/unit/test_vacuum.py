@@ -153,3 +153,16 @@ def test_topics_that_keep_everything_and_topics_without_lines_are_needed_and_dou
     assert needed_files(intake, lines).doubted == set(keys), (
         "a line that was higher before is no proof that a condemned file is needed"
     )
+
+
+def test_files_of_a_partition_that_is_younger_than_the_floors_are_needed() -> None:
+    """The floors were computed before another process added the partition."""
+    vacuumed = Vacuumed()
+    topic_id = vacuumed.topic("a")
+    vacuumed.file(Run("a"))
+    lines = {topic_id: RetentionFloor(topic_id, "a", (1,), (1,))}
+    vacuumed.sequencer.grow_topic("a", 3)
+    young = vacuumed.file(Run("a", partition=2))
+    found = needed_files(vacuumed.backlog(), lines)
+    assert found.sure == {young: (topic_id, 2)}
+    assert not found.unread

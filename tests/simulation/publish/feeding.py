@@ -38,12 +38,15 @@ class Feeder:
         files: int,
         *,
         light: bool,
+        grows: bool = False,
     ) -> None:
+        """With `grows`, topics get more partitions now and then; the configuration of the others does not."""
         self.name = "feeder"
         self._ground = ground
         self._random = choices
         self._left = files
         self._light = light
+        self._grows = grows
         self._clock = ManualClock(START_US)
         self._ids = SeededIds(seed ^ 0xFEED)
         self._sequencer = Sequencer(ground.intake, self._ids, self._clock, LogSettings())
@@ -64,6 +67,10 @@ class Feeder:
             process.sleep(self._random.randrange(10_000, 2_500_000))
             process.require_current()
             self._clock.set_wall(process.schedule.now_us)
+            if self._grows and self._random.random() < 0.4:
+                topic = self._random.choice(list(self._sequencer.fold.topics_by_id.values()))
+                self._sequencer.grow_topic(topic.name, topic.partitions + self._random.randrange(1, 3))
+                self._ground.met["partitions added"] += 1
             self._send()
         self._end()
 

@@ -31,9 +31,10 @@ class SnapshotSeen:
     """(partition, offset) of rows that were removed on purpose, in this snapshot or before."""
 
     def reached(self, partition: int) -> tuple[int, ...]:
-        """Held or removed on purpose."""
+        """Held or removed on purpose; nothing in a partition that is younger than the snapshot."""
+        held = self.held[partition] if partition < len(self.held) else ()
         gone = [offset for number, offset in self.removed if number == partition]
-        return tuple(sorted({*self.held[partition], *gone})) if gone else self.held[partition]
+        return tuple(sorted({*held, *gone})) if gone else held
 
 
 def no_offset_twice(seen: SnapshotSeen) -> str | None:

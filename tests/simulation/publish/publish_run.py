@@ -42,6 +42,8 @@ RETENTION_EVERY = 5
 RETENTION_S = 4.0
 TRIMMED_EVERY = 7
 """In one seed of so many the ledger is kept short by checkpoints."""
+GROWN_EVERY = 13
+"""In one seed of so many, topics get more partitions than the configuration says."""
 TWO_TOPICS_EVERY = 9
 """In one seed of so many there are two topics; what happens to the table of one must not hold up the
 other."""
@@ -147,7 +149,15 @@ class _Run:
             return random.Random(choices.randrange(1 << 62))
 
         self._busy.append(
-            Feeder(self._ground, own(), self._seed, topics, choices.choice((2, 3, 4, 5)), light=light)
+            Feeder(
+                self._ground,
+                own(),
+                self._seed,
+                topics,
+                choices.choice((2, 3, 4, 5)),
+                light=light,
+                grows=self._seed % GROWN_EVERY == GROWN_EVERY // 3,
+            )
         )
         deeds = [deed for _ in range(choices.choice((0, 1, 1, 2, 2, 3))) for deed in choices.choice(SCRIPTS)]
         if self._seed % BRANCH_EVERY == BRANCH_EVERY // 3:

@@ -68,7 +68,7 @@ MUST_HAPPEN = (
         "drop",
         "make anew",
     ),
-    *("changes told after expiry", "audit names what was erased"),
+    *("changes told after expiry", "audit names what was erased", "partitions added"),
     *("rolled forward", "rollback taken over", "start_moved", "retired rows"),
     *(
         "condemned: intake",
