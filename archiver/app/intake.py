@@ -114,6 +114,7 @@ class Intake:
         before = self._deployment.topic(name)
         self._deployment.ready_to_append()
         grown = self._deployment.sequencer.grow_topic(name, partitions)
+        # A topic from a template has as many in its settings.
         self._deployment.update_topics()
         _log_growth(before, grown)
         return grown

@@ -71,6 +71,20 @@ def test_a_templated_topic_is_created_and_deleted_without_the_configuration(tmp_
             application.topic("shop.a")
 
 
+def test_a_templated_topic_gets_more_partitions(tmp_path: Path) -> None:
+    made = deployment(tmp_path)
+    assert made.cli("topics", "create", "shop.a").code == 0
+    assert made.cli("topics", "alter", "shop.a", "--partitions", "4").out == (
+        "topic shop.a has 4 partitions, 2 before\n"
+    ), "no entry of the configuration is behind"
+    with Driver(made) as driver:
+        driver.send("shop.a", [order(1)], 3)
+        assert driver.archive().of("shop.a").why is None
+        assert driver.watermarks("shop.a")[3] == 1
+        notes = made.cli("status", "--output", "json").json()["attention"]
+        assert not [note for note in notes if "shop.a" in note]
+
+
 def test_a_reload_that_drops_the_template_leaves_the_topic_unarchived(tmp_path: Path) -> None:
     made = deployment(tmp_path)
     with Driver(made) as driver:

@@ -633,8 +633,8 @@ GROWING = (
     Mutant(
         "an addition is written in a format that older versions take for damage",
         "intake/log/entries.py",
-        "    if entry.grown.own_offsets:\n",
-        "    if entry.grown.partitions < 0:\n",
+        "    if entry.grown.own_offsets or ",
+        "    if ",
         GROWTH_TESTS,
         simulated=False,
     ),
