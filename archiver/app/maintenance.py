@@ -20,6 +20,7 @@ from archiver.rewrite.compact import Compaction
 from archiver.rewrite.undecoded import topic_table, undecoded_count
 from archiver.runtime.errors import ArchiverError
 from intake.log.checkpoint import superseded
+from intake.topic_templates import compose
 from reconcile.audit.deep import RowProof
 from reconcile.audit.report import Audit
 from reconcile.repair.rebuild import BucketRebuild, LedgerRebuild, RebuildParts, RebuildReport
@@ -222,6 +223,7 @@ class Maintenance:
             cluster_id=at.cluster.cluster_id,
             tables=at.tables,
             topics=at.settings.topics,
+            topics_of=lambda states: compose(at.configured, states).settings.topics,
             leadership=at.leadership,
             describe=lambda found: describe_archive(at.objects, found, at.cluster.cluster_id),
             limits=at.commit_limits(),

@@ -70,7 +70,7 @@ class LedgerRebuild:
         `Deposed`, and the errors of a lease.
         """
         found: list[Rebuilt] = []
-        topics = topics_with_table(self._parts, topic)
+        topics = topics_with_table(self._parts.topics, topic)
         with self._parts.leadership.turn("rebuilding"):
             self._parts.leadership.lead()
             for settings in topics:
@@ -239,14 +239,19 @@ class BucketRebuild:
 
     def run(self, topic: str | None = None) -> RebuildReport:
         """Every configured table, or that of one topic. Raises `ConfigInvalid`, and the errors of a lease."""
-        topics = topics_with_table(self._parts, topic)
         with self._parts.leadership.turn("rebuilding"):
             folders = self._folders()
+            # Templates need the names of the topics, which only the folders have now. Of one name the newest.
+            states = {
+                one.name: TopicState(one.topic_id, one.name, one.partitions, one.created_us)
+                for one in sorted(folders, key=lambda one: one.created_us)
+            }
+            topics = self._parts.topics_of(list(states.values()))
             found = [
                 self._of(settings, [one for one in folders if one.name == settings.name])
-                for settings in topics
+                for settings in topics_with_table(topics, topic)
             ]
-        configured = {settings.name for settings in self._parts.topics}
+        configured = {settings.name for settings in topics}
         left = [one for one in folders if one.name not in configured and one.archives and topic is None]
         found += [
             Rebuilt(one.name, one.topic_id, "", "unchanged", "the topic is not in the configuration")
@@ -533,6 +538,9 @@ class RebuildParts:
     cluster_id: str
     tables: Callable[[str], Tables]
     topics: Sequence[TopicSettings]
+    """Of the configuration, and from templates those of topics that the log has."""
+    topics_of: Callable[[Sequence[TopicState]], Sequence[TopicSettings]]
+    """The same for a log with the given topics. The log may be lost."""
     leadership: Leadership
     describe: Describe
     limits: CommitLimits
@@ -630,9 +638,9 @@ def restored_files(archives: Sequence[DescribedArchive]) -> list[RestoredFile]:
     return [RestoredFile(item.data_file, item.found.partition, item.found.end) for item in archives]
 
 
-def topics_with_table(parts: RebuildParts, topic: str | None) -> list[TopicSettings]:
-    """The configured topics with a table; raises `ConfigInvalid` if the given topic has none."""
-    found = [item for item in parts.topics if topic in (None, item.name)]
+def topics_with_table(topics: Sequence[TopicSettings], topic: str | None) -> list[TopicSettings]:
+    """The topics with a table; raises `ConfigInvalid` if the given topic has none."""
+    found = [item for item in topics if topic in (None, item.name)]
     if topic is not None and (not found or found[0].archive.kind != "iceberg"):
         raise ConfigInvalid(f"topic {topic} has no table in the configuration, so there is none to rebuild")
     return [item for item in found if item.archive.kind == "iceberg"]

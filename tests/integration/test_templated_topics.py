@@ -167,3 +167,16 @@ def test_configs_are_changed_by_a_command_and_hold_in_a_process_that_runs(tmp_pa
         refused = made.cli("topics", "alter", *arguments)
         assert refused.code != 0
         assert why in refused.err
+
+
+def test_the_table_of_a_template_comes_back_without_logs_and_catalog(tmp_path: Path) -> None:
+    made = deployment(tmp_path)
+    with Driver(made) as driver:
+        driver.application.sequencer.declare_topic("shop.a", 1)
+        driver.send("shop.a", [order(1), order(2)], 0)
+        driver.archive()
+    for path in [*made.root.glob("metadata.db*"), made.root / "catalog.db"]:
+        path.unlink()
+    done = made.cli("reconcile", "--rebuild", "--output", "json").json()
+    (found,) = [one for one in done["tables"] if one["topic"] == "shop.a"]
+    assert (found["state"], found["table"], found["rows"]) == ("rebuilt", "shop.shop_a", 2)
