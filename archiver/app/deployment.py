@@ -38,7 +38,7 @@ from intake.log.checkpoint import CheckpointStore
 from intake.log.checkpointer import Checkpointer
 from intake.log.fold import TopicState
 from intake.log.sequencer import Sequencer, check_cluster
-from intake.topic_templates import compose
+from intake.topic_templates import Templated, compose
 
 if TYPE_CHECKING:
     from archiver.catalog.commit import Committer
@@ -82,6 +82,7 @@ class Deployment:
         """By topic: why the configs that clients set are not applied."""
         self._composing = threading.Lock()
         self._composed_from: tuple[Settings, Mapping[str, TopicState]] | None = None
+        self._templated: Templated = {}
         self.environ = environ
         self.lasting = lasting
         self.clock = clock or SystemClock()
@@ -169,9 +170,18 @@ class Deployment:
             if self._composed_from != (self.configured, topics):
                 self._compose(self.configured, topics)
 
+    def template_refused(self, planned: TopicState) -> str | None:
+        """Why a new topic cannot have the settings of the template that matches it; None if it can."""
+        with self._composing:
+            topics = self.sequencer.fold.topics_by_name.values()
+            composed = compose(self.configured, [*topics, planned], self._templated)
+        return composed.refused.get(planned.name)
+
     def _compose(self, configured: Settings, topics: Mapping[str, TopicState]) -> None:
         """Use the settings of these topics; the caller holds the lock."""
-        composed = compose(configured, topics.values())
+        same = self._composed_from is not None and self._composed_from[0] is configured
+        composed = compose(configured, topics.values(), self._templated if same else {})
+        self._templated = composed.templated
         for name, why in composed.refused.items():
             if self.refused_topics.get(name) != why:
                 _log.warning("topic %s is not archived: %s", name, why)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from archiver.app.deployment import Deployment
 from archiver.config.settings import Settings, TopicSettings
@@ -14,12 +16,17 @@ from archiver.runtime.ids import TopicId
 from intake.log.checkpointer import CheckpointLoop
 from intake.log.fold import TopicState
 from intake.log.state import Configs, fewer_configured
-from intake.topic_templates import compose
 from intake.write.accept_clock import AcceptClock
 from intake.write.schema_validation import EdgeFetch, EdgeSchemas, edge_rules
 from intake.write.writer import IntakeWriter
 
+if TYPE_CHECKING:
+    from archiver.ledger.leader import Leader
+
 _log = logging.getLogger(__name__)
+
+ConfigChange = Callable[[Mapping[str, str]], Mapping[str, str]]
+"""Makes the configs of a topic from its present ones."""
 
 
 class Intake:
@@ -27,6 +34,7 @@ class Intake:
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
+        self._ledger_lock = threading.Lock()
 
     def close(self) -> None:
         """Stop the threads that were started; writers are closed by their callers."""
@@ -120,16 +128,12 @@ class Intake:
         return grown
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> TopicState | None:
-        """Create a topic that no entry of the configuration names; None if there is a topic of that name.
+        """Create a topic for a client, after `creation_refused`; None if there is a topic of that name.
 
-        Raises `InvalidInput` for a bad name, number or config, or if the topic cannot have the settings of
-        the template that matches it. Raises what an append raises.
+        Raises `InvalidInput` for a bad name, number or config, and what an append raises.
         """
         at = self._deployment
-        stated = _checked(configs)
-        why = self.creation_refused(name, partitions)
-        if why is not None:
-            raise InvalidInput(why)
+        stated = self.changed_configs(name, (), lambda _: configs)
         at.ready_to_append()
         made = at.sequencer.create_topic(name, partitions, stated)
         at.update_topics()
@@ -141,45 +145,56 @@ class Intake:
         """Why a client cannot create a topic of that name; None if it can."""
         at = self._deployment
         fold = at.backlog().fold
-        planned = TopicState(TopicId(""), name, partitions, 0)
-        refused = compose(at.configured, [*fold.topics_by_name.values(), planned]).refused.get(name)
+        refused = at.template_refused(TopicState(TopicId(""), name, partitions, 0))
         gone = fold.deleted_named(name)
         if refused is None and gone is not None and at.settings.topic(name) is None:
             template = at.configured.template(name)
             # The table belongs to the id of the deleted topic, so the new one could never be archived.
-            if (
-                template is not None
-                and template.archive.table is not None
-                and at.ledger().topic(gone.topic_id).table_uuid is not None
-            ):
+            if template is not None and template.archive.table is not None and self._has_table(gone.topic_id):
                 return (
                     f"topic {name} was deleted, and its table is kept; choose another name, or give the "
                     "topic an entry in the configuration with another table"
                 )
         return refused
 
-    def configure_topic(
-        self, topic: TopicState, change: Callable[[Mapping[str, str]], Mapping[str, str]]
-    ) -> TopicState:
+    def _has_table(self, topic_id: TopicId) -> bool:
+        """Whether the ledger records a table of a topic."""
+        # Several threads may ask, and a fold is for one.
+        with self._ledger_lock:
+            self._ledger.refresh()
+            return self._ledger.fold.topic(topic_id).table_uuid is not None
+
+    @cached_property
+    def _ledger(self) -> Leader:
+        return self._deployment.ledger_view()
+
+    def configure_topic(self, topic: TopicState, change: ConfigChange) -> TopicState:
         """Give a topic the configs that `change` makes from its present ones; returns it.
 
-        Raises `InvalidInput` with the reason for a config that cannot be, or that the configuration file
-        states. Raises `NotFound` for a deleted topic, and what an append raises.
+        Raises as `changed_configs`, `NotFound` for a deleted topic, and what an append raises.
         """
         at = self._deployment
-
-        def changed(before: Configs) -> Configs:
-            configs = _checked(change(dict(before)))
-            for name in {name for name, _ in set(configs) ^ set(before)}:
-                key = fixed_by(at.configured, topic.name, name)
-                if key is not None:
-                    raise InvalidInput(f"{name} is fixed by the key {key} of the configuration file")
-            return configs
-
         at.ready_to_append()
-        configured = at.sequencer.configure_topic(topic.topic_id, changed)
+        configured = at.sequencer.configure_topic(
+            topic.topic_id, lambda before: self.changed_configs(topic.name, before, change)
+        )
         at.update_topics()
         return configured
+
+    def changed_configs(self, topic: str, before: Configs, change: ConfigChange) -> Configs:
+        """The configs that `change` makes from those before, in their stored form.
+
+        Raises `InvalidInput` with the reason for a config that cannot be, or that the configuration file
+        states.
+        """
+        after = change(dict(before))
+        # Those that stay are not checked: a newer version may have set them.
+        changed = {name: value for name, value in after.items() if dict(before).get(name) != value}
+        for name in (*changed, *(name for name, _ in before if name not in after)):
+            key = fixed_by(self._deployment.configured, topic, name)
+            if key is not None:
+                raise InvalidInput(f"{name} is fixed by the key {key} of the configuration file")
+        return tuple(sorted({**after, **dict(_checked(changed))}.items()))
 
     def check_deletable(self, topic: TopicState) -> None:
         """Raise `ConfigInvalid` while the topic is in the configuration: a reader of it would recreate it."""

@@ -21,6 +21,8 @@ Kind = Literal["boolean", "string", "int", "long", "double", "list"]
 Source = Literal["topic", "file", "default"]
 """Where a value is from: a client set it, the configuration file states it, or neither."""
 
+MESSAGE_BYTES_MAX = 1_048_588
+"""Kafka's default of `max.message.bytes`: the largest record batch, as sent."""
 _CHARS_MAX = 255
 _INT_MAX, _LONG_MAX = 2**31 - 1, 2**63 - 1
 
@@ -183,6 +185,7 @@ CONFIGS: Mapping[str, TopicConfig] = {
             "int",
             "Largest record batch, in bytes, as it is sent. `kafka.request_bytes_max` limits it as well.",
             _number(0, _INT_MAX),
+            str(MESSAGE_BYTES_MAX),
         ),
         TopicConfig("min.insync.replicas", "int", _FLUSH, _number(1, _INT_MAX), "1"),
         TopicConfig("unclean.leader.election.enable", "boolean", _FLUSH, _one_of("false", "true"), "false"),
@@ -293,8 +296,6 @@ def values_of(
 
 def _shown(configured: Settings, effective: TopicSettings | None, config: TopicConfig) -> str:
     """The value that no client set."""
-    if config.name == "max.message.bytes":
-        return str(1048588 if configured.kafka is None else configured.kafka.uncompressed_bytes_max)
     if not config.setting:
         return config.default
     if config.name == "retention.ms":
@@ -311,6 +312,7 @@ def _shown(configured: Settings, effective: TopicSettings | None, config: TopicC
 
 __all__ = [
     "CONFIGS",
+    "MESSAGE_BYTES_MAX",
     "ConfigValue",
     "TopicConfig",
     "checked",
