@@ -267,7 +267,12 @@ class Daemon:
         # Without it, a stop at the end of the start could leave jobs running after the shutdown.
         self._phase_change = threading.Lock()
         """Held briefly at the changes from start to serving and from serving to shutdown."""
-        self._resources = Resources(lambda: self._settings, environ, roles, self._clock, self._ids)
+        # The soft limit is raised before a port exists, because it bounds the connections.
+        limit = raise_limit()
+        kafka = (
+            0 if settings.kafka is None else connections_within(limit // 2, settings.kafka.connections_max)
+        )
+        self._resources = Resources(lambda: self._settings, environ, roles, self._clock, self._ids, kafka)
         self._publication = Publication(lambda: self._resources.publisher(self._stop.is_set))
         self._serving: Application | None = None
         self._ledger_lock = threading.Lock()
@@ -277,8 +282,7 @@ class Daemon:
         self._schedule = self._jobs()
         self._alive_s = self._clock.monotonic_s()
         port = counting(create_app(self._app_context()), self._numbers.requested, self._clock)
-        # The soft limit is raised before the server exists, because it bounds the connections.
-        connections_max = connections_within(raise_limit(), CONNECTIONS_MAX)
+        connections_max = connections_within(limit - kafka, CONNECTIONS_MAX)
         self._server = WebServer(
             port, settings.http.listen, settings.daemon.retry_max, settings.http.tls, connections_max
         )

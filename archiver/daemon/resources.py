@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from archiver.app.application import Application
 from archiver.config.settings import ControlTopicSettings, KafkaSourceSettings, Settings
@@ -37,9 +38,14 @@ from intake.sources.kafka.pump import MirrorPump, mirror_pump, stop_all
 from intake.sources.kafka.upstream import Upstream
 from intake.write.writer import IntakeWriter
 
+if TYPE_CHECKING:
+    from archiver.kafka.service import KafkaService
+
 _log = logging.getLogger(__name__)
 
 FIRST_WAIT_S = 0.1
+KAFKA_STOP_S = 5.0
+"""Time for the Kafka listener to write its last answers, once every record has its outcome."""
 # The program that prepares a volume may still be setting its owner.
 DENIED_S = 5.0
 """Time for which missing rights are tolerated."""
@@ -146,14 +152,19 @@ class Resources:
         roles: frozenset[str],
         clock: Clock,
         ids: IdSource,
+        kafka_connections_max: int = 0,
     ) -> None:
-        """`settings` returns those in force: a reload may change them while the start still waits."""
+        """`settings` returns those in force: a reload may change them while the start still waits. The Kafka
+        listener has descriptors for `kafka_connections_max` connections.
+        """
         self.application: Application | None = None
         self.writer: IntakeWriter | None = None
         self.sources: FileSources | None = None
         self.mirrors: tuple[MirrorPump, ...] = ()
+        self.kafka: KafkaService | None = None
         self.token: str | None = None
         self._settings = settings
+        self._kafka_connections_max = kafka_connections_max
         self._environ = environ
         self._roles = roles
         self._clock = clock
@@ -191,12 +202,17 @@ class Resources:
         # All begin to stop before the first wait, so that the waits overlap.
         for mirror in self.mirrors:
             mirror.begin_to_stop()
+        if self.kafka is not None:
+            self.kafka.close_intake()
         if self.sources is not None:
             self.sources.stop(threading.TIMEOUT_MAX)
         # Does not wait for a cluster without answer: records that are not in the log are read again later.
         stop_all(self.mirrors, self._settings().intake.close_timeout, self._clock)
         if self.writer is not None:
             self._close_writer(self.writer)
+        if self.kafka is not None:
+            # After the writer, whose outcomes its clients wait for.
+            self.kafka.stop(KAFKA_STOP_S)
 
     def close(self) -> None:
         """Resign the leadership after the current turn, and close everything. Intake must be closed
@@ -275,6 +291,19 @@ class Resources:
             self.sources.start()
         for mirror in self.mirrors:
             mirror.start()
+        settings = self._settings()
+        if settings.kafka is not None and self.writer is not None and self.application is not None:
+            # Only here: the protocol's schemas take time to load, and few deployments have a listener.
+            from archiver.kafka.service import KafkaService
+
+            self.kafka = KafkaService(
+                settings.kafka,
+                self.application,
+                self.writer,
+                settings.daemon.retry_max,
+                self._kafka_connections_max,
+            )
+            self.kafka.start()
 
     def _mirror(self, kafka: KafkaSourceSettings) -> MirrorPump:
         assert self.application is not None, "an earlier step opens it"

@@ -35,35 +35,34 @@ JOINED_S = 0.5
 """Time for the server to end: its loop runs every 0.1 s and then closes its resources."""
 
 
-class WebServer:
-    """Serves one application on one address, from `start` to `stop`."""
+class Port:
+    """Opens one address in a thread of its own, and opens it again whenever it was closed, until a stop."""
 
     def __init__(
         self,
-        app: ASGIApp,
         listen: str,
         retry_max_s: float,
-        tls: HttpTlsSettings | None = None,
         connections_max: int | None = None,
+        *,
+        setting: str,
+        name: str,
+        doing: str,
     ) -> None:
-        """`listen` is `host:port`. `retry_max_s` bounds the pause between two attempts to open it. Without
-        `tls`, plain HTTP. `connections_max` is given if the process has fewer descriptors than the listener's
-        own limit.
+        """`listen` is `host:port`; `setting` is the key that names it, and `doing` begins the log line of an
+        open port. `retry_max_s` bounds the pause between two attempts to open it. `connections_max` is given
+        if the process has fewer descriptors than the listener's own limit.
         """
         host, _, port = listen.rpartition(":")
         self._listen_at = (host.strip("[]"), int(port))
-        self._app = app
-        self._tls = None if tls is None else ServerTls(tls)
+        self._setting = setting
+        self._doing = doing
         self._retry_max_s = retry_max_s
         self._connections_max = connections_max
         self._closed_because: str | None = None
         self._address: tuple[str, int] | None = None
         self._stopping = threading.Event()
         self._tried = threading.Event()
-        self._cancelled_s = CANCELLED_S
-        self._server: uvicorn.Server | None = None
-        self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @property
     def address(self) -> tuple[str, int] | None:
@@ -84,23 +83,23 @@ class WebServer:
         self._thread.start()
         self._tried.wait(wait_s)
 
-    def stop(self, grace_s: float) -> None:
-        """Take no more connections, let requests under way end, cut off those that do not; all of it within
-        `grace_s`. Stopping twice is no error.
-        """
-        # The rest of the grace is for requests that end by themselves.
-        self._cancelled_s = min(CANCELLED_S, grace_s / 2)
-        # Otherwise a server created at this moment would miss the request to stop.
-        with self._lock:
-            self._stopping.set()
-            if self._server is not None:
-                self._server.config.timeout_graceful_shutdown = grace_s - self._cancelled_s  # type: ignore[assignment]  # any number of seconds will do
-                # uvicorn polls this flag every 0.1 s; it has no function to stop it from another thread.
-                self._server.should_exit = True
+    def _join(self, grace_s: float) -> None:
+        """Wait for the end of the thread, which a subclass has requested."""
         if self._thread.is_alive():
             self._thread.join(grace_s + JOINED_S)
             if self._thread.is_alive():
-                _log.error("the port did not close within %g s", grace_s + JOINED_S)
+                _log.error("the port %s did not close within %g s", self._setting, grace_s + JOINED_S)
+
+    def _serve(self, listener: Listener) -> None:
+        """Call `_opened` once nothing can fail any more, then serve until a stop is requested. Raises
+        `OSError` or `Halt`.
+        """
+        raise NotImplementedError
+
+    def _opened(self, listener: Listener) -> None:
+        self._address, self._closed_because = listener.getsockname()[:2], None
+        _log.info("%s on %s:%d", self._doing, *self._address)
+        self._tried.set()
 
     def _run(self) -> None:
         pause_s, silent_s = FIRST_RETRY_S, 0.0
@@ -130,35 +129,73 @@ class WebServer:
 
     def _advice(self, error: Exception) -> str:
         host, port = self._listen_at
+        setting = self._setting
         advice = {
-            errno.EADDRINUSE: "; another program listens there: stop it, or set http.listen to another port",
-            errno.EADDRNOTAVAIL: "; this machine does not have that address: set "
-            "http.listen to one that it has",
-            errno.EACCES: "; this user may not open that port: set http.listen to a port above 1023",
+            errno.EADDRINUSE: f"; another program listens there: stop it, or set {setting} to another port",
+            errno.EADDRNOTAVAIL: f"; this machine lacks that address: set {setting} to one that it has",
+            errno.EACCES: f"; this user may not open that port: set {setting} to a port above 1023",
         }.get(getattr(error, "errno", None) or 0, "")
         return f"cannot listen on {host}:{port}: {error}{advice}"
 
     def _serve_once(self) -> None:
         """Serve until a stop is requested; raises `OSError` if the address cannot be opened."""
         with listening(*self._listen_at, BACKLOG, self._connections_max) as listener:
-            server = uvicorn.Server(self._config())
-            with self._lock:
-                if self._stopping.is_set():
-                    return
-                self._server = server
-            self._address, self._closed_because = listener.getsockname()[:2], None
-            _log.info("listening on %s:%d", *self._address)
-            self._tried.set()
-            try:
-                # Outside of the main thread neither asyncio nor uvicorn installs signal handlers.
-                with asyncio.Runner(loop_factory=PatientLoop) as runner:
-                    runner.run(self._until_stopped(server, listener))
-            finally:
-                with self._lock:
-                    self._server = None
+            self._serve(listener)
             if not self._stopping.is_set():
                 # uvicorn ends without an error if its lifespan fails.
                 raise Halt("the server ended by itself")
+
+
+class WebServer(Port):
+    """Serves one application on one address, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        listen: str,
+        retry_max_s: float,
+        tls: HttpTlsSettings | None = None,
+        connections_max: int | None = None,
+    ) -> None:
+        """Without `tls`, plain HTTP; the other parameters as those of `Port`."""
+        super().__init__(
+            listen, retry_max_s, connections_max, setting="http.listen", name="http", doing="listening"
+        )
+        self._app = app
+        self._tls = None if tls is None else ServerTls(tls)
+        self._cancelled_s = CANCELLED_S
+        self._server: uvicorn.Server | None = None
+        self._lock = threading.Lock()
+
+    def stop(self, grace_s: float) -> None:
+        """Take no more connections, let requests under way end, cut off those that do not; all of it within
+        `grace_s`. Stopping twice is no error.
+        """
+        # The rest of the grace is for requests that end by themselves.
+        self._cancelled_s = min(CANCELLED_S, grace_s / 2)
+        # Otherwise a server created at this moment would miss the request to stop.
+        with self._lock:
+            self._stopping.set()
+            if self._server is not None:
+                self._server.config.timeout_graceful_shutdown = grace_s - self._cancelled_s  # type: ignore[assignment]  # any number of seconds will do
+                # uvicorn polls this flag every 0.1 s; it has no function to stop it from another thread.
+                self._server.should_exit = True
+        self._join(grace_s)
+
+    def _serve(self, listener: Listener) -> None:
+        server = uvicorn.Server(self._config())
+        with self._lock:
+            if self._stopping.is_set():
+                return
+            self._server = server
+        self._opened(listener)
+        try:
+            # Outside of the main thread neither asyncio nor uvicorn installs signal handlers.
+            with asyncio.Runner(loop_factory=PatientLoop) as runner:
+                runner.run(self._until_stopped(server, listener))
+        finally:
+            with self._lock:
+                self._server = None
 
     async def _until_stopped(self, server: uvicorn.Server, listener: Listener) -> None:
         """Serve until `should_exit`; cut-off requests get time to answer."""

@@ -178,7 +178,14 @@ class PendingRecord:
 class PendingBatch:
     """The future acknowledgement of a batch: all rows at once."""
 
-    def __init__(self, topic: str, partitions: npt.NDArray[np.int32], condition: threading.Condition) -> None:
+    def __init__(
+        self,
+        topic: str,
+        partitions: npt.NDArray[np.int32],
+        condition: threading.Condition,
+        on_done: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_done` is called as that of `PendingRecord`, once all outcomes are known."""
         self.topic = topic
         self.partitions = partitions
         self.sequences: npt.NDArray[np.int32] | None = None
@@ -186,6 +193,7 @@ class PendingBatch:
         topic. None if no idempotent producer sent the batch."""
         self.condition = condition
         """The condition under which outcomes are set; waiting threads are notified through it."""
+        self._on_done = on_done
         self._acknowledgement = BatchAcknowledgement(topic, partitions)
         self._waiting: set[int] = set()
         self._admitted = False
@@ -231,6 +239,8 @@ class PendingBatch:
             return False
         self._waiting.remove(first_row)
         self._acknowledgement.set_outcome(first_row, offsets, verdict_of, verdicts)
+        if self._on_done is not None and self.done():
+            self._on_done()
         return True
 
 

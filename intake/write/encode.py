@@ -360,9 +360,9 @@ class SortedFlush:
         batches = self._gathered.batches[self.order[part.first_row : part.end_row]]
         begins = np.zeros(len(batches), np.bool_)
         begins[1:] = batches[1:] != batches[:-1]
-        # A segment of an idempotent producer is one batch, even if it came from several items.
-        if self._stamps is not None:
-            begins &= ~self._stamps.stamped[part.first_row : part.end_row]
+        # Records that a session numbered are one batch per segment, even if they came from several items.
+        if self._gathered.joined is not None:
+            begins &= ~self._gathered.joined[self.order[part.first_row : part.end_row]]
         begins[self.starts[part.first_segment : part.end_segment] - part.first_row] = True
         places = np.arange(len(batches), dtype=np.int64)
         # The distance of each row from the newest begin at or before it.
@@ -415,6 +415,9 @@ class _Gathered:
     """The item of each row: rows of one item are one producer batch."""
     stamps: StampedRows | None
     """None if no idempotent producer sent any of it."""
+    joined: npt.NDArray[np.bool_] | None
+    """Per row, whether a producer session of this process numbered it; None if it numbered none. Batches that
+    a Kafka client numbered keep their bounds."""
     offsets: Int64Array | None
     """Per row; None unless all rows are of mirrored topics."""
 
@@ -443,8 +446,14 @@ def _gather(items: Sequence[Item]) -> _Gathered:
         accept_us=np.repeat(np.array([item.accept_us for item in items], np.int64), item_rows),
         batches=np.repeat(np.arange(len(items), dtype=np.int32), item_rows),
         stamps=StampedRows.of(items),
+        joined=_joined(items, item_rows),
         offsets=_offsets(items),
     )
+
+
+def _joined(items: Sequence[Item], item_rows: list[int]) -> npt.NDArray[np.bool_] | None:
+    numbered = [item.stamp is not None and item.source is not None for item in items]
+    return np.repeat(np.array(numbered, np.bool_), item_rows) if any(numbered) else None
 
 
 def _offsets(items: Sequence[Item]) -> Int64Array | None:

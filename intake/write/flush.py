@@ -113,9 +113,9 @@ class FlushWriter:
 
         Errors of the store or the log are not raised; they become the outcome of the items.
         """
-        for _, run in groupby(items, key=lambda item: item.stated):
-            # Items that are sent again are flushed separately. Their outcome must be known before later items
-            # of the same producer are written.
+        for _, run in groupby(items, key=lambda item: item.stated and item.source is not None):
+            # Items that a session sends again are flushed separately. Their outcome must be known before its
+            # later items are written. Without a session every number is stated, and the log judges the order.
             self._publish_run(self._without_held_back(list(run)))
 
     def _publish_run(self, items: Sequence[Item]) -> None:
@@ -123,7 +123,7 @@ class FlushWriter:
             return
         self._counts = replace(self._counts, flushes=self._counts.flushes + 1)
         try:
-            if items[0].stated:
+            if any(item.stated for item in items):
                 self._sequencer.resolve()  # an earlier attempt of unknown outcome may hold these records
             flush = SortedFlush(items, self._known_end)
             parts = flush.parts(self._sequencer.entry_bytes_max)

@@ -45,6 +45,18 @@ class ItemSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ReceivedBatch:
+    """Records of one partition that a client sent as one batch, and numbered itself if it is idempotent."""
+
+    topic: TopicState
+    partition: int
+    columns: pa.RecordBatch
+    """As `RECORD_SCHEMA`; at least one row."""
+    stamp: Stamp | None
+    """The producer and the sequence number of the first row, which the other rows follow; None: none."""
+
+
+@dataclass(frozen=True, slots=True)
 class RecordItem:
     """One record in the queue."""
 

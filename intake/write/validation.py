@@ -299,6 +299,40 @@ def refuse_whole(topic: str, refused: Mapping[int, Violation]) -> None:
         )
 
 
+class RowsRefused(RecordRefused):
+    """Rows of a received batch are invalid, so nothing of the batch is stored."""
+
+    def __init__(self, why: str, rows: Mapping[int, str]) -> None:
+        super().__init__(why)
+        self.rows = rows
+        """Per invalid row, why."""
+
+
+def valid_whole(
+    judge: Judge,
+    topic: str,
+    batch: NormalBatch,
+    partitions: npt.NDArray[np.int32],
+    wait_s: float,
+    partitions_of: PartitionsOf,
+) -> NormalBatch:
+    """A received batch after validation, perhaps with added envelopes. Raises `RowsRefused` if a row is
+    invalid; else as `admit`.
+    """
+    divided = divide(judge, topic, [batch], [partitions], wait_s, partitions_of)
+    if divided is None:
+        return batch
+    reasons = {row: refusal(topic, finding) for row, finding in divided.refused.items()}
+    for name, rows in divided.elsewhere.items():
+        why = f"it does not decode, and its place is topic {name}; send it there, or correct it"
+        reasons |= dict.fromkeys(rows.rows.tolist(), why)
+    if reasons:
+        row = min(reasons)
+        raise RowsRefused(f"record {row}: {reasons[row]}; nothing of the batch is stored", reasons)
+    (whole,) = divided.here.batches
+    return whole
+
+
 def _with_headers(batch: NormalBatch, added: Sequence[Sequence[tuple[str, bytes]]]) -> NormalBatch:
     """The batch with further headers in each row."""
     # Python objects are acceptable: only rows that do not decode come here.

@@ -38,8 +38,18 @@ from intake.write.acknowledgements import (
 )
 from intake.write.flush import FlushWriter
 from intake.write.partitioner import Placement
-from intake.write.queue import ROW_COST_BYTES, BatchItem, FlushQueue, Item, Piece, RecordItem, cut_rows
+from intake.write.queue import (
+    ROW_COST_BYTES,
+    BatchItem,
+    FlushQueue,
+    Item,
+    Piece,
+    ReceivedBatch,
+    RecordItem,
+    cut_rows,
+)
 from intake.write.sequences import ProducerSession, stated_sequences
+from intake.write.topic_lookup import TopicLookup
 from intake.write.validation import (
     Admitted,
     Divided,
@@ -51,6 +61,7 @@ from intake.write.validation import (
     divide,
     refusal,
     refuse_whole,
+    valid_whole,
 )
 
 _log = logging.getLogger(__name__)
@@ -94,60 +105,6 @@ def metrics_of(numbers: WriterMetrics) -> dict[str, float]:
         "archiver_intake_append_seconds": numbers.append_seconds,
         "archiver_intake_clock_refusals_total": numbers.clock_refusals,
     }
-
-
-# --- topics that this process does not know
-
-LOOKUP_INTERVAL_S = 1.0
-"""Seconds for which a read of the log counts as fresh. A topic or partition of another process is found that
-much later."""
-
-
-class TopicLookup:
-    """Reads the log for topics and partitions that this process does not know, at most once per
-    `LOOKUP_INTERVAL_S`. Thread-safe.
-
-    Senders may ask for topics that do not exist, as often as they like. That must not make this process read
-    the log each time, nor block all threads on a slow log. One thread waits; the others get `RetryLater`.
-    """
-
-    def __init__(self, sequencer: Sequencer, clock: Clock) -> None:
-        self._sequencer = sequencer
-        self._clock = clock
-        self._asking = threading.Lock()
-        self._fresh_until_s = float("-inf")
-        self._failed: ArchiverError | None = None
-
-    def refresh(self) -> None:
-        """Read the log to its tail, unless it was read within the last `LOOKUP_INTERVAL_S`.
-
-        Raises `RetryLater` if the log could not be read, or if another thread is reading it.
-        """
-        # Do not wait: the log may be slow, and request threads must not pile up behind it.
-        if not self._asking.acquire(blocking=False):
-            raise RetryLater("another thread is reading the intake log for new topics; try again")
-        try:
-            if self._clock.monotonic_s() >= self._fresh_until_s:
-                self._read()
-            # Within the interval all callers get the same failure, without another read.
-            elif self._failed is not None:
-                raise RetryLater(f"the intake log could not be read for new topics: {self._failed}")
-        finally:
-            self._asking.release()
-
-    def _read(self) -> None:
-        try:
-            self._sequencer.refresh()
-            self._failed = None
-        except ArchiverError as error:
-            self._failed = error
-            raise
-        finally:
-            # After a failure as well, or every request would wait for a log that does not answer.
-            self._fresh_until_s = self._clock.monotonic_s() + LOOKUP_INTERVAL_S
-
-
-# --- the writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,6 +354,55 @@ class IntakeWriter:
         if divided is not None:
             return self._send_divided(state, partitions, divided, stamper, stated)
         return self._send_rows(state, partitions, everything, stamper, stated)
+
+    def send_received(self, batch: ReceivedBatch, on_done: Callable[[], None]) -> PendingBatch:
+        """Queue a client's batch as a whole: its records get consecutive offsets, or none of them is stored.
+
+        Waits for room in the queue, at most `close_timeout`. `on_done` is called once when the outcome of all
+        rows is known, under the writer's lock. The client's sequence numbers may have been sent before.
+        Raises `RowsRefused`, or `RecordRefused` for a batch that can never be stored; `NotFound`,
+        `RetryLater`, `Halt` as `send`. After an error nothing was sent.
+        """
+        state = self._known_topic(batch.topic.name)
+        try:
+            normal = normalise_batch(batch.columns, self._settings.record_bytes_max)
+        except InvalidInput as error:
+            raise RecordRefused(str(error)) from error
+        partitions = np.full(batch.columns.num_rows, batch.partition, np.int32)
+        if self._judge is not None and self._judge.checks(state.name):
+            # Without a wait: one unknown schema must not hold back the batches of all other topics.
+            normal = valid_whole(self._judge, state.name, normal, partitions, 0.0, self._partitions_elsewhere)
+        raw_bytes = int(normal.raw_bytes.sum())
+        cost = int(normal.weights.sum()) + ROW_COST_BYTES * len(partitions)
+        if cost > self._settings.queue_bytes_max:
+            raise RecordRefused(
+                f"a batch of {len(partitions)} records takes {cost} bytes of the queue's room, more than "
+                f"intake.queue_bytes_max = {self._settings.queue_bytes_max}; send smaller batches"
+            )
+        pending = PendingBatch(state.name, partitions, self._queue.changed, on_done)
+
+        def make() -> BatchItem:
+            # All of it is one piece: a flush between two pieces would let other records in between.
+            pending.expect(0)
+            pending.admitted()
+            return BatchItem(
+                topic=state,
+                columns=normal.columns,
+                row_bytes=normal.raw_bytes,
+                partitions=partitions,
+                raw_bytes=raw_bytes,
+                cost=cost,
+                accept_us=self._accept_us(),
+                first_row=0,
+                pending=pending,
+                stamp=batch.stamp,
+                # A client repeats a batch under its numbers without notice, so each may be in the log
+                # already.
+                stated=batch.stamp is not None,
+            )
+
+        self._queue.put(raw_bytes, cost, self._settings.close_timeout, make)
+        return pending
 
     def _divided(
         self,

@@ -12,7 +12,7 @@ from archiver.runtime.errors import RetryLater
 from archiver.runtime.ids import SeededIds
 from intake.log.checkpoint import CheckpointStore
 from intake.log.sequencer import Sequencer
-from intake.write.writer import LOOKUP_INTERVAL_S, TopicLookup
+from intake.write.topic_lookup import LOOKUP_INTERVAL_S, TopicLookup
 from tests.support.log.memory_log import MemoryLog
 from tests.support.objects.memory_store import MemoryObjectStore
 

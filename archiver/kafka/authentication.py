@@ -1,0 +1,87 @@
+"""SaslHandshake and SaslAuthenticate: who a client is, before it may ask for anything else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from archiver.kafka.listener import Body, Session
+from archiver.kafka.protocol import ApiKey, KafkaRequest
+from archiver.kafka.sasl import SaslExchange, Users
+from archiver.runtime.errors import ArchiverError, AuthenticationFailed
+from archiver.runtime.ids import IdSource
+from archiver.runtime.redaction import excerpt
+
+_log = logging.getLogger(__name__)
+
+BEFORE: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+"""The APIs of a client that is not authenticated yet."""
+FAILED_WAIT_S: Final = 0.2
+"""Wait before the answer to a failed attempt, as Kafka's `connection.failed.authentication.delay.ms`: it
+slows down guesses at a password."""
+
+
+class Authenticator:
+    """Runs the SASL exchanges of all connections."""
+
+    def __init__(
+        self, mechanisms: Sequence[str], users: Callable[[], Users], threads: Executor, random: IdSource
+    ) -> None:
+        """`users` gives the present users; it may read a file, so it is called in `threads`."""
+        self._mechanisms = tuple(mechanisms)
+        self._users = users
+        self._threads = threads
+        self._random = random
+
+    async def handshake(self, session: Session, request: KafkaRequest) -> Body:
+        """Begin an exchange with the mechanism that the client chose."""
+        name = request.body.mechanism
+        if session.exchange is not None or session.authenticated:
+            # A second handshake would be a new attempt on a connection that counts as one.
+            session.closing = "a second SASL handshake"
+            return self._handshake(ErrorCode.illegal_sasl_state)
+        if name not in self._mechanisms:
+            session.closing = f"the SASL mechanism {excerpt(name)} is not enabled (kafka.sasl.mechanisms)"
+            return self._handshake(ErrorCode.unsupported_sasl_mechanism)
+        loop = asyncio.get_running_loop()
+        try:
+            users = await loop.run_in_executor(self._threads, self._users)
+        except ArchiverError as error:
+            _log.error("no Kafka client can be authenticated: %s", error)
+            session.closing = "the users cannot be read"
+            return self._handshake(ErrorCode.illegal_sasl_state)
+        session.exchange = SaslExchange(name, users, self._random)
+        return self._handshake(ErrorCode.none)
+
+    def _handshake(self, code: ErrorCode) -> Body:
+        return {"error_code": int(code), "mechanisms": self._mechanisms}
+
+    async def authenticate(self, session: Session, request: KafkaRequest) -> Body:
+        """Process one message of the exchange."""
+        if session.exchange is None or session.authenticated:
+            session.closing = "SaslAuthenticate without a handshake before it"
+            return _failed(ErrorCode.illegal_sasl_state, "a SaslHandshake must come first")
+        exchange = session.exchange
+        loop = asyncio.get_running_loop()
+        try:
+            # In a thread: with PLAIN the password is derived here.
+            answer, principal = await loop.run_in_executor(
+                self._threads, exchange.step, bytes(request.body.auth_bytes)
+            )
+        except AuthenticationFailed as error:
+            await asyncio.sleep(FAILED_WAIT_S)
+            claimed = exchange.claimed_name
+            session.closing = f"the authentication of {excerpt(claimed or '?')} failed"
+            return _failed(ErrorCode.sasl_authentication_failed, str(error))
+        if principal is not None:
+            session.principal, session.authenticated = principal, True
+        return {"error_code": 0, "error_message": None, "auth_bytes": answer, "session_lifetime": 0}
+
+
+def _failed(code: ErrorCode, why: str) -> Body:
+    return {"error_code": int(code), "error_message": why, "auth_bytes": b"", "session_lifetime": 0}

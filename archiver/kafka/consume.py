@@ -1,0 +1,332 @@
+"""Fetch and ListOffsets: requests of Kafka consumers, which wait for records without a thread.
+
+A fetch that waits is woken when the intake log grows, by this daemon or by another one. Reading and decoding
+happen in a few threads of their own, so that a consumer that is far behind takes none that others need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from archiver.kafka.fetch import EARLIEST, Fetched, FetchReader, OffsetOutOfRange
+from archiver.kafka.listener import Body, Session
+from archiver.kafka.log_view import LogView
+from archiver.kafka.metadata import LEADER_EPOCH
+from archiver.kafka.protocol import KafkaRequest
+from archiver.runtime.errors import ArchiverError, Corrupted, InvalidInput, NotFound
+from archiver.runtime.redaction import excerpt
+from intake.log.fold import TopicState
+
+_log = logging.getLogger(__name__)
+
+REFRESH_S: Final = 0.1
+"""Interval at which the log is read for entries of other daemons while a fetch waits."""
+_EARLIEST_LOCAL: Final = -4
+"""The first offset on a broker's own disk (KIP-405); here the first offset."""
+_READ_COMMITTED: Final = 1
+
+Allows = Callable[[str, str], bool]
+"""Whether a principal may do something with a topic."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """One partition of a fetch."""
+
+    topic: str
+    number: int
+    offset: int
+    bytes_max: int
+    state: TopicState | None
+    code: ErrorCode = ErrorCode.none
+    found: Fetched | None = None
+    log_start: int = -1
+    high_watermark: int = -1
+
+
+class LogWatch:
+    """Wakes waiting fetches when the intake log grows. Only `advanced` may be called outside the listener's
+    loop.
+    """
+
+    def __init__(self, log: LogView, threads: Executor) -> None:
+        self._log = log
+        self._threads = threads
+        self._waiting = 0
+        self._grown = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def advanced(self) -> None:
+        """The log has a further entry. Called by the thread that appends or reads it, so it must not
+        block.
+        """
+        loop = self._loop
+        if loop is not None and self._waiting:
+            # The loop may have ended since; then nothing waits.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._grown.set()
+        # A new event for those that wait from now on.
+        self._grown = asyncio.Event()
+
+    async def grown(self, seen: int) -> None:
+        """Return when the log is longer than `seen` entries."""
+        self._loop = asyncio.get_running_loop()
+        self._waiting += 1
+        try:
+            if self._task is None or self._task.done():
+                self._task = asyncio.create_task(self._run())
+            # After the count above, so that an entry of this moment wakes this wait.
+            while self._log.generation == seen:
+                await self._grown.wait()
+        finally:
+            self._waiting -= 1
+
+    async def _run(self) -> None:
+        """Read the entries of other daemons as long as a fetch waits."""
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            await asyncio.sleep(REFRESH_S)
+            # Failures are not counted here: the next fetch or produce request meets them itself.
+            with contextlib.suppress(ArchiverError):
+                await loop.run_in_executor(self._threads, self._log.refresh)
+
+
+class ConsumeHandler:
+    """Answers Fetch and ListOffsets."""
+
+    def __init__(
+        self,
+        reader: FetchReader,
+        log: LogView,
+        topics: Callable[[], Mapping[str, TopicState]],
+        may_read: Allows,
+        may_see: Allows,
+        threads: Executor,
+        *,
+        bytes_max: int,
+        wait_max_s: float,
+    ) -> None:
+        """`bytes_max` and `wait_max_s` bound what a client asks for."""
+        self._reader = reader
+        self._log = log
+        self._topics = topics
+        self._may_read = may_read
+        self._may_see = may_see
+        self._threads = threads
+        self._bytes_max = bytes_max
+        self._wait_max_s = wait_max_s
+        self._stopping = asyncio.Event()
+        self.watch = LogWatch(log, threads)
+
+    def stop(self) -> None:
+        """Answer waiting fetches now, and further ones without a wait. Call it in the listener's loop."""
+        self._stopping.set()
+
+    async def fetch(self, session: Session, request: KafkaRequest) -> Body:
+        """Read records, and wait for them if there are too few."""
+        body = request.body
+        if getattr(body, "session_id", 0) != 0:
+            # This listener opens no sessions, so the id is of another broker.
+            return _no_session()
+        committed = body.isolation_level == _READ_COMMITTED
+        parts = self._parts(session, body)
+        await self._wait_for(parts, body, committed)
+        loop = asyncio.get_running_loop()
+        bytes_max = max(0, min(body.max_bytes, self._bytes_max))
+        if any(part.code is ErrorCode.none for part in parts):
+            await loop.run_in_executor(self._threads, self._read, session, parts, bytes_max, committed)
+        return _fetched(parts, committed)
+
+    def _parts(self, session: Session, body: Any) -> list[_Part]:
+        topics = self._topics()
+        parts = []
+        for topic in body.topics:
+            allowed = self._may_read(session.principal, topic.topic)
+            state = topics.get(topic.topic)
+            for one in topic.partitions:
+                part = _Part(topic.topic, one.partition, one.fetch_offset, one.partition_max_bytes, state)
+                if not allowed:
+                    part.code = ErrorCode.topic_authorization_failed
+                elif state is None or not 0 <= one.partition < state.partitions:
+                    part.code = ErrorCode.unknown_topic_or_partition
+                elif getattr(one, "current_leader_epoch", -1) > LEADER_EPOCH:
+                    part.code = ErrorCode.unknown_leader_epoch
+                parts.append(part)
+        return parts
+
+    async def _wait_for(self, parts: Sequence[_Part], body: Any, committed: bool) -> None:
+        """Wait until there are `min_bytes`, an error, or the client's time is over."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + min(max(0, body.max_wait) / 1000, self._wait_max_s)
+        while True:
+            seen = self._log.generation
+            if self._enough(parts, max(1, body.min_bytes) if body.max_wait > 0 else 0, committed):
+                return
+            if loop.time() >= until_s or self._stopping.is_set():
+                return
+            grown = asyncio.create_task(self.watch.grown(seen))
+            stopping = asyncio.create_task(self._stopping.wait())
+            try:
+                await asyncio.wait(
+                    (grown, stopping),
+                    timeout=max(0.0, until_s - loop.time()),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            finally:
+                grown.cancel()
+                stopping.cancel()
+
+    def _enough(self, parts: Sequence[_Part], bytes_min: int, committed: bool) -> bool:
+        """Whether an answer now would have something to say."""
+        available = 0
+        for part in parts:
+            if part.code is not ErrorCode.none or part.state is None:
+                return True
+            try:
+                topic_id = part.state.topic_id
+                bounds = self._log.bounds(topic_id, part.number)
+                if not bounds.log_start <= part.offset <= bounds.high_watermark:
+                    return True
+                available += self._log.available(topic_id, part.number, part.offset, committed=committed)
+            except ArchiverError:
+                # Reading meets the same error and names it.
+                return True
+        return available >= bytes_min
+
+    def _read(self, session: Session, parts: Sequence[_Part], bytes_max: int, committed: bool) -> None:
+        """Read the partitions in the order of the request, in a thread."""
+        left, empty = bytes_max, True
+        for part in parts:
+            if part.code is not ErrorCode.none or part.state is None:
+                continue
+            topic_id = part.state.topic_id
+            try:
+                if left <= 0 and not empty:
+                    # Only its bounds: the client asks for its records in the next request.
+                    bounds = self._log.bounds(topic_id, part.number)
+                else:
+                    room = max(0, min(part.bytes_max, left))
+                    part.found = self._reader.read(
+                        topic_id, part.number, part.offset, room, committed=committed
+                    )
+                    bounds = part.found.bounds
+                    left -= part.found.size
+                    empty = empty and not part.found.batches
+                part.log_start, part.high_watermark = bounds.log_start, bounds.high_watermark
+            except OffsetOutOfRange as error:
+                part.code = ErrorCode.offset_out_of_range
+                part.log_start, part.high_watermark = error.log_start, error.end
+            except ArchiverError as error:
+                part.code = _code_of(error)
+                _log.warning(
+                    "Kafka client %s cannot read %s partition %d from offset %d: %s",
+                    session.peer,
+                    part.topic,
+                    part.number,
+                    part.offset,
+                    excerpt(str(error)),
+                )
+
+    async def offsets(self, session: Session, request: KafkaRequest) -> Body:
+        """Answer ListOffsets."""
+        body = request.body
+        committed = getattr(body, "isolation_level", 0) == _READ_COMMITTED
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._threads, self._list, session, body, committed)
+        return {"topics": found}
+
+    def _list(self, session: Session, body: Any, committed: bool) -> list[dict[str, Any]]:
+        with contextlib.suppress(ArchiverError):
+            # The end must include what other daemons stored. If the log cannot be read, the known end counts.
+            self._log.refresh()
+        topics = self._topics()
+        found = []
+        for topic in body.topics:
+            allowed = self._may_see(session.principal, topic.name)
+            state = topics.get(topic.name)
+            partitions = []
+            for one in topic.partitions:
+                number = one.partition_index
+                answer: dict[str, Any] = {"partition_index": number, "error_code": 0}
+                if not allowed:
+                    answer["error_code"] = int(ErrorCode.topic_authorization_failed)
+                elif state is None or not 0 <= number < state.partitions:
+                    answer["error_code"] = int(ErrorCode.unknown_topic_or_partition)
+                else:
+                    answer |= self._at(session, state, number, one.timestamp, committed)
+                partitions.append(answer)
+            found.append({"name": topic.name, "partitions": partitions})
+        return found
+
+    def _at(
+        self, session: Session, topic: TopicState, partition: int, time_ms: int, committed: bool
+    ) -> dict[str, Any]:
+        if time_ms == _EARLIEST_LOCAL:
+            time_ms = EARLIEST
+        try:
+            offset, found_ms = self._reader.list_offset(
+                topic.topic_id, partition, time_ms, committed=committed
+            )
+        except ArchiverError as error:
+            _log.warning(
+                "Kafka client %s cannot find the offset of time %d in %s partition %d: %s",
+                session.peer,
+                time_ms,
+                topic.name,
+                partition,
+                excerpt(str(error)),
+            )
+            return {"error_code": int(_code_of(error))}
+        return {"offset": offset, "timestamp": found_ms, "leader_epoch": LEADER_EPOCH if offset >= 0 else -1}
+
+
+def _code_of(error: ArchiverError) -> ErrorCode:
+    if isinstance(error, NotFound):
+        return ErrorCode.unknown_topic_or_partition
+    if isinstance(error, Corrupted):
+        # Clients report it instead of trying for ever.
+        return ErrorCode.corrupt_message
+    if isinstance(error, InvalidInput):
+        return ErrorCode.invalid_request
+    # The store or the log does not answer now: clients try again.
+    return ErrorCode.kafka_storage_error
+
+
+def _no_session() -> Body:
+    return {"error_code": int(ErrorCode.fetch_session_id_not_found), "session_id": 0, "responses": []}
+
+
+def _fetched(parts: Sequence[_Part], committed: bool) -> Body:
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for part in parts:
+        found = part.found
+        topics.setdefault(part.topic, []).append(
+            {
+                "partition_index": part.number,
+                "error_code": int(part.code),
+                "high_watermark": part.high_watermark,
+                "last_stable_offset": -1 if found is None else found.bounds.last_stable_offset,
+                "log_start_offset": part.log_start,
+                # Aborted records are left out here, so no client has to.
+                "aborted_transactions": [] if committed else None,
+                "preferred_read_replica": -1,
+                "records": b"" if found is None else b"".join(found.batches),
+            }
+        )
+    return {
+        "error_code": 0,
+        "session_id": 0,
+        "responses": [{"topic": name, "partitions": found} for name, found in topics.items()],
+    }

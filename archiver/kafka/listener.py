@@ -1,0 +1,404 @@
+"""The port of the Kafka protocol: connections, their requests in order, and the bounds of both.
+
+Requests of a connection start in their order and are answered in it, as Kafka does. Several may be in work at
+a time, so that a producer's batches share a flush. A client that sends nothing, sends slowly, or does not
+read its answers is cut off; what it produced before stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from archiver.config.kafka_listener import KafkaListenerSettings
+from archiver.kafka.protocol import KafkaRequest, Malformed, read_request, write_response
+from archiver.kafka.sasl import SaslExchange
+from archiver.runtime.redaction import excerpt
+from archiver.web.listener import Listener, PatientLoop
+from archiver.web.server import Port
+from archiver.web.tls import ServerTls
+
+_log = logging.getLogger(__name__)
+
+HANDSHAKE_BYTES_MAX: Final = 64 * 1024
+"""Largest request of a client that is not authenticated yet."""
+RATE_MIN: Final = 64 * 1024
+"""Bytes a second at which a request must at least arrive."""
+ARRIVAL_S: Final = 5.0
+"""Time that every request has, in addition to its bytes at the minimum rate."""
+TURNS: Final = 5
+"""Turns of the loop after which an accepted connection has its protocol; asyncio takes two."""
+CANCELLED_S: Final = 1.0
+"""Last part of a stop, in which requests that wait are cancelled."""
+LOGGED_PER_MINUTE: Final = 10
+"""Log lines on refused connections; the counter has all of them."""
+
+_SIZE: Final = struct.Struct(">i")
+
+
+@dataclass(slots=True)
+class Session:
+    """One connection, as the handlers of its requests see it."""
+
+    peer: str
+    """Host and port of the client."""
+    principal: str = "User:ANONYMOUS"
+    authenticated: bool = True
+    client_id: str = ""
+    """Of the newest request."""
+    exchange: SaslExchange | None = None
+    """From the handshake on."""
+    closing: str | None = None
+    """Why the connection is closed behind the next answer."""
+
+
+Body = Mapping[str, Any]
+Handle = Callable[[Session, KafkaRequest], Awaitable[Body | None]]
+"""Answers one request; None: it has no answer. What must keep the order of a connection happens before the
+first wait."""
+
+
+class MemoryBudget:
+    """Bytes of requests in work over all connections. Waiting connections get their turns in order."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._free = self._max = bytes_max
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @property
+    def held(self) -> int:
+        """Bytes in use."""
+        return self._max - self._free
+
+    async def take(self, size: int) -> None:
+        """Wait until the bytes are free. A request larger than the budget waits for all of it."""
+        size = min(size, self._max)
+        if not self._waiting and size <= self._free:
+            self._free -= size
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            # The turn may have come in the same moment; its bytes would be lost.
+            if turn.done() and not turn.cancelled():
+                self.give(size)
+            raise
+
+    def give(self, size: int) -> None:
+        """Free bytes that were taken."""
+        self._free += min(size, self._max)
+        while self._waiting and (self._waiting[0][1].done() or self._waiting[0][0] <= self._free):
+            size, turn = self._waiting.popleft()
+            if not turn.done():
+                self._free -= size
+                turn.set_result(None)
+
+
+class ListenerCounts:
+    """What the metrics show. The server's thread changes it, any thread reads it."""
+
+    def __init__(self) -> None:
+        self.requests: dict[str, int] = {}
+        """Answered requests, by API."""
+        self.refused: dict[str, int] = {}
+        """Connections that were cut off, by reason: malformed, too_large, slow, unauthenticated, failed."""
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.connections = 0
+        """Open now."""
+
+    def refuse(self, reason: str) -> None:
+        """Count a connection that is cut off."""
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+
+
+class KafkaServer(Port):
+    """Serves the Kafka protocol on one address, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        handle: Handle,
+        settings: KafkaListenerSettings,
+        retry_max_s: float,
+        connections_max: int,
+        new_session: Callable[[str, ssl.SSLObject | None], Session] = lambda peer, _: Session(peer),
+    ) -> None:
+        """`connections_max` is what the process has descriptors for. `new_session` makes the session of a
+        connection from its peer and its TLS.
+        """
+        super().__init__(
+            settings.listen,
+            retry_max_s,
+            connections_max,
+            setting="kafka.listen",
+            name="kafka",
+            doing="serving Kafka clients",
+        )
+        self.counts = ListenerCounts()
+        self.settings = settings
+        self.handle = handle
+        self._tls = None if settings.tls is None else ServerTls(settings.tls)
+        self._new_session = new_session
+        self._grace_s = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop_event: asyncio.Event | None = None
+        self._silent_until_s = 0.0
+        self._logged = 0
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop while the port is open; None else."""
+        return self._loop
+
+    def stop(self, grace_s: float) -> None:
+        """Accept no more requests, answer those in work, and close, all within `grace_s`. Stopping twice is
+        no error.
+        """
+        self._grace_s = grace_s
+        self._stopping.set()
+        loop, event = self._loop, self._stop_event
+        if loop is not None and event is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+                loop.call_soon_threadsafe(event.set)
+        self._join(grace_s)
+
+    def _serve(self, listener: Listener) -> None:
+        context = None if self._tls is None else self._tls.context()
+        with asyncio.Runner(loop_factory=PatientLoop) as runner:
+            runner.run(self._until_stopped(listener, context))
+
+    async def _until_stopped(self, listener: Listener, context: ssl.SSLContext | None) -> None:
+        self._stop_event = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        # `stop` may have come before the event existed.
+        if self._stopping.is_set():
+            return
+        budget = MemoryBudget(self.settings.requests_bytes_max)
+        connections: set[_Connection] = set()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            peer = writer.get_extra_info("peername")
+            session = self._new_session(
+                f"{peer[0]}:{peer[1]}" if peer else "?", writer.get_extra_info("ssl_object")
+            )
+            connection = _Connection(self, reader, writer, session, budget)
+            connections.add(connection)
+            self.counts.connections += 1
+            try:
+                await connection.run()
+            finally:
+                connections.discard(connection)
+                self.counts.connections -= 1
+                connection.closed.set()
+
+        watching = asyncio.create_task(listener.watch.run())
+        try:
+            server = await asyncio.start_server(serve, sock=listener, ssl=context)
+            self._opened(listener)
+            await self._stop_event.wait()
+            # asyncio loses a connection that is accepted in the turn in which the server is closed.
+            self._loop.remove_reader(listener)
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+            server.close()
+            await self._drain(connections)
+        finally:
+            self._loop = None
+            watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watching
+
+    async def _drain(self, connections: set[_Connection]) -> None:
+        """Let the requests in work be answered, then close what is left."""
+        for one in list(connections):
+            one.end()
+        closed = [asyncio.create_task(one.closed.wait()) for one in connections]
+        if closed:
+            await asyncio.wait(closed, timeout=max(0.0, self._grace_s - CANCELLED_S))
+        for one in list(connections):
+            one.abort()
+        if closed:
+            await asyncio.wait(closed, timeout=CANCELLED_S)
+
+    def note(self, session: Session, reason: str, why: str) -> None:
+        """Count and log a connection that is cut off."""
+        self.counts.refuse(reason)
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._silent_until_s:
+            self._silent_until_s, self._logged = loop.time() + 60.0, 0
+        self._logged += 1
+        if self._logged <= LOGGED_PER_MINUTE:
+            _log.warning("Kafka client %s is disconnected: %s", session.peer, excerpt(why))
+
+
+class _Connection:
+    """Reads requests, starts them in order, and writes the answers in order."""
+
+    def __init__(
+        self,
+        server: KafkaServer,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        session: Session,
+        budget: MemoryBudget,
+    ) -> None:
+        self._server = server
+        self._reader = reader
+        self._writer = writer
+        self._session = session
+        self._budget = budget
+        self._answers: asyncio.Queue[tuple[KafkaRequest, asyncio.Task[Body | None], int] | None] = (
+            asyncio.Queue(server.settings.requests_per_connection_max)
+        )
+        self.closed = asyncio.Event()
+        self._ended = False
+        """No further request is accepted."""
+        self._reading: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Serve until the client leaves, is cut off, or the server stops."""
+        self._reading = asyncio.create_task(self._read_all())
+        self._writing = asyncio.create_task(self._write_all())
+        try:
+            await asyncio.wait((self._reading, self._writing), return_when=asyncio.FIRST_COMPLETED)
+            if self._reading.done():
+                # What was accepted is answered, unless the client does not read.
+                await asyncio.wait((self._writing,))
+        finally:
+            for task in (self._reading, self._writing):
+                task.cancel()
+            await asyncio.gather(self._reading, self._writing, return_exceptions=True)
+            self._discard()
+            self._writer.close()
+            with contextlib.suppress(OSError, asyncio.CancelledError):
+                await self._writer.wait_closed()
+
+    def end(self) -> None:
+        """Accept no further request."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+    def abort(self) -> None:
+        """Close without waiting for answers."""
+        # Not `close`, which waits until the client has read everything.
+        self._writer.transport.abort()
+        for task in (self._reading, self._writing):
+            if task is not None:
+                task.cancel()
+
+    async def _read_all(self) -> None:
+        server, session = self._server, self._session
+        wait_s = server.settings.authentication_timeout
+        try:
+            while True:
+                frame, size = await self._frame(wait_s)
+                if session.authenticated:
+                    wait_s = server.settings.connections_idle
+                try:
+                    request = read_request(memoryview(frame))
+                except BaseException:
+                    self._budget.give(size)
+                    raise
+                session.client_id = request.client_id
+                # The task starts before that of the next request, so its first step keeps the order.
+                task = asyncio.create_task(_answer(server.handle, session, request))
+                await self._answers.put((request, task, size))
+        except asyncio.IncompleteReadError as error:
+            if error.partial:
+                server.note(session, "malformed", "the connection ended inside a request")
+        except TimeoutError:
+            server.note(session, "slow", "it sent nothing, or too slowly")
+        except Malformed as error:
+            server.note(session, "malformed", str(error))
+        except _TooLarge as error:
+            server.note(session, "too_large", str(error))
+        except OSError:
+            # The client closed the connection or its machine went away.
+            pass
+        finally:
+            self._ended = True
+            # Wakes the writer. It does not sleep while the queue is full.
+            with contextlib.suppress(asyncio.QueueFull):
+                self._answers.put_nowait(None)
+
+    async def _frame(self, wait_s: float) -> tuple[bytes, int]:
+        """The next request, and the bytes that it holds of the budget."""
+        server = self._server
+        async with asyncio.timeout(wait_s):
+            head = await self._reader.readexactly(_SIZE.size)
+        (size,) = _SIZE.unpack(head)
+        most = server.settings.request_bytes_max if self._session.authenticated else HANDSHAKE_BYTES_MAX
+        if not 0 < size <= most:
+            raise _TooLarge(f"a request of {size} bytes; 1 to {most} are accepted (kafka.request_bytes_max)")
+        # Not read before there is room: the client waits in its own send buffer.
+        await self._budget.take(size)
+        try:
+            async with asyncio.timeout(min(server.settings.request_timeout, ARRIVAL_S + size / RATE_MIN)):
+                frame = await self._reader.readexactly(size)
+        except BaseException:
+            self._budget.give(size)
+            raise
+        server.counts.bytes_in += size + _SIZE.size
+        return frame, size
+
+    async def _write_all(self) -> None:
+        counts = self._server.counts
+        while not (self._ended and self._answers.empty()):
+            entry = await self._answers.get()
+            if entry is None:
+                continue
+            request, task, size = entry
+            try:
+                body = await task
+                data = None if body is None else write_response(request, body)
+            except Exception:  # noqa: BLE001
+                counts.refuse("failed")
+                # A defect of the listener. Other connections go on, and the client reconnects.
+                _log.exception(
+                    "%s of Kafka client %s failed; its connection is closed",
+                    request.api.name,
+                    self._session.peer,
+                )
+                return
+            finally:
+                task.cancel()
+                self._budget.give(size)
+            counts.requests[request.api.name] = counts.requests.get(request.api.name, 0) + 1
+            if (why := self._session.closing) is not None:
+                self._server.note(self._session, "unauthenticated", why)
+            if data is not None:
+                counts.bytes_out += len(data)
+                self._writer.write(data)
+                try:
+                    # A client that does not read its answers waits here; the listener's watch cuts it off.
+                    await self._writer.drain()
+                except OSError:
+                    return
+            if why is not None:
+                return
+
+    def _discard(self) -> None:
+        """Drop the answers that cannot be delivered any more. Records in work are stored all the same."""
+        while not self._answers.empty():
+            entry = self._answers.get_nowait()
+            if entry is not None:
+                entry[1].cancel()
+                self._budget.give(entry[2])
+
+
+class _TooLarge(Exception):
+    pass
+
+
+async def _answer(handle: Handle, session: Session, request: KafkaRequest) -> Body | None:
+    return await handle(session, request)

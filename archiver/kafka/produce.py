@@ -1,0 +1,422 @@
+"""Produce: record batches of Kafka clients on their way into the intake writer.
+
+One thread decodes the batches of all connections together, because numpy decodes many batches in the time of
+one. It queues them in the order in which their requests came. It waits for room in the writer's queue, so a
+full queue delays the answers. A partition's error stays with that partition.
+
+Every outcome of the writer becomes the error code that makes a client do the right thing: `failed` records
+may be sent again (NOT_ENOUGH_REPLICAS). So may records of unknown outcome (REQUEST_TIMED_OUT); an idempotent
+producer stores them once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from archiver.kafka.listener import Body, Session
+from archiver.kafka.protocol import KafkaRequest
+from archiver.kafka.record_batch import BatchHeader, BatchRefused, decode, read_header
+from archiver.runtime.errors import (
+    ArchiverError,
+    InvalidInput,
+    NotFound,
+    OutcomeUnknown,
+    RecordRefused,
+    RetryLater,
+)
+from archiver.runtime.redaction import excerpt
+from intake.log.fold import TopicState
+from intake.producers import Refusal, Stamp
+from intake.write.acknowledgements import NO_OFFSET, FlushOutcome, PendingBatch
+from intake.write.queue import ReceivedBatch
+from intake.write.validation import RowsRefused
+from intake.write.writer import IntakeWriter
+
+_log = logging.getLogger(__name__)
+
+TOGETHER_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of requests that are decoded together."""
+MESSAGE_BYTES_MAX: Final = 1_048_588
+"""Kafka's default of `max.message.bytes`: the largest batch, as sent."""
+RECORD_ERRORS_MAX: Final = 100
+"""Invalid records of one batch that a response names."""
+TIMEOUT_MAX_S: Final = 600.0
+"""Longest wait for an outcome, also if the client allows more."""
+
+_ERRORS: Final[Mapping[Refusal, ErrorCode]] = {
+    "fenced": ErrorCode.invalid_producer_epoch,
+    "unknown_producer": ErrorCode.unknown_producer_id,
+    "out_of_order": ErrorCode.out_of_order_sequence_number,
+    # The records are in the log, and their offsets are not remembered. Kafka clients count it as success.
+    "forgotten": ErrorCode.duplicate_sequence_number,
+    "wrong_kind": ErrorCode.invalid_txn_state,
+    "deleted": ErrorCode.unknown_topic_or_partition,
+    "mirrored": ErrorCode.invalid_topic_exception,
+    # Nothing is stored, and the same batch may be sent again.
+    "barrier": ErrorCode.not_enough_replicas,
+    "position": ErrorCode.not_enough_replicas,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The result of one partition's batch."""
+
+    code: ErrorCode
+    why: str | None = None
+    """For people; None if the code says enough."""
+    base_offset: int = NO_OFFSET
+    records: Mapping[int, str] = field(default_factory=dict)
+    """Invalid records, each with the reason."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """One partition of a request on its way."""
+
+    topic: TopicState
+    partition: int
+    data: memoryview
+    header: BatchHeader | None = None
+    answer: Answer | None = None
+    pending: PendingBatch | None = None
+
+
+@dataclass(slots=True)
+class _Job:
+    """The batches of one request that are decoded and queued."""
+
+    writer: IntakeWriter
+    batches: list[_Batch]
+    size: int
+    on_done: Callable[[], None]
+    """Called once, from any thread, when every batch has its answer or its outcome."""
+    left: int = 1
+    """Outcomes that are missing, and one for the queueing itself. Changed under the writer's lock."""
+
+    def one_less(self) -> None:
+        """Count one outcome; the caller holds the writer's lock."""
+        self.left -= 1
+        if self.left == 0:
+            self.on_done()
+
+
+class BatchQueue:
+    """Decodes batches and queues them in the writer, in one thread. Close it."""
+
+    def __init__(self, uncompressed_bytes_max: int) -> None:
+        self._uncompressed_bytes_max = uncompressed_bytes_max
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="kafka-produce", daemon=True)
+        self._thread.start()
+
+    def put(self, job: _Job) -> None:
+        """Hand over a job. The listener's budget bounds the bytes that wait here."""
+        self._jobs.put(job)
+
+    def close(self) -> None:
+        """Finish the jobs that were handed over, then end; does not wait for it."""
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        ended = False
+        while not ended:
+            job = self._jobs.get()
+            jobs: list[_Job] = []
+            size = 0
+            while job is not None:
+                jobs.append(job)
+                size += job.size
+                if size >= TOGETHER_BYTES:
+                    break
+                try:
+                    job = self._jobs.get_nowait()
+                except queue.Empty:
+                    break
+            else:
+                ended = True
+            try:
+                self._decode_and_queue(jobs)
+            except Exception:  # noqa: BLE001
+                # The thread serves all connections, so it must survive a defect.
+                _log.exception("unexpected error in %d Produce requests", len(jobs))
+                for job in jobs:
+                    self._fail(job)
+
+    def _decode_and_queue(self, jobs: Sequence[_Job]) -> None:
+        found: list[tuple[_Job, _Batch]] = []
+        for job in jobs:
+            for batch in job.batches:
+                try:
+                    batch.header = read_header(batch.data)
+                    _check(batch.header)
+                except BatchRefused as error:
+                    batch.answer = _refused(error)
+                    continue
+                found.append((job, batch))
+        headed = [(batch.header, batch.data) for _, batch in found if batch.header is not None]
+        columns = decode(headed, uncompressed_max=self._uncompressed_bytes_max)
+        for (job, batch), decoded in zip(found, columns, strict=True):
+            if isinstance(decoded, BatchRefused):
+                batch.answer = _refused(decoded)
+                continue
+            assert batch.header is not None, "it was read above"
+            received = ReceivedBatch(batch.topic, batch.partition, decoded, _stamp(batch.header))
+            with job.writer.lock:
+                # Before it is queued: its outcome may come before `send_received` returns.
+                job.left += 1
+            try:
+                batch.pending = job.writer.send_received(received, job.one_less)
+            except Exception as error:  # noqa: BLE001 - one batch must not fail the others
+                batch.answer = _not_queued(error)
+                with job.writer.lock:
+                    job.left -= 1
+        for job in jobs:
+            with job.writer.lock:
+                job.one_less()
+
+    def _fail(self, job: _Job) -> None:
+        """After a defect: what is not queued is certainly not stored."""
+        for batch in job.batches:
+            if batch.pending is None and batch.answer is None:
+                batch.answer = Answer(ErrorCode.unknown_server_error, "the daemon's log has the error")
+        job.on_done()
+
+
+class ProduceHandler:
+    """Answers Produce requests."""
+
+    def __init__(
+        self,
+        writer: Callable[[], IntakeWriter | None],
+        allows: Callable[[str, str], bool],
+        batches: BatchQueue,
+        log_start: Callable[[TopicState, int], int],
+        batch_bytes_max: Callable[[str], int] = lambda _: MESSAGE_BYTES_MAX,
+    ) -> None:
+        """`writer` is None while intake is closed. `allows` says whether a principal may write to a topic."""
+        self._writer = writer
+        self._allows = allows
+        self._batches = batches
+        self._log_start = log_start
+        self._batch_bytes_max = batch_bytes_max
+
+    async def __call__(self, session: Session, request: KafkaRequest) -> Body | None:
+        """Store the batches and answer with their offsets; no answer for `acks=0`."""
+        body = request.body
+        loop = asyncio.get_running_loop()
+        writer = self._writer()
+        answers: dict[tuple[str, int], Answer] = {}
+        batches: dict[tuple[str, int], _Batch] = {}
+        for topic in body.topic_data:
+            for part in topic.partition_data:
+                place = (topic.name, part.index)
+                if place in answers or batches.pop(place, None) is not None:
+                    # One answer could not speak for two batches, so none of them is stored.
+                    answers[place] = Answer(
+                        ErrorCode.invalid_request, "the partition stands twice in the request"
+                    )
+                    continue
+                found = self._batch(writer, session, body, topic.name, part)
+                if isinstance(found, Answer):
+                    answers[place] = found
+                else:
+                    batches[place] = found
+        done = asyncio.Event()
+        if batches and writer is not None:
+
+            def on_done() -> None:
+                try:
+                    loop.call_soon_threadsafe(done.set)
+                except RuntimeError:
+                    # The port is closed, and no client waits for this answer.
+                    pass
+
+            size = sum(len(batch.data) for batch in batches.values())
+            # Before the first wait, so that the requests of a connection are queued in their order.
+            self._batches.put(_Job(writer, list(batches.values()), size, on_done))
+            try:
+                async with asyncio.timeout(min(max(body.timeout, 0) / 1000, TIMEOUT_MAX_S)):
+                    await done.wait()
+            except TimeoutError:
+                # Batches without an outcome by now are reported as unknown.
+                pass
+        if body.acks == 0:
+            return None
+        for place, batch in batches.items():
+            answers[place] = _outcome(batch)
+        return self._body(request, answers, batches, writer)
+
+    def _batch(
+        self, writer: IntakeWriter | None, session: Session, body: Any, name: str, part: Any
+    ) -> _Batch | Answer:
+        """The batch of one partition, or why it is not accepted."""
+        if not self._allows(session.principal, name):
+            return Answer(ErrorCode.topic_authorization_failed)
+        if body.acks not in (-1, 0, 1):
+            return Answer(ErrorCode.invalid_required_acks)
+        if body.transactional_id is not None:
+            return Answer(ErrorCode.invalid_txn_state, "transactions are not supported over Kafka yet")
+        if writer is None:
+            # Retriable: the daemon starts or stops, and Metadata names another one.
+            return Answer(ErrorCode.not_leader_or_follower, "intake is not open on this daemon")
+        topic = writer.sequencer.fold.topics_by_name.get(name)
+        if topic is None or not 0 <= part.index < topic.partitions:
+            return Answer(ErrorCode.unknown_topic_or_partition)
+        if topic.mirrored:
+            return Answer(
+                ErrorCode.invalid_topic_exception, "the topic is mirrored: only its source writes to it"
+            )
+        if part.records is None or len(part.records) == 0:
+            return Answer(ErrorCode.invalid_record, "the request has no record batch for the partition")
+        if len(part.records) > (most := self._batch_bytes_max(name)):
+            why = f"the batch has {len(part.records)} bytes, more than max.message.bytes = {most}"
+            return Answer(ErrorCode.message_too_large, why)
+        return _Batch(topic, part.index, part.records)
+
+    def _body(
+        self,
+        request: KafkaRequest,
+        answers: Mapping[tuple[str, int], Answer],
+        batches: Mapping[tuple[str, int], _Batch],
+        writer: IntakeWriter | None,
+    ) -> Body:
+        topics = []
+        for topic in request.body.topic_data:
+            partitions = []
+            for part in topic.partition_data:
+                place = (topic.name, part.index)
+                answer, batch = answers[place], batches.get(place)
+                partitions.append(
+                    {
+                        "index": part.index,
+                        "error_code": int(answer.code),
+                        "base_offset": answer.base_offset,
+                        # Also with UNKNOWN_PRODUCER_ID: without it a Java client repeats the batch for ever.
+                        "log_start_offset": -1 if batch is None else self._log_start(batch.topic, part.index),
+                        "record_errors": [
+                            {"batch_index": row, "batch_index_error_message": excerpt(why)}
+                            for row, why in list(answer.records.items())[:RECORD_ERRORS_MAX]
+                        ],
+                        "error_message": None if answer.why is None else excerpt(answer.why),
+                    }
+                )
+            topics.append({"name": topic.name, "partition_responses": partitions})
+        return {"responses": topics, "throttle_time": _throttle_ms(writer)}
+
+
+async def open_producer(
+    session: Session, request: KafkaRequest, writer: IntakeWriter | None, threads: Executor, *, allowed: bool
+) -> Body:
+    """Answer InitProducerId with a new producer id; `allowed`: the principal may write somewhere."""
+    body = request.body
+    if not allowed:
+        return _no_producer(ErrorCode.cluster_authorization_failed)
+    if body.transactional_id is not None:
+        return _no_producer(ErrorCode.unsupported_version)
+    if writer is None:
+        return _no_producer(ErrorCode.coordinator_not_available)
+    try:
+        # In a thread: it appends to the log. The time-out is for transactions only.
+        opened = await asyncio.get_running_loop().run_in_executor(
+            threads, writer.sequencer.open_producer, "", round(writer.settings.transaction_timeout_max * 1e6)
+        )
+    # An entry of unknown outcome may have opened a producer that stays unused; it is forgotten in time.
+    except (RetryLater, OutcomeUnknown) as error:
+        _log.warning("Kafka client %s gets no producer id now: %s", session.peer, error)
+        return _no_producer(ErrorCode.coordinator_load_in_progress)
+    except ArchiverError as error:
+        _log.warning("Kafka client %s gets no producer id: %s", session.peer, error)
+        return _no_producer(ErrorCode.coordinator_not_available)
+    return {"error_code": 0, "producer_id": opened[0], "producer_epoch": opened[1]}
+
+
+def _no_producer(code: ErrorCode) -> Body:
+    return {"error_code": int(code), "producer_id": -1, "producer_epoch": -1}
+
+
+def _throttle_ms(writer: IntakeWriter | None) -> int:
+    """How long a client should wait before its next request: one flush, while the queue is nearly full."""
+    if writer is None:
+        return 0
+    load = writer.metrics()
+    if load.queue_bytes <= 0.75 * load.queue_bytes_max:
+        return 0
+    return round(1000 * min(1.0, writer.settings.delay_max))
+
+
+def _check(header: BatchHeader) -> None:
+    """Refuse what a producer must not send; raises `BatchRefused`."""
+    if header.control:
+        raise BatchRefused(ErrorCode.invalid_record, "control batches are written by brokers only")
+    if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
+        raise BatchRefused(ErrorCode.invalid_record, "a producer id without an epoch and a sequence number")
+    if header.transactional:
+        raise BatchRefused(ErrorCode.invalid_txn_state, "transactions are not supported over Kafka yet")
+
+
+def _stamp(header: BatchHeader) -> Stamp | None:
+    if header.producer_id < 0:
+        return None
+    return Stamp(header.producer_id, header.producer_epoch, header.base_sequence)
+
+
+def _refused(error: BatchRefused) -> Answer:
+    records = {} if error.record is None else {error.record: str(error)}
+    return Answer(error.code, str(error), records=records)
+
+
+def _not_queued(error: Exception) -> Answer:
+    """The answer for a batch that certainly is not stored."""
+    if isinstance(error, RowsRefused):
+        return Answer(ErrorCode.invalid_record, str(error), records=error.rows)
+    if isinstance(error, RecordRefused):
+        return Answer(ErrorCode.message_too_large, str(error))
+    if isinstance(error, NotFound):
+        return Answer(ErrorCode.unknown_topic_or_partition, str(error))
+    if isinstance(error, InvalidInput):
+        return Answer(ErrorCode.invalid_record, str(error))
+    if isinstance(error, RetryLater):
+        return Answer(ErrorCode.not_enough_replicas, str(error))
+    if isinstance(error, ArchiverError):
+        # The writer is closed: another daemon may accept the batch.
+        return Answer(ErrorCode.not_leader_or_follower, str(error))
+    _log.error("a batch of a Kafka client could not be queued", exc_info=error)
+    return Answer(ErrorCode.unknown_server_error, "the daemon's log has the error")
+
+
+def _outcome(batch: _Batch) -> Answer:
+    """The answer as far as it is known now."""
+    if batch.answer is not None:
+        return batch.answer
+    if batch.pending is None or not batch.pending.done():
+        # It may be stored: a client with sequence numbers repeats it without harm.
+        return Answer(ErrorCode.request_timed_out, "not acknowledged in time; it may be stored")
+    done = batch.pending.result(0)
+    worst = max(done.verdicts, key=lambda verdict: _SEVERITY[verdict.outcome], default=None)
+    if worst is None or worst.outcome == "ok":
+        return Answer(ErrorCode.none, base_offset=int(done.offsets[0]))
+    return _failure(worst)
+
+
+_SEVERITY: Final = {"ok": 0, "failed": 1, "unknown": 2}
+
+
+def _failure(verdict: FlushOutcome) -> Answer:
+    if verdict.refusal == "out_of_order" and verdict.outcome == "unknown":
+        # A part of the batch is in the log: the client must repeat it, which stores the rest.
+        return Answer(ErrorCode.request_timed_out, verdict.error)
+    if verdict.refusal is not None:
+        return Answer(_ERRORS[verdict.refusal], verdict.error)
+    if verdict.outcome == "unknown":
+        return Answer(ErrorCode.request_timed_out, verdict.error)
+    return Answer(ErrorCode.not_enough_replicas, verdict.error)

@@ -1,0 +1,179 @@
+"""The Kafka listener of a daemon: its port, its handlers, and its entry in the list of live daemons."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from archiver.app.application import Application
+from archiver.config.kafka_listener import KafkaListenerSettings, Operation
+from archiver.kafka.acl import Authorizer, Resource, principal_of_certificate
+from archiver.kafka.authentication import BEFORE, Authenticator
+from archiver.kafka.consume import ConsumeHandler
+from archiver.kafka.fetch import FetchLimits, FetchReader
+from archiver.kafka.listener import Body, KafkaServer, Session
+from archiver.kafka.log_view import LogView
+from archiver.kafka.membership import Membership
+from archiver.kafka.metadata import MetadataHandler, api_versions
+from archiver.kafka.produce import BatchQueue, ProduceHandler, open_producer
+from archiver.kafka.protocol import ApiKey, KafkaRequest
+from archiver.kafka.users import UsersFile
+from archiver.log.brokers import Broker
+from archiver.runtime.errors import ArchiverError
+from intake.log.fold import TopicState
+from intake.write.writer import IntakeWriter
+
+_log = logging.getLogger(__name__)
+
+THREADS: Final = 4
+"""Threads for requests that append to the log or read a store."""
+
+
+class KafkaService:
+    """Serves Kafka clients from `start` to `stop`. One object per process."""
+
+    def __init__(
+        self,
+        settings: KafkaListenerSettings,
+        application: Application,
+        writer: IntakeWriter,
+        retry_max_s: float,
+        connections_max: int,
+    ) -> None:
+        self._settings = settings
+        self._application = application
+        self._writer: IntakeWriter | None = writer
+        self._threads = ThreadPoolExecutor(THREADS, "kafka-request")
+        self._authentication: ThreadPoolExecutor | None = None
+        self._authenticator: Authenticator | None = None
+        if settings.sasl is not None and settings.users_file is not None:
+            users = UsersFile(settings.users_file, application.ids)
+            # One thread: clients that are not authenticated yet must not take the processors with PLAIN.
+            self._authentication = ThreadPoolExecutor(1, "kafka-authentication")
+            self._authenticator = Authenticator(
+                settings.sasl.mechanisms, users.current, self._authentication, application.ids
+            )
+        self._batches = BatchQueue(settings.uncompressed_bytes_max)
+        sequencer = writer.sequencer
+
+        def topics() -> Mapping[str, TopicState]:
+            return sequencer.fold.topics_by_name
+
+        self._authorizer = authorizer = Authorizer(settings.acls, authenticates=settings.authenticates)
+
+        def may(operation: Operation) -> Callable[[str, str], bool]:
+            return lambda principal, topic: authorizer.allows(principal, operation, Resource.TOPIC, topic)
+
+        self._metadata = MetadataHandler(
+            application.cluster.cluster_id, topics, self._brokers, may("describe")
+        )
+        self._log = LogView(
+            lambda: sequencer.view, sequencer.refresh, application.ledger_reader(), application.clock
+        )
+        self._reader = FetchReader(
+            self._log,
+            application.objects,
+            application.stream_of,
+            application.cluster.cluster_id,
+            application.clock,
+            FetchLimits(cache_bytes=settings.fetch_cache_bytes),
+        )
+        # Threads of their own: consumers that are far behind must not take those that producers need.
+        self._fetch_threads = ThreadPoolExecutor(THREADS, "kafka-fetch")
+        self._consume = ConsumeHandler(
+            self._reader,
+            self._log,
+            topics,
+            may("read"),
+            may("describe"),
+            self._fetch_threads,
+            bytes_max=settings.fetch_bytes_max,
+            wait_max_s=settings.request_timeout,
+        )
+        sequencer.on_advance(self._consume.watch.advanced)
+        self._produce = ProduceHandler(lambda: self._writer, may("write"), self._batches, self._log_start)
+        self.server = KafkaServer(self._handle, settings, retry_max_s, connections_max, self._session)
+        self._membership = Membership(
+            application.logs.brokers(settings.broker_timeout),
+            self._address,
+            settings.rack or "",
+            settings.broker_timeout,
+        )
+
+    def start(self) -> None:
+        """Open the port. Never raises for a port that is taken."""
+        self.server.start()
+        self._membership.start()
+
+    def close_intake(self) -> None:
+        """Refuse further records, so that clients go to another daemon, and answer waiting consumers."""
+        self._membership.leave()
+        self._writer = None
+        if (loop := self.server.loop) is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+                loop.call_soon_threadsafe(self._consume.stop)
+
+    def stop(self, grace_s: float) -> None:
+        """Answer what is in work and close, within `grace_s`."""
+        self.server.stop(grace_s)
+        self._batches.close()
+        self._fetch_threads.shutdown(wait=True, cancel_futures=True)
+        self._reader.close()
+        for threads in (self._threads, self._authentication):
+            if threads is not None:
+                threads.shutdown(wait=False, cancel_futures=True)
+
+    def _session(self, peer: str, tls: ssl.SSLObject | None) -> Session:
+        if self._settings.sasl is not None:
+            return Session(peer, authenticated=False)
+        certificate = None if tls is None else tls.getpeercert(binary_form=True)
+        if certificate is None:
+            return Session(peer)
+        return Session(peer, principal_of_certificate(certificate))
+
+    async def _handle(self, session: Session, request: KafkaRequest) -> Body | None:
+        if not session.authenticated and request.api not in BEFORE:
+            session.closing = f"{request.api.name} before the authentication"
+            return None
+        match request.api:
+            case ApiKey.SASL_HANDSHAKE if self._authenticator is not None:
+                return await self._authenticator.handshake(session, request)
+            case ApiKey.SASL_AUTHENTICATE if self._authenticator is not None:
+                return await self._authenticator.authenticate(session, request)
+            case ApiKey.SASL_HANDSHAKE | ApiKey.SASL_AUTHENTICATE:
+                session.closing = "kafka.sasl is not configured, and the client authenticates"
+                return None
+            case ApiKey.PRODUCE:
+                return await self._produce(session, request)
+            case ApiKey.FETCH:
+                return await self._consume.fetch(session, request)
+            case ApiKey.LIST_OFFSETS:
+                return await self._consume.offsets(session, request)
+            case ApiKey.METADATA:
+                return await self._metadata(session, request)
+            case ApiKey.INIT_PRODUCER_ID:
+                allowed = self._authorizer.allows_idempotent_write(session.principal)
+                return await open_producer(session, request, self._writer, self._threads, allowed=allowed)
+            case ApiKey.API_VERSIONS:
+                return api_versions(request)
+            case ApiKey.DESCRIBE_CLUSTER:
+                return await self._metadata.cluster(session, request)
+        raise AssertionError(f"{request.api.name} has no handler")
+
+    def _log_start(self, topic: TopicState, partition: int) -> int:
+        try:
+            return self._log.bounds(topic.topic_id, partition).log_start
+        except ArchiverError:
+            # Deleted in the meantime, or the control log does not answer: the batch is stored all the same.
+            return -1
+
+    def _brokers(self, session: Session) -> tuple[Sequence[Broker], Broker | None]:
+        return self._membership.live, self._membership.leader_for(session.client_id)
+
+    def _address(self) -> tuple[str, int] | None:
+        bound = self.server.address
+        return None if bound is None else self._settings.address_for_clients(bound[1])

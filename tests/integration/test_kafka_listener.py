@@ -1,0 +1,286 @@
+"""The port of the Kafka protocol: order of answers, limits, and its stop, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from archiver.config.kafka_listener import KafkaListenerSettings
+from archiver.kafka.listener import Body, KafkaServer, MemoryBudget, Session
+from archiver.kafka.protocol import ApiKey, KafkaRequest
+from tests.support.kafka.wire import WireClient, request_bytes
+from tests.support.process.processes import until
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Handler:
+    """Answers ApiVersions when it is allowed to, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.held: dict[int, asyncio.Event] = {}
+        self.hold = False
+        self.server: KafkaServer | None = None
+
+    async def __call__(self, session: Session, request: KafkaRequest) -> Body | None:
+        self.asked.append(request.correlation_id)
+        if self.hold:
+            event = self.held[request.correlation_id] = asyncio.Event()
+            await event.wait()
+        if request.client_id == "break":
+            raise ValueError("a defect")
+        if request.client_id == "silent":
+            return None
+        return {"error_code": 0, "api_keys": []}
+
+    def release(self, correlation_id: int) -> None:
+        """Answer a request that is held."""
+        assert self.server is not None
+        loop = self.server.loop
+        assert loop is not None
+        until("the request is in work", lambda: correlation_id in self.held)
+        loop.call_soon_threadsafe(self.held[correlation_id].set)
+
+
+@pytest.fixture
+def handler() -> Handler:
+    return Handler()
+
+
+def _served(handler: Handler, connections_max: int = 100, **settings: Any) -> KafkaServer:
+    found = KafkaListenerSettings.model_validate({"listen": "127.0.0.1:0", **settings})
+    handler.server = KafkaServer(handler, found, 1.0, connections_max)
+    handler.server.start()
+    assert handler.server.address is not None
+    return handler.server
+
+
+@pytest.fixture
+def server(handler: Handler) -> Iterator[KafkaServer]:
+    server = _served(handler)
+    yield server
+    server.stop(5)
+
+
+def _address(server: KafkaServer) -> tuple[str, int]:
+    assert server.address is not None
+    return server.address
+
+
+def _versions(client: WireClient) -> int:
+    return client.send(ApiKey.API_VERSIONS, 0, {})
+
+
+def _correlation(client: WireClient) -> int:
+    found: int = struct.unpack_from(">i", client.receive())[0]
+    return found
+
+
+def test_answers_have_the_order_of_the_requests(server: KafkaServer, handler: Handler) -> None:
+    handler.hold = True
+    with WireClient(_address(server)) as client:
+        sent = [_versions(client) for _ in range(5)]
+        until("all are in work", lambda: len(handler.held) == 5)
+        assert handler.asked == sent
+        for one in reversed(sent):
+            handler.release(one)
+        assert [_correlation(client) for _ in sent] == sent
+
+
+def test_a_request_without_an_answer_leaves_the_next_one_alone(server: KafkaServer) -> None:
+    with WireClient(_address(server)) as client:
+        client.socket.sendall(request_bytes(ApiKey.API_VERSIONS, 0, 77, {}, client_id="silent"))
+        sent = _versions(client)
+        assert _correlation(client) == sent
+
+
+def test_requests_of_a_connection_in_work_are_bounded(handler: Handler) -> None:
+    handler.hold = True
+    server = _served(handler, requests_per_connection_max=3)
+    try:
+        with WireClient(_address(server)) as client, WireClient(_address(server)) as other:
+            sent = [_versions(client) for _ in range(20)]
+            # One more than the bound is started: it waits for its place in the queue of answers, and the
+            # writer holds another one.
+            until("the bound is reached", lambda: len(handler.held) == 5)
+            # Another connection goes on, and gives the first one time to exceed its bound.
+            handler.hold = False
+            _correlation_of = _versions(other)
+            assert _correlation(other) == _correlation_of
+            assert len([one for one in handler.asked if one in sent]) <= 6
+            handler.hold = False
+            for one in sent[:5]:
+                handler.release(one)
+            assert [_correlation(client) for _ in sent] == sent
+    finally:
+        server.stop(5)
+
+
+@pytest.mark.parametrize("size", [-1, 0, 2**31 - 1, 2**20 + 1])
+def test_a_size_out_of_bounds_closes_the_connection(handler: Handler, size: int) -> None:
+    server = _served(handler, request_bytes_max=2**20)
+    try:
+        with WireClient(_address(server)) as client:
+            client.socket.sendall(struct.pack(">i", size))
+            assert client.closed()
+        assert server.counts.refused == {"too_large": 1}
+    finally:
+        server.stop(5)
+
+
+@pytest.mark.parametrize("data", [b"\x00" * 9, b"GET / HTTP/1.1", b"\xff" * 50])
+def test_bytes_that_are_no_request_close_the_connection(server: KafkaServer, data: bytes) -> None:
+    with WireClient(_address(server)) as client:
+        client.socket.sendall(struct.pack(">i", len(data)) + data)
+        assert client.closed()
+    assert server.counts.refused == {"malformed": 1}
+
+
+def test_what_was_asked_before_a_bad_request_is_answered(server: KafkaServer, handler: Handler) -> None:
+    handler.hold = True
+    with WireClient(_address(server)) as client:
+        sent = _versions(client)
+        client.socket.sendall(struct.pack(">i", 4) + b"junk")
+        handler.release(sent)
+        assert _correlation(client) == sent
+        assert client.closed()
+
+
+def test_a_defect_closes_its_connection_only(server: KafkaServer, caplog: pytest.LogCaptureFixture) -> None:
+    with WireClient(_address(server)) as client, WireClient(_address(server)) as other:
+        client.socket.sendall(request_bytes(ApiKey.API_VERSIONS, 0, 1, {}, client_id="break"))
+        assert client.closed()
+        sent = _versions(other)
+        assert _correlation(other) == sent
+    assert "API_VERSIONS of Kafka client 127.0.0.1" in caplog.text
+    assert server.counts.refused == {"failed": 1}
+
+
+def test_a_client_that_sends_nothing_is_cut_off(handler: Handler) -> None:
+    server = _served(handler, authentication_timeout=0.2)
+    try:
+        with WireClient(_address(server)) as client:
+            assert client.closed()
+        assert server.counts.refused == {"slow": 1}
+    finally:
+        server.stop(5)
+
+
+def test_a_request_that_does_not_arrive_is_cut_off(handler: Handler) -> None:
+    server = _served(handler, request_timeout=0.2)
+    try:
+        with WireClient(_address(server)) as client:
+            client.socket.sendall(struct.pack(">i", 100) + b"\x00" * 50)
+            assert client.closed()
+        assert server.counts.refused == {"slow": 1}
+    finally:
+        server.stop(5)
+
+
+def test_connections_beyond_the_limit_are_closed(handler: Handler) -> None:
+    server = _served(handler, connections_max=2)
+    try:
+        with WireClient(_address(server)) as first, WireClient(_address(server)) as second:
+            for client in (first, second):
+                sent = _versions(client)
+                assert _correlation(client) == sent
+            with WireClient(_address(server)) as third:
+                assert third.closed()
+        until("both are gone", lambda: server.counts.connections == 0)
+        with WireClient(_address(server)) as again:
+            sent = _versions(again)
+            assert _correlation(again) == sent
+    finally:
+        server.stop(5)
+
+
+def test_memory_of_requests_is_shared_over_connections(handler: Handler) -> None:
+    handler.hold = True
+    server = _served(handler, request_bytes_max=2**20, requests_bytes_max=2**20)
+    # Each request takes more than half of the memory, so the second is not read before the first ends.
+    body = {"client_software_name": "x" * 600_000, "client_software_version": "1"}
+    try:
+        with WireClient(_address(server)) as first, WireClient(_address(server)) as second:
+            one = first.send(ApiKey.API_VERSIONS, 3, body)
+            until("the first is in work", lambda: handler.asked == [one])
+            sending = threading.Thread(target=lambda: second.send(ApiKey.API_VERSIONS, 3, body))
+            sending.start()
+            with WireClient(_address(server)) as third:
+                # The third waits as well, behind the second: turns are in order.
+                third.send(ApiKey.API_VERSIONS, 0, {})
+                handler.release(one)
+                assert _correlation(first) == one
+                until("the others are in work", lambda: len(handler.asked) == 3)
+            sending.join()
+    finally:
+        server.stop(5)
+
+
+def test_a_stop_answers_what_is_in_work(handler: Handler) -> None:
+    handler.hold = True
+    server = _served(handler)
+    address = _address(server)
+    with WireClient(address) as client, WireClient(address):
+        sent = _versions(client)
+        until("it is in work", lambda: handler.asked == [sent])
+        stopping = threading.Thread(target=lambda: server.stop(20))
+        stopping.start()
+        until("no connection is accepted", lambda: not _accepts(address))
+        handler.release(sent)
+        assert _correlation(client) == sent
+        assert client.closed()
+        stopping.join()
+    assert server.address is None
+
+
+def test_a_stop_does_not_wait_longer_than_its_grace(handler: Handler) -> None:
+    handler.hold = True
+    server = _served(handler)
+    with WireClient(_address(server)) as client:
+        sent = _versions(client)
+        until("it is in work", lambda: handler.asked == [sent])
+        server.stop(1.2)
+        assert client.closed()
+
+
+def _accepts(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_turns_of_the_memory_budget_are_in_order() -> None:
+    async def run() -> list[str]:
+        budget = MemoryBudget(10)
+        done: list[str] = []
+
+        async def take(name: str, size: int) -> None:
+            await budget.take(size)
+            done.append(name)
+
+        await take("a", 8)
+        tasks = [asyncio.create_task(take(name, size)) for name, size in (("b", 9), ("c", 1), ("d", 1))]
+        await asyncio.sleep(0)
+        # There is room for c, but b came first.
+        assert done == ["a"]
+        tasks[0].cancel()
+        await asyncio.gather(tasks[0], return_exceptions=True)
+        budget.give(8)
+        await asyncio.gather(*tasks[1:])
+        assert budget.held == 2
+        budget.give(1)
+        budget.give(1)
+        await take("larger than all", 100)
+        assert budget.held == 10
+        return done
+
+    assert asyncio.run(run()) == ["a", "c", "d", "larger than all"]
