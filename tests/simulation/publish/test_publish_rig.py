@@ -131,7 +131,7 @@ def committed(ground: Ground) -> int:
 
 
 def test_a_report_of_a_repair_is_no_repair_of_a_later_rollback() -> None:
-    """Seed 8377 found it: the repair's snapshot has no files, so the one below it holds the same rows."""
+    """Seed 179776 found it: the repair's snapshot has no files, so the one below it holds the same rows."""
     ground = Ground(1, {"flights": IDENTIFIER})
     ground.intake.append(0, declared(1, "flights", 1))
     ground.tables.create(IDENTIFIER, "memory:///t", schema_json(), "day", {})

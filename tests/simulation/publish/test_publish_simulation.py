@@ -39,6 +39,7 @@ ONCE_FAILED = (
     30098,
     30338,
     30675,
+    179776,
 )
 """The fault that each seed found. 2105: the vacuum's floor was above the rows of a snapshot that a stranger
 made on a table which was rolled back, and rolled forward later. 30675: the first fix of that lowered the
@@ -52,8 +53,9 @@ partition's end came back with an accepted rollback, because no commit of ours w
 removal that was rolled back explained missing rows, behind the place where the lineage was cut. In the others
 the rig missed a case. 1192: records that retention had given up. 3368: a commit enters the ledger after it
 was rolled back. 632: a stranger hid a rollback by expiry while an operator had it accepted. 5057: the operator
-rolled the table forward to the commit of a repair that had ended before it lowered the ledger. 6755: intake
-is marked and kept in doubt. 16872: what a table drops in one run of cleaning is the next run's work."""
+rolled the table forward to the commit of a repair that had ended before it lowered the ledger. 179776: the
+table was rolled back again before the repair reported to the operator. 6755: intake is marked and kept in
+doubt. 16872: what a table drops in one run of cleaning is the next run's work."""
 MUST_HAPPEN = (
     *("takeovers", "commits", "empty commits", "killed", "halted", "audit valid", "records"),
     *(
