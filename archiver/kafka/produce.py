@@ -36,7 +36,7 @@ from archiver.runtime.errors import (
 from archiver.runtime.redaction import excerpt
 from intake.log.fold import TopicState
 from intake.producers import Refusal, Stamp
-from intake.write.acknowledgements import NO_OFFSET, FlushOutcome, PendingBatch
+from intake.write.acknowledgements import NO_OFFSET, FlushOutcome, PendingReceived
 from intake.write.queue import ReceivedBatch
 from intake.write.validation import RowsRefused
 from intake.write.writer import IntakeWriter
@@ -88,7 +88,7 @@ class _Batch:
     data: memoryview
     header: BatchHeader | None = None
     answer: Answer | None = None
-    pending: PendingBatch | None = None
+    pending: PendingReceived | None = None
 
 
 @dataclass(slots=True)
@@ -401,14 +401,8 @@ def _outcome(batch: _Batch) -> Answer:
     if batch.pending is None or not batch.pending.done():
         # It may be stored: a client with sequence numbers repeats it without harm.
         return Answer(ErrorCode.request_timed_out, "not acknowledged in time; it may be stored")
-    done = batch.pending.result(0)
-    worst = max(done.verdicts, key=lambda verdict: _SEVERITY[verdict.outcome], default=None)
-    if worst is None or worst.outcome == "ok":
-        return Answer(ErrorCode.none, base_offset=int(done.offsets[0]))
-    return _failure(worst)
-
-
-_SEVERITY: Final = {"ok": 0, "failed": 1, "unknown": 2}
+    offset, worst = batch.pending.outcome()
+    return Answer(ErrorCode.none, base_offset=offset) if worst.outcome == "ok" else _failure(worst)
 
 
 def _failure(verdict: FlushOutcome) -> Answer:

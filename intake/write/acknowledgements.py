@@ -52,6 +52,7 @@ class FlushOutcome:
 
 
 OK = FlushOutcome("ok")
+_SEVERITY: Mapping[Outcome, int] = {"ok": 0, "failed": 1, "unknown": 2}
 
 
 class BatchAcknowledgement(Sequence[Acknowledgement]):
@@ -242,6 +243,27 @@ class PendingBatch:
         if self._on_done is not None and self.done():
             self._on_done()
         return True
+
+
+class PendingReceived:
+    """The future outcome of a batch of a client, which learns one offset and one outcome for all of it."""
+
+    def __init__(self, own: PendingBatch | None, elsewhere: Sequence[PendingBatch]) -> None:
+        """`own`: in the topic it was sent to; None if no record is. `elsewhere`: in DLQ topics."""
+        self._own = own
+        self._parts = [*elsewhere] if own is None else [own, *elsewhere]
+
+    def done(self) -> bool:
+        """Whether all outcomes are known."""
+        return all(part.done() for part in self._parts)
+
+    def outcome(self) -> tuple[int, FlushOutcome]:
+        """The offset of the first record in the topic it was sent to, `NO_OFFSET` if there is none; and the
+        worst outcome of any record. Only once it is `done`.
+        """
+        verdicts = [verdict for part in self._parts for verdict in part.answered.verdicts]
+        offset = NO_OFFSET if self._own is None else int(self._own.answered.offsets[0])
+        return offset, max(verdicts, key=lambda verdict: _SEVERITY[verdict.outcome])
 
 
 class PendingParts(PendingBatch):

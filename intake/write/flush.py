@@ -39,7 +39,7 @@ from intake.producers import SEQUENCE_COUNT, Refusal, Stamp
 from intake.write.accept_clock import AcceptClock
 from intake.write.acknowledgements import NO_OFFSET, OK, FlushOutcome, Outcome
 from intake.write.encode import Part, SortedFlush
-from intake.write.queue import Item, RecordItem
+from intake.write.queue import BatchItem, Item, RecordItem
 
 _log = logging.getLogger(__name__)
 
@@ -132,6 +132,13 @@ class FlushWriter:
         except (ArchiverError, pa.ArrowException, MemoryError) as error:
             self.acknowledge_all(items, _verdict("failed", "nothing was stored", error))
             return
+        if len(parts) > 1 and len(items) > 1 and any(_has_parts(item) for item in items):
+            # Within one entry a batch and its records for DLQ topics are stored together or not at all. Of
+            # several entries, those must come first that hold what the others need.
+            middle = len(items) // 2
+            for half in (items[:middle], items[middle:]):
+                self._publish_run(self._without_held_back(half))
+            return
         outcomes = _Outcomes.all(flush.rows, OK)
         for part in parts:
             # Outcomes are in file order; the items expect their order of arrival.
@@ -144,16 +151,16 @@ class FlushWriter:
             self._acknowledge(items, _Outcomes.all(sum(item.rows for item in items), verdict))
 
     def _without_held_back(self, items: Sequence[Item]) -> Sequence[Item]:
-        """Fail items that must wait until an earlier item of their producer is resolved, and return the
-        others.
+        """Fail items that must wait until an earlier item of their producer is resolved, or whose records for
+        DLQ topics are not stored, and return the others.
         """
-        if all(item.source is None for item in items):
+        if all(item.source is None and not _has_parts(item) for item in items):
             return items
         let_through: list[Item] = []
         # The lock of the queue guards the state of producers.
         with items[0].pending.condition:
             for item in items:
-                why = None if item.source is None else item.source.held_back(item)
+                why = _lacks_parts(item) if item.source is None else item.source.held_back(item)
                 if why is None:
                     let_through.append(item)
                 elif not self._acknowledge([item], _Outcomes.all(item.rows, FlushOutcome("failed", why))):
@@ -371,6 +378,24 @@ class FlushWriter:
             )
             items[0].pending.condition.notify_all()
         return counts.total()
+
+
+def _has_parts(item: Item) -> bool:
+    return isinstance(item, BatchItem) and bool(item.after)
+
+
+def _lacks_parts(item: Item) -> str | None:
+    """Why the item must not be written now: records that belong to it are not stored; None if it may be."""
+    if not isinstance(item, BatchItem):
+        return None
+    # Parts without an outcome are in the same flush.
+    failed = [part.answered for part in item.after if part.done() and part.answered.outcome != "ok"]
+    if not failed:
+        return None
+    return (
+        f"records of the batch that go to topic {failed[0].topic} are not stored ({failed[0].outcome}), so "
+        "the others are not either; send the batch again"
+    )
 
 
 def _aligned(known: Int64Array, rows: int) -> Int64Array:

@@ -114,6 +114,9 @@ class BatchItem:
     numbers_only: bool = False
     """Its one row is a placeholder, which is not stored: the batch has sequence numbers (`Stamp.covered`) and
     no records in this topic."""
+    after: Sequence[PendingBatch] = ()
+    """Records of the same batch that go to DLQ topics. They are queued before it. Without them it must not be
+    stored, because its sequence numbers in the log say that all of the batch is stored."""
 
     @property
     def rows(self) -> int:
@@ -173,22 +176,29 @@ class FlushQueue:
         Raises `RetryLater` if there is no room within `timeout_s`, `Halt` after `close`, and what `make`
         raises; then nothing was queued.
         """
+        self.put_all(raw_bytes, cost, timeout_s, lambda: [make()])
+
+    def put_all(
+        self, raw_bytes: int, cost: int, timeout_s: float, make: Callable[[], Sequence[Item]]
+    ) -> None:
+        """Queue several items together, which have that size and cost in all. Waits and raises as `put`."""
         with self.changed:
             self._await_room(cost, timeout_s)
             # After the wait, because `close` wakes waiting senders.
             if self._closed:
                 raise Halt("the writer is closed; open another one")
             # Made under the lock, so that accept times and sequence numbers follow the order of the queue.
-            item = make()
+            items = make()
             # The delay counts by the monotonic clock: a step of the wall clock must not hold items back.
-            self._items.append((self._clock.monotonic_s(), item))
+            now_s = self._clock.monotonic_s()
+            self._items.extend((now_s, item) for item in items)
             self._waiting_bytes += raw_bytes
             self._held_cost += cost
-            self._put += 1
-            self._records += item.rows
+            self._put += len(items)
+            self._records += sum(item.rows for item in items)
             self._raw_bytes += raw_bytes
-            # Wake the flush thread only if this item starts the delay or completes a flush.
-            if len(self._items) == 1 or self._waiting_bytes >= self._delay_max_bytes:
+            # Wake the flush thread only if these items start the delay or complete a flush.
+            if len(self._items) == len(items) or self._waiting_bytes >= self._delay_max_bytes:
                 self.changed.notify_all()
 
     def try_put_all(self, raw_bytes: int, cost: int, make: Callable[[], Sequence[Item]]) -> bool:

@@ -308,29 +308,12 @@ class RowsRefused(RecordRefused):
         """Per invalid row, why."""
 
 
-def valid_whole(
-    judge: Judge,
-    topic: str,
-    batch: NormalBatch,
-    partitions: npt.NDArray[np.int32],
-    wait_s: float,
-    partitions_of: PartitionsOf,
-) -> NormalBatch:
-    """A received batch after validation, perhaps with added envelopes. Raises `RowsRefused` if a row is
-    invalid; else as `admit`.
-    """
-    divided = divide(judge, topic, [batch], [partitions], wait_s, partitions_of)
-    if divided is None:
-        return batch
-    reasons = {row: refusal(topic, finding) for row, finding in divided.refused.items()}
-    for name, rows in divided.elsewhere.items():
-        why = f"it does not decode, and its place is topic {name}; send it there, or correct it"
-        reasons |= dict.fromkeys(rows.rows.tolist(), why)
-    if reasons:
+def refuse_rows(topic: str, refused: Mapping[int, Violation]) -> None:
+    """Raise `RowsRefused` if a row is refused."""
+    if refused:
+        reasons = {row: refusal(topic, finding) for row, finding in refused.items()}
         row = min(reasons)
         raise RowsRefused(f"record {row}: {reasons[row]}; nothing of the batch is stored", reasons)
-    (whole,) = divided.here.batches
-    return whole
 
 
 def _with_headers(batch: NormalBatch, added: Sequence[Sequence[tuple[str, bytes]]]) -> NormalBatch:

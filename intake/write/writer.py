@@ -34,6 +34,7 @@ from intake.write.acknowledgements import (
     FlushOutcome,
     PendingBatch,
     PendingParts,
+    PendingReceived,
     PendingRecord,
 )
 from intake.write.flush import FlushWriter
@@ -48,6 +49,7 @@ from intake.write.queue import (
     RecordItem,
     cut_rows,
 )
+from intake.write.received import ReceivedPart, has_passed, kept
 from intake.write.sequences import ProducerSession, stated_sequences
 from intake.write.topic_lookup import TopicLookup
 from intake.write.validation import (
@@ -60,8 +62,8 @@ from intake.write.validation import (
     admit_all,
     divide,
     refusal,
+    refuse_rows,
     refuse_whole,
-    valid_whole,
 )
 
 _log = logging.getLogger(__name__)
@@ -355,8 +357,11 @@ class IntakeWriter:
             return self._send_divided(state, partitions, divided, stamper, stated)
         return self._send_rows(state, partitions, everything, stamper, stated)
 
-    def send_received(self, batch: ReceivedBatch, on_done: Callable[[], None]) -> PendingBatch:
+    def send_received(self, batch: ReceivedBatch, on_done: Callable[[], None]) -> PendingReceived:
         """Queue a client's batch as a whole: its records get consecutive offsets, or none of them is stored.
+
+        Records that validation sends to a DLQ topic are stored there first, and the others have consecutive
+        offsets without them. Of a batch whose sequence numbers the log has passed, nothing goes there again.
 
         Waits for room in the queue, at most `close_timeout`. `on_done` is called once when the outcome of all
         rows is known, under the writer's lock. The client's sequence numbers may have been sent before.
@@ -369,40 +374,72 @@ class IntakeWriter:
         except InvalidInput as error:
             raise RecordRefused(str(error)) from error
         partitions = np.full(batch.columns.num_rows, batch.partition, np.int32)
+        divided = None
         if self._judge is not None and self._judge.checks(state.name):
-            # Without a wait: one unknown schema must not hold back the batches of all other topics.
-            normal = valid_whole(self._judge, state.name, normal, partitions, 0.0, self._partitions_elsewhere)
-        raw_bytes = int(normal.raw_bytes.sum())
-        cost = int(normal.weights.sum()) + ROW_COST_BYTES * len(partitions)
+            divided = self._divided_received(self._judge, batch, normal, partitions)
+        parts = [ReceivedPart(state, normal, partitions, batch.stamp)]
+        if divided is not None:
+            # Those for DLQ topics come first: what a client repeats is not sent there again once the log has
+            # passed its numbers.
+            parts = [
+                ReceivedPart(self._topic(name), rows.batches[0], rows.partitions, None)
+                for name, rows in divided.elsewhere.items()
+            ]
+            parts += kept(state, batch, divided.here)
+        raw_bytes = sum(part.raw_bytes for part in parts)
+        cost = sum(part.cost for part in parts)
         if cost > self._settings.queue_bytes_max:
             raise RecordRefused(
                 f"a batch of {len(partitions)} records takes {cost} bytes of the queue's room, more than "
                 f"intake.queue_bytes_max = {self._settings.queue_bytes_max}; send smaller batches"
             )
-        pending = PendingBatch(state.name, partitions, self._queue.changed, on_done)
+        left = len(parts)
 
-        def make() -> BatchItem:
-            # All of it is one piece: a flush between two pieces would let other records in between.
-            pending.expect(0)
-            pending.admitted()
-            return BatchItem(
-                topic=state,
-                columns=normal.columns,
-                row_bytes=normal.raw_bytes,
-                partitions=partitions,
-                raw_bytes=raw_bytes,
-                cost=cost,
-                accept_us=self._accept_us(),
-                first_row=0,
-                pending=pending,
-                stamp=batch.stamp,
-                # A client repeats a batch under its numbers without notice, so each may be in the log
-                # already.
-                stated=batch.stamp is not None,
-            )
+        def part_done() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                on_done()
 
-        self._queue.put(raw_bytes, cost, self._settings.close_timeout, make)
-        return pending
+        pending = [
+            PendingBatch(part.topic.name, part.partitions, self._queue.changed, part_done) for part in parts
+        ]
+        elsewhere = [one for one, part in zip(pending, parts, strict=True) if part.topic is not state]
+        own = pending[-1] if parts[-1].topic is state else None
+
+        def make() -> list[BatchItem]:
+            # Each part is one piece: a flush between two pieces would let other records in between.
+            accept_us = self._accept_us()
+            return [
+                part.item(one, accept_us, elsewhere if one is own else ())
+                for part, one in zip(parts, pending, strict=True)
+            ]
+
+        self._queue.put_all(raw_bytes, cost, self._settings.close_timeout, make)
+        return PendingReceived(own, elsewhere)
+
+    def _divided_received(
+        self, judge: Judge, batch: ReceivedBatch, normal: NormalBatch, partitions: npt.NDArray[np.int32]
+    ) -> Divided | None:
+        """The batch divided by validation, or None if it is queued unchanged; raises `RowsRefused`,
+        `RetryLater`.
+        """
+        # A repetition: the log stores nothing of it again, so it needs no validation.
+        if has_passed(batch, self._sequencer.fold.producers):
+            return None
+        name = batch.topic.name
+        # Without a wait: one unknown schema must not hold back the batches of all other topics.
+        divided = divide(judge, name, [normal], [partitions], 0.0, self._partitions_elsewhere)
+        if divided is None or not len(divided.found):
+            return divided
+        if batch.stamp is not None:
+            # An entry of unknown outcome, or of another process, may have the batch. Then it must not be
+            # refused, and its records are in the DLQ topic.
+            self._sequencer.resolve()
+            if has_passed(batch, self._sequencer.fold.producers):
+                return None
+        refuse_rows(name, divided.refused)
+        return divided
 
     def _divided(
         self,

@@ -260,6 +260,22 @@ FOLDING = (
         simulated=False,
     ),
     Mutant(
+        "numbers are passed without the records for the DLQ topic",
+        "intake/write/received.py",
+        "after=elsewhere,",
+        "after=(),",
+        ("tests/integration/test_kafka_dlq.py",),
+        simulated=False,
+    ),
+    Mutant(
+        "a repeated batch goes to the DLQ topic again",
+        "intake/write/received.py",
+        "    return batch.columns.num_rows <= behind <= SEQUENCE_COUNT // 2",
+        "    return batch.columns.num_rows < 0 <= behind",
+        ("tests/integration/test_kafka_dlq.py",),
+        simulated=False,
+    ),
+    Mutant(
         "a checkpoint forgets raised epochs",
         "intake/log/checkpoint.py",
         "epoch = item.epoch or message.epoch",
