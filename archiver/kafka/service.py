@@ -21,6 +21,8 @@ from archiver.kafka.membership import Membership
 from archiver.kafka.metadata import MetadataHandler, api_versions
 from archiver.kafka.produce import BatchQueue, ProduceHandler, open_producer
 from archiver.kafka.protocol import ApiKey, KafkaRequest
+from archiver.kafka.topic_configs import TopicConfigs, batch_bytes_max
+from archiver.kafka.topics import TopicRequests, Topics
 from archiver.kafka.users import UsersFile
 from archiver.log.brokers import Broker
 from archiver.runtime.errors import ArchiverError
@@ -31,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 THREADS: Final = 4
 """Threads for requests that append to the log or read a store."""
+TOPIC_THREADS: Final = 2
+"""Threads for requests that create, change or describe topics."""
 
 
 class KafkaService:
@@ -68,11 +72,22 @@ class KafkaService:
         def may(operation: Operation) -> Callable[[str, str], bool]:
             return lambda principal, topic: authorizer.allows(principal, operation, Resource.TOPIC, topic)
 
-        self._metadata = MetadataHandler(
-            application.cluster.cluster_id, topics, self._brokers, may("describe")
-        )
         self._log = LogView(
             lambda: sequencer.view, sequencer.refresh, application.ledger_reader(), application.clock
+        )
+        # Threads of their own: a request for many topics may take a minute.
+        self._topic_threads = ThreadPoolExecutor(TOPIC_THREADS, "kafka-topics")
+        self._topics = TopicRequests(
+            Topics(application, settings, authorizer, self._log.bounds),
+            TopicConfigs(application, settings, authorizer, self._node_ids),
+            self._topic_threads,
+        )
+        self._metadata = MetadataHandler(
+            application.cluster.cluster_id,
+            topics,
+            self._brokers,
+            may("describe"),
+            self._topics.auto_create if settings.auto_create_topics else None,
         )
         self._reader = FetchReader(
             self._log,
@@ -95,7 +110,13 @@ class KafkaService:
             wait_max_s=settings.request_timeout,
         )
         sequencer.on_advance(self._consume.watch.advanced)
-        self._produce = ProduceHandler(lambda: self._writer, may("write"), self._batches, self._log_start)
+        self._produce = ProduceHandler(
+            lambda: self._writer,
+            may("write"),
+            self._batches,
+            self._log_start,
+            lambda name: batch_bytes_max(topics().get(name)),
+        )
         self.server = KafkaServer(self._handle, settings, retry_max_s, connections_max, self._session)
         self._membership = Membership(
             application.logs.brokers(settings.broker_timeout),
@@ -123,7 +144,7 @@ class KafkaService:
         self._batches.close()
         self._fetch_threads.shutdown(wait=True, cancel_futures=True)
         self._reader.close()
-        for threads in (self._threads, self._authentication):
+        for threads in (self._threads, self._topic_threads, self._authentication):
             if threads is not None:
                 threads.shutdown(wait=False, cancel_futures=True)
 
@@ -162,6 +183,8 @@ class KafkaService:
                 return api_versions(request)
             case ApiKey.DESCRIBE_CLUSTER:
                 return await self._metadata.cluster(session, request)
+        if request.api in self._topics:
+            return await self._topics(session, request)
         raise AssertionError(f"{request.api.name} has no handler")
 
     def _log_start(self, topic: TopicState, partition: int) -> int:
@@ -170,6 +193,9 @@ class KafkaService:
         except ArchiverError:
             # Deleted in the meantime, or the control log does not answer: the batch is stored all the same.
             return -1
+
+    def _node_ids(self) -> list[int]:
+        return [one.node_id for one in self._membership.live]
 
     def _brokers(self, session: Session) -> tuple[Sequence[Broker], Broker | None]:
         return self._membership.live, self._membership.leader_for(session.client_id)

@@ -1,0 +1,106 @@
+"""Kafka's own command-line tools create, describe, change and delete topics through the listener."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from archiver.spark.java import require_java
+from tests.support.kafka.listening import Listening, configured, listening
+from tests.support.servers.maven import jars
+
+RELEASE = "4.3.1"
+TOPICS = "org.apache.kafka.tools.TopicCommand"
+CONFIGS = "kafka.admin.ConfigCommand"
+DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
+TOOL_S = 100
+
+pytestmark = pytest.mark.timeout(400)
+
+
+class Tools:
+    """Runs the tools against one listener."""
+
+    def __init__(self, served: Listening) -> None:
+        self.served = served
+        # The command for configs is in the broker's jar.
+        needed = [f"org.apache.kafka:{name}:{RELEASE}" for name in ("kafka-tools", "kafka_2.13")]
+        self._path = os.pathsep.join(map(str, jars(*needed, transitive=True)))
+
+    def run(self, tool: str, *arguments: str) -> str:
+        """Standard output of a tool that succeeds."""
+        done = self._run(tool, *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def refused(self, tool: str, *arguments: str) -> str:
+        """Both outputs of a tool that reports an error."""
+        done = self._run(tool, *arguments)
+        return done.stdout + done.stderr
+
+    def _run(self, tool: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        java = [str(require_java(os.environ).executable), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp"]
+        command = [*java, self._path, tool, "--bootstrap-server", self.served.bootstrap, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=TOOL_S, check=False)
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
+    root = tmp_path_factory.mktemp("kafka")
+    topics = [
+        {"name": "orders", "partitions": 3, "archive": {"idle_max": "7s"}},
+        {"pattern": "shop.*", "partitions": 2, "retention": "30d"},
+    ]
+    with listening(configured(root, topics)) as served:
+        yield Tools(served)
+
+
+def test_topics_are_created_grown_listed_and_deleted(tools: Tools) -> None:
+    create = ("--create", "--topic")
+    tools.run(
+        TOPICS, *create, "shop.a", "--config", "retention.ms=86400000", "--config", "segment.bytes=104857600"
+    )
+    tools.run(TOPICS, *create, "shop.b", "--partitions", "5", "--replication-factor", "3")
+    assert {"orders", "shop.a", "shop.b"} <= set(tools.run(TOPICS, "--list").split())
+    described = tools.run(TOPICS, "--describe", "--topic", "shop.a")
+    assert "PartitionCount: 2" in described
+    assert "retention.ms=86400000" in described
+    tools.run(TOPICS, "--alter", "--topic", "shop.a", "--partitions", "4")
+    assert tools.served.application.topic("shop.a").partitions == 4
+    assert "already exists" in tools.refused(TOPICS, *create, "shop.a")
+    tools.run(TOPICS, "--delete", "--topic", "shop.b")
+    assert "shop.b" not in tools.served.application.backlog().topics_by_name
+    assert "name: orders" in tools.refused(TOPICS, "--delete", "--topic", "orders")
+
+
+def test_configs_are_described_and_changed(tools: Tools) -> None:
+    tools.run(TOPICS, "--create", "--topic", "shop.c")
+    entity = ("--entity-type", "topics", "--entity-name")
+    add = ("--alter", "--add-config")
+    tools.run(CONFIGS, *entity, "shop.c", *add, "archive.idle_max=5s,cleanup.policy=compact")
+    settings = tools.served.application.settings.topic("shop.c")
+    assert settings is not None
+    assert settings.archive.idle_max == 5
+    described = tools.run(CONFIGS, *entity, "shop.c", "--describe")
+    assert "archive.idle_max=5s" in described
+    assert "cleanup.policy=compact" in described
+    whole = tools.run(CONFIGS, *entity, "shop.c", "--describe", "--all")
+    assert f"retention.ms={30 * 86_400_000}" in whole
+    tools.run(CONFIGS, *entity, "shop.c", "--alter", "--delete-config", "cleanup.policy")
+    assert dict(tools.served.application.topic("shop.c").configs) == {"archive.idle_max": "5s"}
+    assert "topics.orders.archive.idle_max" in tools.refused(
+        CONFIGS, *entity, "orders", *add, "archive.idle_max=5s"
+    )
+    assert "less than an hour" in tools.refused(CONFIGS, *entity, "shop.c", *add, "retention.ms=5")
+    brokers = tools.run(CONFIGS, "--entity-type", "brokers", "--describe", "--all")
+    assert "num.partitions=1" in brokers
+
+
+def test_records_stay_until_retention_removes_them(tools: Tools, tmp_path: Path) -> None:
+    asked = tmp_path / "offsets.json"
+    asked.write_text('{"partitions": [{"topic": "orders", "partition": 0, "offset": 0}], "version": 1}')
+    assert "low_watermark: 0" in tools.run(DELETE_RECORDS, "--offset-json-file", str(asked))
