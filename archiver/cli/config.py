@@ -58,6 +58,8 @@ def check(
         "cluster": settings.cluster,
         "topics": [topic.name for topic in settings.topics],
     }
+    if settings.templates:
+        document["templates"] = [one.pattern for one in settings.templates]
     notes = _notes(settings)
     if notes:
         document["notes"] = notes
@@ -65,6 +67,7 @@ def check(
         print(
             f"{config_path(config)} is valid: cluster {settings.cluster}, "
             f"{counted(len(settings.topics), 'topic')}"
+            + (f", {counted(len(settings.templates), 'template')}" if settings.templates else "")
         )
         for note in notes:
             print(f"note: {note}")

@@ -110,7 +110,11 @@ def create(
     with application(config) as app_:
         settings = app_.settings.topic(topic)
         template = app_.configured.template(topic)
-        if settings is None and template is not None and template.partitions is not None:
+        if settings is None and template is not None:
+            if template.partitions is None:
+                raise ConfigInvalid(
+                    f"the template {template.pattern} for topic {topic} states no partitions; add them"
+                )
             settings = template.settings_of(topic, template.partitions)
         # Only a configured topic: the number of partitions comes from the configuration.
         if settings is None:

@@ -54,6 +54,9 @@ def test_a_templated_topic_is_created_and_deleted_without_the_configuration(tmp_
     assert made.cli("topics", "create", "shop.a").code == 0
     assert made.cli("topics", "describe", "shop.a", "--output", "json").json()["settings"]["partitions"] == 2
     assert made.cli("topics", "create", "other").code != 0
+    checked = made.cli("config", "check")
+    assert "4 topics, 1 template" in checked.out
+    assert made.cli("config", "check", "--output", "json").json()["templates"] == ["shop.*"]
     with Driver(made) as driver:
         application = driver.application
         # Literal topics stay protected.
@@ -83,6 +86,13 @@ def test_a_templated_topic_gets_more_partitions(tmp_path: Path) -> None:
         assert driver.watermarks("shop.a")[3] == 1
         notes = made.cli("status", "--output", "json").json()["attention"]
         assert not [note for note in notes if "shop.a" in note]
+
+
+def test_a_template_without_a_number_of_partitions_needs_a_client_that_states_one(tmp_path: Path) -> None:
+    made = deployment(tmp_path, {"pattern": "shop.*"})
+    refused = made.cli("topics", "create", "shop.a")
+    assert refused.code != 0
+    assert "the template shop.* for topic shop.a states no partitions" in refused.err
 
 
 def test_a_reload_that_drops_the_template_leaves_the_topic_unarchived(tmp_path: Path) -> None:
