@@ -43,15 +43,18 @@ class MetadataHandler:
         topics: Callable[[], Mapping[str, TopicState]],
         brokers: Callable[[Session], tuple[Sequence[Broker], Broker | None]],
         allows: Callable[[str, str], bool],
+        read_on: Callable[[], Awaitable[None]],
         create: Callable[[str, str], Awaitable[ErrorCode]] | None = None,
     ) -> None:
         """`brokers` gives the live daemons, and the one that serves the client of a session. `allows` says
-        whether a principal may see a topic. `create` makes a topic for a principal; None: none is made.
+        whether a principal may see a topic. `read_on` reads the topics that other daemons created. `create`
+        makes a topic for a principal; None: none is made.
         """
         self._cluster_id = cluster_id
         self._topics = topics
         self._brokers = brokers
         self._allows = allows
+        self._read_on = read_on
         self._create = create
 
     async def __call__(self, session: Session, request: KafkaRequest) -> Body:
@@ -68,12 +71,17 @@ class MetadataHandler:
                 if self._allows(session.principal, name)
             ]
         else:
+            # Once for the request. A topic that a client has just created at another daemon must be found.
+            if any(one.name is not None and one.name not in topics for one in body.topics):
+                await self._read_on()
+                topics = self._topics()
             for wanted in body.topics:
                 identity = getattr(wanted, "topic_id", None)
                 name = wanted.name
                 if name is None:
                     name = _name_of(topics.values(), identity)
-                if name is None:
+                # An id that the principal may not see is unknown to it.
+                if name is None or (wanted.name is None and not self._allows(session.principal, name)):
                     found.append(_unknown(None, identity, ErrorCode.unknown_topic_id))
                 # The same answer as for a topic that does not exist: its name must not be confirmed.
                 elif not self._allows(session.principal, name):

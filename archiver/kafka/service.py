@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import ssl
@@ -67,26 +68,19 @@ class KafkaService:
         def topics() -> Mapping[str, TopicState]:
             return sequencer.fold.topics_by_name
 
-        self._authorizer = authorizer = Authorizer(settings.acls, authenticates=settings.authenticates)
-
-        def may(operation: Operation) -> Callable[[str, str], bool]:
-            return lambda principal, topic: authorizer.allows(principal, operation, Resource.TOPIC, topic)
-
+        self._authorizer = Authorizer(settings.acls, authenticates=settings.authenticates)
         self._log = LogView(
             lambda: sequencer.view, sequencer.refresh, application.ledger_reader(), application.clock
         )
         # Threads of their own: a request for many topics may take a minute.
         self._topic_threads = ThreadPoolExecutor(TOPIC_THREADS, "kafka-topics")
-        self._topics = TopicRequests(
-            Topics(application, settings, authorizer, self._log.bounds),
-            TopicConfigs(application, settings, authorizer, self._node_ids),
-            self._topic_threads,
-        )
+        self._topics = self._topic_requests()
         self._metadata = MetadataHandler(
             application.cluster.cluster_id,
             topics,
             self._brokers,
-            may("describe"),
+            self._may("describe"),
+            self._read_on,
             self._topics.auto_create if settings.auto_create_topics else None,
         )
         self._reader = FetchReader(
@@ -103,8 +97,8 @@ class KafkaService:
             self._reader,
             self._log,
             topics,
-            may("read"),
-            may("describe"),
+            self._may("read"),
+            self._may("describe"),
             self._fetch_threads,
             bytes_max=settings.fetch_bytes_max,
             wait_max_s=settings.request_timeout,
@@ -112,7 +106,7 @@ class KafkaService:
         sequencer.on_advance(self._consume.watch.advanced)
         self._produce = ProduceHandler(
             lambda: self._writer,
-            may("write"),
+            self._may("write"),
             self._batches,
             self._log_start,
             lambda name: batch_bytes_max(topics().get(name)),
@@ -123,6 +117,17 @@ class KafkaService:
             self._address,
             settings.rack or "",
             settings.broker_timeout,
+        )
+
+    def _may(self, operation: Operation) -> Callable[[str, str], bool]:
+        """Whether a principal may do that with a topic."""
+        allows = self._authorizer.allows
+        return lambda principal, topic: allows(principal, operation, Resource.TOPIC, topic)
+
+    def _topic_requests(self) -> TopicRequests:
+        parts = self._application, self._settings, self._authorizer
+        return TopicRequests(
+            Topics(*parts, self._log.bounds), TopicConfigs(*parts, self._node_ids), self._topic_threads
         )
 
     def start(self) -> None:
@@ -193,6 +198,11 @@ class KafkaService:
         except ArchiverError:
             # Deleted in the meantime, or the control log does not answer: the batch is stored all the same.
             return -1
+
+    async def _read_on(self) -> None:
+        # Without an answer the topics that are known stand.
+        with contextlib.suppress(ArchiverError):
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._log.refresh)
 
     def _node_ids(self) -> list[int]:
         return [one.node_id for one in self._membership.live]

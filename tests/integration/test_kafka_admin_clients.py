@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +22,12 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource as PythonResource
 from kafka.admin import ConfigResourceType
 from kafka.admin import NewTopic as PythonTopic
+from kio.schema.errors import ErrorCode
 
+from archiver.app.application import Application
+from archiver.kafka.protocol import ApiKey
 from tests.support.kafka.listening import Listening, configured, listening
+from tests.support.kafka.wire import WireClient
 from tests.support.schema.orders import DESCRIPTOR_SET
 
 pytestmark = pytest.mark.timeout(120)
@@ -151,3 +157,30 @@ def test_the_python_client_creates_describes_and_deletes(served: Listening) -> N
         assert "shop.py" not in served.application.backlog().topics_by_name
     finally:
         admin.close()
+
+
+def test_a_topic_of_another_daemon_is_found_at_once(tmp_path: Path) -> None:
+    with listening(configured(tmp_path, [{"name": "a", "partitions": 1}])) as served:
+        with Application(served.application.configured, {}) as other:
+            other.sequencer.declare_topic("elsewhere", 3)
+        admin = AdminClient({"bootstrap.servers": served.bootstrap})
+        assert len(admin.list_topics("elsewhere", timeout=30).topics["elsewhere"].partitions) == 3
+
+
+def test_an_id_is_unknown_to_those_who_may_not_see_the_topic(tmp_path: Path) -> None:
+    rules = [{"principal": "User:ANONYMOUS", "operations": ["describe"], "topics": ["seen"]}]
+    topics = [{"name": name, "partitions": 1} for name in ("seen", "hidden")]
+    path = configured(tmp_path, topics, kafka={"acls": rules})
+    with listening(path) as served, WireClient(served.address) as client:
+        ids = [uuid.UUID(served.application.topic(name).topic_id) for name in ("seen", "hidden")]
+        body = {
+            "topics": [{"topic_id": one, "name": None} for one in (*ids, uuid.UUID(int=7))],
+            "allow_auto_topic_creation": False,
+            "include_topic_authorized_operations": False,
+        }
+        found = client.ask(ApiKey.METADATA, 12, body).topics
+        assert [(one.name, one.error_code) for one in found] == [
+            ("seen", ErrorCode.none),
+            (None, ErrorCode.unknown_topic_id),
+            (None, ErrorCode.unknown_topic_id),
+        ]
