@@ -112,8 +112,9 @@ class KafkaListenerSettings(Group):
     the address of `listen`. It is required if `listen` is for all addresses of the machine (0.0.0.0, ::). Set
     it if clients reach the port by another name. Each daemon of a deployment needs its own."""
     rack: Annotated[str, Field(pattern=r"^[A-Za-z0-9._/:-]{1,255}$")] | None = None
-    """Rack or zone of this daemon; 1 to 255 of A-Z a-z 0-9 . _ / : -. Default: none. A client that names its
-    rack (`client.rack`) is sent to a daemon of the same one. Set it to save traffic between zones."""
+    """Rack or zone of this daemon; 1 to 255 of A-Z a-z 0-9 . _ / : -. Default: none. A client with
+    `rack=NAME` in its `client.id`, for example `orders-1,rack=a`, is sent to a daemon of that rack. Set it to
+    save traffic between zones."""
     tls: KafkaTlsSettings | None = None
     """Certificates. Default: none. With them the port accepts only TLS."""
     sasl: KafkaSaslSettings | None = None

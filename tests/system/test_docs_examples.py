@@ -29,6 +29,11 @@ def test_the_http_page(tmp_path: Path) -> None:
     run_page(ROOT / "docs" / "http.md", tmp_path, {"8787": str(free_port())}, timeout_s=100)
 
 
+def test_the_page_about_kafka_clients(tmp_path: Path) -> None:
+    ports = {"8787": str(free_port()), "9092": str(free_port())}
+    run_page(ROOT / "docs" / "kafka.md", tmp_path, ports, timeout_s=100)
+
+
 def test_the_page_about_schemas(tmp_path: Path) -> None:
     run_page(ROOT / "docs" / "schemas.md", tmp_path, {}, timeout_s=100)
 
@@ -42,6 +47,7 @@ def test_the_quick_start(tmp_path: Path) -> None:
 
 _FOR_READERS = {
     "a-query-misses-nan",
+    "adding-partitions",
     "what-fails-what-you-see-what-you-do",
     "external-changes-to-a-table",
     "findings-by-id",
