@@ -9,12 +9,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from archiver.app.deployment import Deployment
+from archiver.catalog.tables import parse_identifier
 from archiver.config.settings import Settings, TopicSettings
 from archiver.config.topic_configs import checked, fixed_by
 from archiver.runtime.errors import ConfigInvalid, InvalidInput
 from archiver.runtime.ids import TopicId
 from intake.log.checkpointer import CheckpointLoop
-from intake.log.fold import TopicState
+from intake.log.fold import DeletedTopic, TopicState
 from intake.log.state import Configs, fewer_configured
 from intake.write.accept_clock import AcceptClock
 from intake.write.schema_validation import EdgeFetch, EdgeSchemas, edge_rules
@@ -142,27 +143,37 @@ class Intake:
         return made
 
     def creation_refused(self, name: str, partitions: int) -> str | None:
-        """Why a client cannot create a topic of that name; None if it can."""
+        """Why a client cannot create a topic of that name; None if it can. Raises what asking the catalog
+        raises, where a deleted topic had the same table.
+        """
         at = self._deployment
         fold = at.backlog().fold
         refused = at.template_refused(TopicState(TopicId(""), name, partitions, 0))
-        gone = fold.deleted_named(name)
-        if refused is None and gone is not None and at.settings.topic(name) is None:
-            template = at.configured.template(name)
-            # The table belongs to the id of the deleted topic, so the new one could never be archived.
-            if template is not None and template.archive.table is not None and self._has_table(gone.topic_id):
-                return (
-                    f"topic {name} was deleted, and its table is kept; choose another name, or give the "
-                    "topic an entry in the configuration with another table"
-                )
-        return refused
+        template = at.configured.template(name)
+        if refused is not None or template is None or (table := template.table_of(name)) is None:
+            return refused
+        # A table belongs to the id of its topic, so the new topic could never be archived.
+        if any(
+            self._may_own(gone, table, template.archive.catalog) for gone in fold.deleted_topics.values()
+        ) and self._exists(template.archive.catalog, table):
+            return f"the table {table} of a deleted topic is still there; drop it, or choose another name"
+        return None
 
-    def _has_table(self, topic_id: TopicId) -> bool:
-        """Whether the ledger records a table of a topic."""
+    def _may_own(self, gone: DeletedTopic, table: str, catalog: str | None) -> bool:
+        """Whether a deleted topic had a table that may be this one."""
+        template = self._deployment.configured.template(gone.name)
+        if template is None or template.archive.catalog != catalog:
+            return False
+        if (template.table_of(gone.name) or "").casefold() != table.casefold():
+            return False
         # Several threads may ask, and a fold is for one.
         with self._ledger_lock:
             self._ledger.refresh()
-            return self._ledger.fold.topic(topic_id).table_uuid is not None
+            return self._ledger.fold.topic(gone.topic_id).table_uuid is not None
+
+    def _exists(self, catalog: str | None, table: str) -> bool:
+        assert catalog is not None, "a template with a table has a catalog"
+        return self._deployment.tables(catalog).load(parse_identifier(table)) is not None
 
     @cached_property
     def _ledger(self) -> Leader:

@@ -363,15 +363,19 @@ class TopicTemplateSettings(Group):
         """Whether the template is for topics of that name."""
         return matches_pattern(self.pattern, name)
 
+    def table_of(self, name: str) -> str | None:
+        """The table of a topic that matches; None without one. Not checked."""
+        table = self.archive.table
+        return None if table is None else table.replace(TOPIC_PLACE, _NOT_IN_TABLE.sub("_", name))
+
     def settings_of(self, name: str, partitions: int) -> TopicSettings:
         """The settings of a topic that matches; 0 partitions for a mirrored one.
 
         Raises `ValueError` with the reason if the name makes no valid table or subject.
         """
         archive = {key: getattr(self.archive, key) for key in self.archive.model_fields_set}
-        if self.archive.table is not None:
-            archive["table"] = self.archive.table.replace(TOPIC_PLACE, _NOT_IN_TABLE.sub("_", name))
-            check_table(archive["table"])
+        if (table := self.table_of(name)) is not None:
+            archive["table"] = check_table(table)
         made = TopicSettings(
             name=name,
             partitions=partitions,

@@ -12,6 +12,7 @@ import pytest
 from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
+from pyiceberg.catalog import load_catalog
 
 from archiver.config.kafka_listener import KafkaAclSettings, KafkaListenerSettings
 from archiver.kafka.acl import Authorizer
@@ -222,10 +223,21 @@ def test_a_name_whose_table_is_kept_is_refused_and_one_without_a_table_is_not(gr
     ground.driver.archive()
     body = SimpleNamespace(topic_names=["shop.a", "plain"], timeout=1000)
     assert [one["error_code"] for one in ground.topics.delete(ALICE, body)["responses"]] == [0, 0]
-    assert codes(ground.create(topic("shop.a"), topic("plain"))) == {
+    # The second name would have the same table in a catalog without case.
+    assert codes(ground.create(topic("shop.a"), topic("shop.A"), topic("plain"))) == {
         "shop.a": ErrorCode.policy_violation,
+        "shop.A": ErrorCode.none,
         "plain": ErrorCode.none,
     }
+    body = SimpleNamespace(topic_names=["shop.A"], timeout=1000)
+    assert [one["error_code"] for one in ground.topics.delete(ALICE, body)["responses"]] == [0]
+    catalog = load_catalog(
+        "local", type="sql", uri=f"sqlite:///{ground.deployment.root}/catalog.db?timeout=60"
+    )
+    catalog.drop_table("shop.shop_a")
+    assert codes(ground.create(topic("shop.a"))) == {"shop.a": ErrorCode.none}
+    ground.driver.send("shop.a", [b"y"], 0)
+    assert ground.driver.archive().of("shop.a").why is None
 
 
 def test_time_that_is_over_stops_before_the_next_topic(ground: Ground) -> None:
