@@ -47,6 +47,7 @@ from archiver.runtime.text import counted
 from archiver.status.document import daemon_document, status_document
 from archiver.status.history import LagHistory
 from archiver.status.journal import Journal, Refusal
+from archiver.status.kafka_port import KafkaPort
 from archiver.status.lag_metrics import Family
 from archiver.status.metric_registry import Numbers, mirrors_of, sources_of
 from archiver.web.app import create_app
@@ -259,8 +260,8 @@ class Daemon:
         self._stop = threading.Event()
         self._refused: NotPermitted | None = None
         """Error that makes the start impossible."""
-        self._port_closed: str | None = None
-        """Why the port is closed, as recorded in the journal."""
+        self._ports_closed: dict[str, str] = {}
+        """Why a port is closed, by its name in the journal, as recorded there."""
         self._announced = ""
         """Status line that the service manager shows."""
         self._reloading = threading.Lock()
@@ -346,7 +347,12 @@ class Daemon:
         )
 
     def _families(self) -> list[Family]:
-        return self._numbers.families(self._resources.writer, self._publication.state)
+        return self._numbers.families(self._resources.writer, self._publication.state, self._kafka_port())
+
+    def _kafka_port(self) -> KafkaPort | None:
+        # Read once: the start sets it in another thread.
+        kafka = self._resources.kafka
+        return None if kafka is None else kafka.state
 
     def _page(self, query: Mapping[str, str]) -> str:
         # Each is read once: a poll, a reload or the shutdown replaces it in another thread.
@@ -370,6 +376,7 @@ class Daemon:
                 pin_known=seen.pin_known,
                 sources=self._source_states(),
                 mirrors=self._mirror_states(),
+                kafka=self._kafka_port(),
                 query=query,
             )
         )
@@ -390,14 +397,20 @@ class Daemon:
 
     def _check_port(self) -> None:
         """Report a closed port as a failed check and to the service manager."""
-        closed = self._server.closed_because
-        if closed != self._port_closed:
-            self._port_closed = closed
+        kafka = self._resources.kafka
+        for name, closed in (
+            ("port", self._server.closed_because),
+            ("Kafka port", None if kafka is None else kafka.server.closed_because),
+        ):
+            if closed == self._ports_closed.get(name):
+                continue
             if closed is None:
                 # An open port is no dependency, so the list of checks does not keep it.
-                self._journal.unchecked("port")
+                del self._ports_closed[name]
+                self._journal.unchecked(name)
             else:
-                self._journal.checked("port", closed, self._clock.now_us())
+                self._ports_closed[name] = closed
+                self._journal.checked(name, closed, self._clock.now_us())
         if self._journal.state == "serving" and self._serving_as() != self._announced:
             self._announce()
 
@@ -635,7 +648,11 @@ class Daemon:
                 "it waits for"
             )
         daemon = daemon_document(
-            self._settings.http.listen, self._journal, self._source_states(), self._mirror_states()
+            self._settings.http.listen,
+            self._journal,
+            self._source_states(),
+            self._mirror_states(),
+            self._kafka_port(),
         )
         daemon["attention"] += self._tick.notes() + self._publication.notes()
         with self._reading_ledger():

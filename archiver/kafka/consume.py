@@ -23,6 +23,7 @@ from archiver.kafka.metadata import LEADER_EPOCH
 from archiver.kafka.protocol import KafkaRequest
 from archiver.runtime.errors import ArchiverError, Corrupted, InvalidInput, NotFound
 from archiver.runtime.redaction import excerpt
+from archiver.status.kafka_port import ListenerCounts
 from intake.log.fold import TopicState
 
 _log = logging.getLogger(__name__)
@@ -117,6 +118,7 @@ class ConsumeHandler:
         *,
         bytes_max: int,
         wait_max_s: float,
+        counts: ListenerCounts | None = None,
     ) -> None:
         """`bytes_max` and `wait_max_s` bound what a client asks for."""
         self._reader = reader
@@ -127,6 +129,7 @@ class ConsumeHandler:
         self._threads = threads
         self._bytes_max = bytes_max
         self._wait_max_s = wait_max_s
+        self._counts = counts or ListenerCounts()
         self._stopping = asyncio.Event()
         self.watch = LogWatch(log, threads)
 
@@ -147,6 +150,9 @@ class ConsumeHandler:
         bytes_max = max(0, min(body.max_bytes, self._bytes_max))
         if any(part.code is ErrorCode.none for part in parts):
             await loop.run_in_executor(self._threads, self._read, session, parts, bytes_max, committed)
+        for part in parts:
+            if part.found is not None and part.found.source is not None:
+                self._counts.fetch("cache" if part.found.cached else part.found.source)
         return _fetched(parts, committed)
 
     def _parts(self, session: Session, body: Any) -> list[_Part]:

@@ -392,6 +392,8 @@ class Fetched:
     """Where the next fetch begins."""
     source: Source | None
     """Where the first batch was read from; None without a batch."""
+    cached: bool = False
+    """Whether the first batch had been read and encoded before."""
 
     @property
     def size(self) -> int:
@@ -464,11 +466,11 @@ class FetchReader:
             if not bounds.log_start <= offset <= bounds.high_watermark:
                 raise OffsetOutOfRange(offset, bounds.log_start, bounds.high_watermark)
             until_s = self._clock.monotonic_s() + (self._limits.read_s if read_s is None else read_s)
-            taken, source, at = self._collect(
+            taken, source, at, cached = self._collect(
                 topic_id, partition, offset, bounds, max_bytes, until_s, committed=committed
             )
             # Again, because a chunk may have records that came after the first bounds.
-            return Fetched(tuple(taken), self._log.bounds(topic_id, partition), at, source)
+            return Fetched(tuple(taken), self._log.bounds(topic_id, partition), at, source, cached)
         except NotFound:
             self._forget(topic_id)
             raise
@@ -511,9 +513,10 @@ class FetchReader:
         until_s: float,
         *,
         committed: bool,
-    ) -> tuple[list[bytes], Source | None, int]:
-        """Batches, the source of the first, and the offset behind the last."""
+    ) -> tuple[list[bytes], Source | None, int, bool]:
+        """Batches, the source of the first, the offset behind the last, and whether the first was cached."""
         taken: list[bytes] = []
+        cached = False
         size, at, source = 0, offset, None
         end = bounds.end(committed=committed)
         while at < end:
@@ -522,7 +525,7 @@ class FetchReader:
             # Up to the stable offset consumers of both isolation levels share the chunks.
             key = topic_id, partition, at < bounds.last_stable_offset
             try:
-                chunk = self._chunk(key, at)
+                chunk, known = self._chunk(key, at)
             except NotFound:
                 raise
             # What was read before the damage is given first; the next fetch begins with the error.
@@ -530,24 +533,25 @@ class FetchReader:
                 if not taken:
                     raise
                 break
-            source = source or chunk.source
+            if source is None:
+                source, cached = chunk.source, known
             for batch in chunk.beyond(at):
                 size += len(batch.data)
                 if taken and size > max_bytes:
-                    return taken, source, at
+                    return taken, source, at, cached
                 taken.append(batch.data)
                 at = batch.last_offset + 1
             at = max(at, chunk.end)
-        return taken, source, at
+        return taken, source, at, cached
 
-    def _chunk(self, key: _Key, at: int) -> _Chunk:
-        """The chunk with that offset, which must be below the end."""
+    def _chunk(self, key: _Key, at: int) -> tuple[_Chunk, bool]:
+        """The chunk with that offset, which must be below the end, and whether it was kept or in work."""
         waited = False
         while True:
             with self._lock:
                 chunk = self._cache.find(key, at) or self._cursors.chunk(key, at)
                 if chunk is not None:
-                    return chunk
+                    return chunk, True
                 cursor = self._cursors.take((key, at))
                 running = None if waited or cursor is not None else self._running(key, at)
                 if running is None:
@@ -558,10 +562,10 @@ class FetchReader:
             waited = True
             running.done.wait(self._limits.wait_s)
             if running.chunk is not None and running.chunk.start <= at < running.chunk.end:
-                return running.chunk
+                return running.chunk, True
         try:
             job.chunk = self._produce(key, at, cursor)
-            return job.chunk
+            return job.chunk, False
         finally:
             with self._lock:
                 jobs = self._jobs[key]

@@ -15,12 +15,16 @@ import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
 
 from archiver.config.kafka_listener import KafkaListenerSettings
 from archiver.kafka.protocol import KafkaRequest, Malformed, read_request, write_response
 from archiver.kafka.sasl import SaslExchange
 from archiver.runtime.redaction import excerpt
+from archiver.status.kafka_port import ListenerCounts, api_name
 from archiver.web.listener import Listener, PatientLoop
 from archiver.web.server import Port
 from archiver.web.tls import ServerTls
@@ -37,6 +41,8 @@ TURNS: Final = 5
 """Turns of the loop after which an accepted connection has its protocol; asyncio takes two."""
 CANCELLED_S: Final = 1.0
 """Last part of a stop, in which requests that wait are cancelled."""
+TEXT_LOGGED: Final = 200
+"""Characters of a client's text in a line of the access log."""
 LOGGED_PER_MINUTE: Final = 10
 """Log lines on refused connections; the counter has all of them."""
 
@@ -103,24 +109,6 @@ class MemoryBudget:
                 turn.set_result(None)
 
 
-class ListenerCounts:
-    """What the metrics show. The server's thread changes it, any thread reads it."""
-
-    def __init__(self) -> None:
-        self.requests: dict[str, int] = {}
-        """Answered requests, by API."""
-        self.refused: dict[str, int] = {}
-        """Connections that were cut off, by reason: malformed, too_large, slow, unauthenticated, failed."""
-        self.bytes_in = 0
-        self.bytes_out = 0
-        self.connections = 0
-        """Open now."""
-
-    def refuse(self, reason: str) -> None:
-        """Count a connection that is cut off."""
-        self.refused[reason] = self.refused.get(reason, 0) + 1
-
-
 class KafkaServer(Port):
     """Serves the Kafka protocol on one address, from `start` to `stop`."""
 
@@ -131,9 +119,10 @@ class KafkaServer(Port):
         retry_max_s: float,
         connections_max: int,
         new_session: Callable[[str, ssl.SSLObject | None], Session] = lambda peer, _: Session(peer),
+        counts: ListenerCounts | None = None,
     ) -> None:
         """`connections_max` is what the process has descriptors for. `new_session` makes the session of a
-        connection from its peer and its TLS.
+        connection from its peer and its TLS. `counts` are shared with the handlers.
         """
         super().__init__(
             settings.listen,
@@ -143,7 +132,7 @@ class KafkaServer(Port):
             name="kafka",
             doing="serving Kafka clients",
         )
-        self.counts = ListenerCounts()
+        self.counts = counts or ListenerCounts()
         self.settings = settings
         self.handle = handle
         self._tls = None if settings.tls is None else ServerTls(settings.tls)
@@ -239,6 +228,45 @@ class KafkaServer(Port):
         if self._logged <= LOGGED_PER_MINUTE:
             _log.warning("Kafka client %s is disconnected: %s", session.peer, excerpt(why))
 
+    def answered(self, session: Session, entry: _Entry, body: Body | None, sent: int) -> None:
+        """Count a request whose answer of `sent` bytes is written, and log it by `kafka.access_log`."""
+        api = api_name(entry.request.api.name)
+        seconds = asyncio.get_running_loop().time() - entry.began_s
+        errors = {} if body is None else _errors(body)
+        self.counts.answered(api, seconds)
+        self.counts.failed(api, errors)
+        self.counts.bytes_out += sent
+        if body is not None and body.get("throttle_time"):
+            self.counts.throttled += 1
+        if self.settings.access_log:
+            _log.info(
+                "Kafka request",
+                extra={
+                    "peer": session.peer,
+                    "principal": excerpt(session.principal, TEXT_LOGGED),
+                    "client_id": excerpt(entry.request.client_id, TEXT_LOGGED),
+                    "api": api,
+                    "version": entry.request.version,
+                    "entries": _entries(entry.request.body),
+                    "bytes_in": entry.size,
+                    "bytes_out": sent,
+                    "errors": errors,
+                    "seconds": round(seconds, 6),
+                },
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A request in work."""
+
+    request: KafkaRequest
+    task: asyncio.Task[Body | None]
+    size: int
+    """Bytes of the request, which it holds of the budget."""
+    began_s: float
+    """Time of the loop when the request was whole."""
+
 
 class _Connection:
     """Reads requests, starts them in order, and writes the answers in order."""
@@ -256,8 +284,8 @@ class _Connection:
         self._writer = writer
         self._session = session
         self._budget = budget
-        self._answers: asyncio.Queue[tuple[KafkaRequest, asyncio.Task[Body | None], int] | None] = (
-            asyncio.Queue(server.settings.requests_per_connection_max)
+        self._answers: asyncio.Queue[_Entry | None] = asyncio.Queue(
+            server.settings.requests_per_connection_max
         )
         self.closed = asyncio.Event()
         self._ended = False
@@ -312,7 +340,7 @@ class _Connection:
                 session.client_id = request.client_id
                 # The task starts before that of the next request, so its first step keeps the order.
                 task = asyncio.create_task(_answer(server.handle, session, request))
-                await self._answers.put((request, task, size))
+                await self._answers.put(_Entry(request, task, size, asyncio.get_running_loop().time()))
         except asyncio.IncompleteReadError as error:
             if error.partial:
                 server.note(session, "malformed", "the connection ended inside a request")
@@ -357,7 +385,7 @@ class _Connection:
             entry = await self._answers.get()
             if entry is None:
                 continue
-            request, task, size = entry
+            request, task, size = entry.request, entry.task, entry.size
             try:
                 body = await task
                 data = None if body is None else write_response(request, body)
@@ -373,11 +401,10 @@ class _Connection:
             finally:
                 task.cancel()
                 self._budget.give(size)
-            counts.requests[request.api.name] = counts.requests.get(request.api.name, 0) + 1
+            self._server.answered(self._session, entry, body, 0 if data is None else len(data))
             if (why := self._session.closing) is not None:
                 self._server.note(self._session, "unauthenticated", why)
             if data is not None:
-                counts.bytes_out += len(data)
                 self._writer.write(data)
                 try:
                     # A client that does not read its answers waits here; the listener's watch cuts it off.
@@ -392,8 +419,8 @@ class _Connection:
         while not self._answers.empty():
             entry = self._answers.get_nowait()
             if entry is not None:
-                entry[1].cancel()
-                self._budget.give(entry[2])
+                entry.task.cancel()
+                self._budget.give(entry.size)
 
 
 class _TooLarge(Exception):
@@ -402,3 +429,36 @@ class _TooLarge(Exception):
 
 async def _answer(handle: Handle, session: Session, request: KafkaRequest) -> Body | None:
     return await handle(session, request)
+
+
+def _errors(body: Body) -> dict[str, int]:
+    """The errors of an answer, by Kafka's name."""
+    found: dict[str, int] = {}
+    left: list[Mapping[str, Any]] = [body]
+    while left:
+        for field, value in left.pop().items():
+            if field == "error_code" and value:
+                name = _error_name(value)
+                found[name] = found.get(name, 0) + 1
+            elif isinstance(value, Mapping):
+                left.append(value)
+            # Lists of numbers and texts, for example replicas, have no errors.
+            elif isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
+                left.extend(value)
+    return found
+
+
+def _error_name(code: int) -> str:
+    try:
+        return ErrorCode(code).name.upper()
+    except ValueError:
+        return str(code)
+
+
+def _entries(body: SimpleNamespace) -> int:
+    """The partitions that a request names, or its topics if it names no partitions."""
+    count = 0
+    for topic in getattr(body, "topic_data", None) or getattr(body, "topics", None) or ():
+        partitions = getattr(topic, "partition_data", None) or getattr(topic, "partitions", None)
+        count += 1 if partitions is None or isinstance(partitions, int) else len(partitions)
+    return count

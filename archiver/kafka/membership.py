@@ -54,6 +54,16 @@ class Membership:
         """The live daemons as of the last renewal, by node id."""
         return self._live
 
+    @property
+    def registered(self) -> bool:
+        """Whether the last renewal succeeded."""
+        return self._registered is not None and not self._trouble and not self._stopping.is_set()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the last renewal failed; None if it did not."""
+        return self._trouble or None
+
     def start(self, wait_s: float = 5.0) -> None:
         """Begin; returns after the first attempt, or after `wait_s`."""
         self._thread.start()

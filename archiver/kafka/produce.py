@@ -15,6 +15,7 @@ import asyncio
 import logging
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from archiver.runtime.errors import (
     RetryLater,
 )
 from archiver.runtime.redaction import excerpt
+from archiver.status.kafka_port import ListenerCounts
 from intake.log.fold import TopicState
 from intake.producers import Refusal, Stamp
 from intake.write.acknowledgements import NO_OFFSET, FlushOutcome, PendingReceived
@@ -202,8 +204,10 @@ class ProduceHandler:
         batches: BatchQueue,
         log_start: Callable[[TopicState, int], int],
         batch_bytes_max: Callable[[str], int] = lambda _: MESSAGE_BYTES_MAX,
+        counts: ListenerCounts | None = None,
     ) -> None:
         """`writer` is None while intake is closed. `allows` says whether a principal may write to a topic."""
+        self._counts = counts or ListenerCounts()
         self._writer = writer
         self._allows = allows
         self._batches = batches
@@ -250,10 +254,17 @@ class ProduceHandler:
             except TimeoutError:
                 # Batches without an outcome by now are reported as unknown.
                 pass
-        if body.acks == 0:
-            return None
         for place, batch in batches.items():
-            answers[place] = _outcome(batch)
+            answers[place] = answer = _outcome(batch)
+            if answer.code is ErrorCode.none and batch.header is not None:
+                self._counts.produced(batch.header.count)
+        if body.acks == 0:
+            # No answer carries these errors, so only the metrics show them.
+            errors = Counter(
+                one.code.name.upper() for one in answers.values() if one.code is not ErrorCode.none
+            )
+            self._counts.failed("Produce", errors)
+            return None
         return self._body(request, answers, batches, writer)
 
     def _batch(

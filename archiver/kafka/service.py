@@ -27,6 +27,7 @@ from archiver.kafka.topics import TopicRequests, Topics
 from archiver.kafka.users import UsersFile
 from archiver.log.brokers import Broker
 from archiver.runtime.errors import ArchiverError
+from archiver.status.kafka_port import KafkaPort, ListenerCounts, LiveBroker
 from intake.log.fold import TopicState
 from intake.write.writer import IntakeWriter
 
@@ -91,6 +92,7 @@ class KafkaService:
             application.clock,
             FetchLimits(cache_bytes=settings.fetch_cache_bytes),
         )
+        counts = ListenerCounts()
         # Threads of their own: consumers that are far behind must not take those that producers need.
         self._fetch_threads = ThreadPoolExecutor(THREADS, "kafka-fetch")
         self._consume = ConsumeHandler(
@@ -102,6 +104,7 @@ class KafkaService:
             self._fetch_threads,
             bytes_max=settings.fetch_bytes_max,
             wait_max_s=settings.request_timeout,
+            counts=counts,
         )
         sequencer.on_advance(self._consume.watch.advanced)
         self._produce = ProduceHandler(
@@ -110,13 +113,29 @@ class KafkaService:
             self._batches,
             self._log_start,
             lambda name: batch_bytes_max(topics().get(name)),
+            counts,
         )
-        self.server = KafkaServer(self._handle, settings, retry_max_s, connections_max, self._session)
+        self.server = KafkaServer(self._handle, settings, retry_max_s, connections_max, self._session, counts)
         self._membership = Membership(
             application.logs.brokers(settings.broker_timeout),
             self._address,
             settings.rack or "",
             settings.broker_timeout,
+        )
+
+    @property
+    def state(self) -> KafkaPort:
+        """What status and metrics show."""
+        address = self._address()
+        return KafkaPort(
+            listen=self._settings.listen,
+            address=None if address is None else _joined(*address),
+            closed_because=self.server.closed_because,
+            # A registration outlives its port for a moment, and nothing renews it.
+            registered=self._membership.registered and address is not None,
+            unregistered_because=self._membership.trouble,
+            live=[LiveBroker(one.node_id, one.host, one.port, one.rack) for one in self._membership.live],
+            counts=self.server.counts,
         )
 
     def _may(self, operation: Operation) -> Callable[[str, str], bool]:
@@ -213,3 +232,7 @@ class KafkaService:
     def _address(self) -> tuple[str, int] | None:
         bound = self.server.address
         return None if bound is None else self._settings.address_for_clients(bound[1])
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

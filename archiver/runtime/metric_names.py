@@ -63,6 +63,30 @@ ROUTES: Final = (
 STATUSES: Final = (
     "200", "202", "204", "400", "401", "403", "404", "405", "408", "409", "411", "413", "415", "422", "429", "500", "503", "504", "other",
 )  # fmt: skip
+OTHER_VALUE: Final = "other"
+"""Value of a closed set for all that it does not have."""
+KAFKA_APIS: Final = (
+    "Produce", "Fetch", "ListOffsets", "Metadata", "OffsetCommit", "OffsetFetch", "FindCoordinator", "JoinGroup",
+    "Heartbeat", "LeaveGroup", "SyncGroup", "DescribeGroups", "ListGroups", "SaslHandshake", "ApiVersions", "CreateTopics",
+    "DeleteTopics", "DeleteRecords", "InitProducerId", "OffsetForLeaderEpoch", "AddPartitionsToTxn", "AddOffsetsToTxn",
+    "EndTxn", "TxnOffsetCommit", "DescribeAcls", "DescribeConfigs", "AlterConfigs", "DescribeLogDirs", "SaslAuthenticate",
+    "CreatePartitions", "DeleteGroups", "IncrementalAlterConfigs", "OffsetDelete", "DescribeCluster", "DescribeProducers",
+    "DescribeTransactions", "ListTransactions", OTHER_VALUE,
+)  # fmt: skip
+"""Kafka's names of the APIs that clients use."""
+KAFKA_ERRORS: Final = (
+    "UNKNOWN_SERVER_ERROR", "OFFSET_OUT_OF_RANGE", "CORRUPT_MESSAGE", "UNKNOWN_TOPIC_OR_PARTITION", "NOT_LEADER_OR_FOLLOWER",
+    "REQUEST_TIMED_OUT", "MESSAGE_TOO_LARGE", "COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR",
+    "INVALID_TOPIC_EXCEPTION", "NOT_ENOUGH_REPLICAS", "INVALID_REQUIRED_ACKS", "ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID",
+    "REBALANCE_IN_PROGRESS", "TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED",
+    "UNSUPPORTED_VERSION", "INVALID_REQUEST", "OUT_OF_ORDER_SEQUENCE_NUMBER", "DUPLICATE_SEQUENCE_NUMBER",
+    "INVALID_PRODUCER_EPOCH", "INVALID_TXN_STATE", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "KAFKA_STORAGE_ERROR",
+    "SASL_AUTHENTICATION_FAILED", "UNKNOWN_PRODUCER_ID", "FETCH_SESSION_ID_NOT_FOUND", "UNSUPPORTED_COMPRESSION_TYPE",
+    "INVALID_RECORD", "PRODUCER_FENCED", OTHER_VALUE,
+)  # fmt: skip
+"""Kafka's names of the errors that have a series of their own."""
+KAFKA_CUTS: Final = ("malformed", "too_large", "slow", "unauthenticated", "failed")
+KAFKA_ORIGINS: Final = ("archive", "intake", "cache", "gap")
 # From a local catalog to twice the default of `archive.commit_timeout` (60 s).
 COMMIT_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 
@@ -87,6 +111,10 @@ LABELS: Final[dict[str, tuple[str, ...] | None]] = {
     "state": FILE_STATES,
     "route": ROUTES,
     "status": STATUSES,
+    "api": KAFKA_APIS,
+    "code": KAFKA_ERRORS,
+    "cut": KAFKA_CUTS,
+    "origin": KAFKA_ORIGINS,
     "version": None,
     "python": None,
 }
@@ -279,6 +307,40 @@ _DAEMON: dict[str, Metric] = {
     ),
 }  # fmt: skip
 
+_KAFKA: dict[str, Metric] = {
+    "archiver_kafka_up": _gauge("1: the port for Kafka clients is open; 0: it is not; absent without kafka.listen", shown="intake"),
+    "archiver_kafka_registered": _gauge(
+        "1: this daemon is among those that Kafka clients are sent to; 0: it is not, see the status for why", shown="intake"
+    ),
+    "archiver_kafka_live_daemons": _gauge("daemons that Kafka clients are sent to, as this daemon last read them", shown="intake"),
+    "archiver_kafka_connections": _gauge("open connections of Kafka clients", shown="intake"),
+    "archiver_kafka_connections_refused_total": _counter(
+        "connections that were cut off: malformed (no valid request); too_large (kafka.request_bytes_max); slow (no request, or "
+            "a slow one); unauthenticated (also a wrong password); failed (a defect, see the log)", "cut", shown="intake",
+    ),
+    "archiver_kafka_requests_total": _counter("requests of Kafka clients that were answered, by API", "api", shown="intake"),
+    "archiver_kafka_request_seconds_total": _counter(
+        "total time from those requests to their answers; a Fetch waits for records, so its time is no measure of load",
+        "api", shown="intake",
+    ),
+    "archiver_kafka_errors_total": _counter(
+        "errors in those answers, by Kafka's name; an answer may have one for each partition", "api", "code", shown="intake"
+    ),
+    "archiver_kafka_received_bytes_total": _counter("bytes of requests, as sent", shown="intake"),
+    "archiver_kafka_sent_bytes_total": _counter("bytes of answers, as sent", shown="intake"),
+    "archiver_kafka_throttled_total": _counter(
+        "answers that ask a client to wait, because the intake queue is nearly full", shown="intake"
+    ),
+    "archiver_kafka_produced_batches_total": _counter(
+        "record batches acknowledged as stored; a repeated one counts again", shown="intake"
+    ),
+    "archiver_kafka_produced_records_total": _counter("records in those batches", shown="intake"),
+    "archiver_kafka_fetched_partitions_total": _counter(
+        "partitions with records in answers to Fetch, by where the first records came from: archive; intake; cache (read "
+            "before, kafka.fetch_cache_bytes); gap (offsets without records)", "origin", shown="intake",
+    ),
+}  # fmt: skip
+
 _PROCESS: dict[str, Metric] = {
     "process_virtual_memory_bytes": _gauge("virtual memory of the process, without that of Spark"),
     "process_resident_memory_bytes": _gauge("resident memory of the process, without that of Spark"),
@@ -288,7 +350,7 @@ _PROCESS: dict[str, Metric] = {
     "process_max_fds": _gauge("limit of open file descriptors"),
 }
 
-_NAMED: dict[str, Metric] = {**_LAG, **_ARCHIVE, **_INTAKE, **_DAEMON, **_PROCESS}
+_NAMED: dict[str, Metric] = {**_LAG, **_ARCHIVE, **_INTAKE, **_KAFKA, **_DAEMON, **_PROCESS}
 
 ALIASES: Final[dict[str, str]] = {
     "archiver_untold_partitions": "archiver_lag_unknown_partitions",

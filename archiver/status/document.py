@@ -16,6 +16,7 @@ from archiver.runtime.text import counted, moment
 from archiver.status.advice import of_audits, topic_advice
 from archiver.status.ages import numbers
 from archiver.status.journal import Journal
+from archiver.status.kafka_port import KafkaPort, kafka_document
 from archiver.status.lag import STAGES, PartitionLag, TopicLag, lag_report
 from intake.log.clock_check import log_ahead_text
 
@@ -170,7 +171,11 @@ def _oldest_required(at: Deployment, now_us: int, reported: Mapping[str, Any] | 
 
 
 def daemon_document(
-    address: str, journal: Journal, sources: Sequence[FilesState] = (), mirrors: Sequence[MirrorState] = ()
+    address: str,
+    journal: Journal,
+    sources: Sequence[FilesState] = (),
+    mirrors: Sequence[MirrorState] = (),
+    kafka: KafkaPort | None = None,
 ) -> dict[str, Any]:
     """State of a daemon for `status_document`; state and checks are as in `/readyz`."""
     checks = [
@@ -184,6 +189,7 @@ def daemon_document(
         "checks": checks,
         "sources": [_source(source) for source in sources],
         "mirrors": [_mirror(mirror) for mirror in mirrors],
+        "kafka": None if kafka is None else kafka_document(kafka),
         "attention": [
             f"{item.what}. {item.todo}"
             # Only what the logs do not show: the command computes the rest of the advice itself.

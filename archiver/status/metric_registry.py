@@ -33,6 +33,7 @@ from archiver.runtime.metric_names import (
     VERDICTS,
 )
 from archiver.status.journal import Journal
+from archiver.status.kafka_port import KafkaPort, kafka_families
 from archiver.status.lag import LagReport
 from archiver.status.lag_metrics import Family, Labels, Spread, gauge, standing_families
 from intake.write.writer import WriterMetrics, metrics_of
@@ -290,10 +291,13 @@ class Numbers:
     # what is shown
 
     def families(
-        self, writer: CountingWriter | None, published: PublishedState | None = None
+        self,
+        writer: CountingWriter | None,
+        published: PublishedState | None = None,
+        kafka: KafkaPort | None = None,
     ) -> list[Family]:
         """All metrics as of now; `writer` is the present intake writer, `published` the state of the
-        publisher of control events.
+        publisher of control events, `kafka` that of the Kafka listener.
         """
         now_us = self._clock.now_us()
         with self._lock:
@@ -314,6 +318,7 @@ class Numbers:
             *self._of_journal(now_us),
             *([] if watched is None else _of_watch(watched, self._limits, now_us)),
             *([] if published is None else _of_published(published, now_us)),
+            *([] if kafka is None else kafka_families(kafka)),
         ]
         # Filtered last: every family, also a new one, passes here.
         shown = [family for family in families if METRICS[family.name].shown in self._shown]

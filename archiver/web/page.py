@@ -24,6 +24,7 @@ from archiver.status.advice import RUNBOOK, Advice, advice, verdict
 from archiver.status.ages import age, age_at, count
 from archiver.status.history import LagHistory, last_lag
 from archiver.status.journal import Cycle, Journal
+from archiver.status.kafka_port import KafkaPort
 from archiver.status.lag import STAGES, LagReport, PartitionLag, Stage, StageLag, TopicLag, summed
 from archiver.status.reasons import CAUSES
 from archiver.web.svg import Chart, records_chart, seconds_chart
@@ -164,6 +165,8 @@ CYCLES_SHOWN = 30
 ADVICE_SHOWN = 100
 FILES_SHOWN = 20
 """Maximum of failed files shown of each source."""
+BROKERS_SHOWN = 20
+"""Maximum of live daemons shown."""
 TEXT_MAX = 2000
 """Maximum of characters of one text: an error may contain a whole answer of a server."""
 
@@ -198,6 +201,8 @@ class PageValues:
     """File sources of this daemon."""
     mirrors: Sequence[MirrorState] = ()
     """Kafka sources of this daemon."""
+    kafka: KafkaPort | None = None
+    """Listener for Kafka clients; None without one."""
     query: Mapping[str, str]
     """`refresh`: seconds; `topic`: show all of one topic. Unknown and invalid ones are ignored."""
 
@@ -220,6 +225,7 @@ def page(values: PageValues) -> str:
         worst=_worst(found, values.journal.state),
         runbook=RUNBOOK,
         files_shown=FILES_SHOWN,
+        brokers_shown=BROKERS_SHOWN,
         refresh=refresh,
         refreshes=[(seconds, _link(seconds, only)) for seconds in REFRESHES_S],
         without_refresh=_link(None, only),

@@ -84,6 +84,13 @@ GOOD: dict[str, str] = {
     series("archiver_source_up", source="inbox/*"): always(1),
     series("archiver_source_files", source="inbox/*", state="waiting"): always(5),
     series("archiver_source_files", source="inbox/*", state="failed"): always(0),
+    series("archiver_kafka_registered"): f"1x50 0x3 1x{MINUTES}",
+    series("archiver_kafka_errors_total", api="Produce", code="UNKNOWN_SERVER_ERROR"): always(0),
+    series("archiver_kafka_errors_total", api="Fetch", code="CORRUPT_MESSAGE"): always(0),
+    # A client that sends a damaged batch is no problem of the daemon.
+    series("archiver_kafka_errors_total", api="Produce", code="CORRUPT_MESSAGE"): GROWS,
+    series("archiver_kafka_connections_refused_total", cut="failed"): always(1),
+    series("archiver_kafka_connections_refused_total", cut="slow"): GROWS,
     series("archiver_control_topic_up"): f"1x50 0x8 1x{MINUTES}",
     series("archiver_control_topic_lag_seconds"): f"0x50 1000x3 2x{MINUTES}",
 }
@@ -189,6 +196,22 @@ BAD = [
         "ArchiverSourceFailed",
         {series("archiver_source_files", source="inbox/*", state="failed"): always(1)},
         {**WHERE, "source": "inbox/*", "state": "failed"},
+    ),
+    Bad("ArchiverKafkaUnreachable", {series("archiver_kafka_registered"): always(0)}, WHERE),
+    Bad(
+        "ArchiverKafkaErrors",
+        {series("archiver_kafka_errors_total", api="Fetch", code="CORRUPT_MESSAGE"): GROWS},
+        {**WHERE, "api": "Fetch", "code": "CORRUPT_MESSAGE"},
+    ),
+    Bad(
+        "ArchiverKafkaErrors",
+        {series("archiver_kafka_errors_total", api="Produce", code="UNKNOWN_SERVER_ERROR"): GROWS},
+        {**WHERE, "api": "Produce", "code": "UNKNOWN_SERVER_ERROR"},
+    ),
+    Bad(
+        "ArchiverKafkaErrors",
+        {series("archiver_kafka_connections_refused_total", cut="failed"): GROWS},
+        {**WHERE, "cut": "failed"},
     ),
     Bad("ArchiverControlTopicLag", {series("archiver_control_topic_lag_seconds"): f"0+60x{MINUTES}"}, WHERE),
     Bad("ArchiverControlTopicDown", {series("archiver_control_topic_up"): always(0)}, WHERE),
