@@ -456,9 +456,10 @@ def _error_name(code: int) -> str:
 
 
 def _entries(body: SimpleNamespace) -> int:
-    """The partitions that a request names, or its topics if it names no partitions."""
+    """The partitions that a request names, or its topics or resources if it names no partitions."""
+    names = ("topic_data", "topics", "topic_names", "resources")
     count = 0
-    for topic in getattr(body, "topic_data", None) or getattr(body, "topics", None) or ():
+    for topic in next((found for name in names if (found := getattr(body, name, None))), ()):
         partitions = getattr(topic, "partition_data", None) or getattr(topic, "partitions", None)
         count += 1 if partitions is None or isinstance(partitions, int) else len(partitions)
     return count
