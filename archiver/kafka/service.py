@@ -84,14 +84,7 @@ class KafkaService:
             self._read_on,
             self._topics.auto_create if settings.auto_create_topics else None,
         )
-        self._reader = FetchReader(
-            self._log,
-            application.objects,
-            application.stream_of,
-            application.cluster.cluster_id,
-            application.clock,
-            FetchLimits(cache_bytes=settings.fetch_cache_bytes),
-        )
+        self._reader = self._fetch_reader()
         counts = ListenerCounts()
         # Threads of their own: consumers that are far behind must not take those that producers need.
         self._fetch_threads = ThreadPoolExecutor(THREADS, "kafka-fetch")
@@ -136,6 +129,17 @@ class KafkaService:
             unregistered_because=self._membership.trouble,
             live=[LiveBroker(one.node_id, one.host, one.port, one.rack) for one in self._membership.live],
             counts=self.server.counts,
+        )
+
+    def _fetch_reader(self) -> FetchReader:
+        application = self._application
+        return FetchReader(
+            self._log,
+            application.objects,
+            application.stream_of,
+            application.cluster.cluster_id,
+            application.clock,
+            FetchLimits(cache_bytes=self._settings.fetch_cache_bytes),
         )
 
     def _may(self, operation: Operation) -> Callable[[str, str], bool]:
