@@ -41,10 +41,12 @@ class Authenticator:
     async def handshake(self, session: Session, request: KafkaRequest) -> Body:
         """Begin an exchange with the mechanism that the client chose."""
         name = request.body.mechanism
-        if session.exchange is not None or session.authenticated:
+        if session.handshaken or session.authenticated:
             # A second handshake would be a new attempt on a connection that counts as one.
             session.closing = "a second SASL handshake"
             return self._handshake(ErrorCode.illegal_sasl_state)
+        # Before the first wait: a client may send its second handshake before the answer to the first.
+        session.handshaken = True
         if name not in self._mechanisms:
             session.closing = f"the SASL mechanism {excerpt(name)} is not enabled (kafka.sasl.mechanisms)"
             return self._handshake(ErrorCode.unsupported_sasl_mechanism)

@@ -158,10 +158,15 @@ class ConsumeHandler:
     def _parts(self, session: Session, body: Any) -> list[_Part]:
         topics = self._topics()
         parts = []
+        seen: set[tuple[str, int]] = set()
         for topic in body.topics:
             allowed = self._may_read(session.principal, topic.topic)
             state = topics.get(topic.topic)
             for one in topic.partitions:
+                # Each partition once: a small request could otherwise repeat one many thousand times.
+                if (topic.topic, one.partition) in seen:
+                    continue
+                seen.add((topic.topic, one.partition))
                 part = _Part(topic.topic, one.partition, one.fetch_offset, one.partition_max_bytes, state)
                 if not allowed:
                     part.code = ErrorCode.topic_authorization_failed
@@ -259,6 +264,7 @@ class ConsumeHandler:
             self._log.refresh()
         topics = self._topics()
         found = []
+        seen: set[tuple[str, int]] = set()
         for topic in body.topics:
             allowed = self._may_see(session.principal, topic.name)
             state = topics.get(topic.name)
@@ -266,8 +272,13 @@ class ConsumeHandler:
             for one in topic.partitions:
                 number = one.partition_index
                 answer: dict[str, Any] = {"partition_index": number, "error_code": 0}
+                repeated = (topic.name, number) in seen
+                seen.add((topic.name, number))
                 if not allowed:
                     answer["error_code"] = int(ErrorCode.topic_authorization_failed)
+                elif repeated:
+                    # As Kafka does; a search by time can read a file.
+                    answer["error_code"] = int(ErrorCode.invalid_request)
                 elif state is None or not 0 <= number < state.partitions:
                     answer["error_code"] = int(ErrorCode.unknown_topic_or_partition)
                 else:

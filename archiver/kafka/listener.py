@@ -59,8 +59,10 @@ class Session:
     authenticated: bool = True
     client_id: str = ""
     """Of the newest request."""
+    handshaken: bool = False
+    """Whether a SASL handshake was received."""
     exchange: SaslExchange | None = None
-    """From the handshake on."""
+    """From the answer to the handshake on."""
     closing: str | None = None
     """Why the connection is closed behind the next answer."""
 
@@ -191,7 +193,11 @@ class KafkaServer(Port):
 
         watching = asyncio.create_task(listener.watch.run())
         try:
-            server = await asyncio.start_server(serve, sock=listener, ssl=context)
+            # The default of asyncio for a TLS handshake is a minute.
+            handshake_s = None if context is None else self.settings.authentication_timeout
+            server = await asyncio.start_server(
+                serve, sock=listener, ssl=context, ssl_handshake_timeout=handshake_s
+            )
             self._opened(listener)
             await self._stop_event.wait()
             # asyncio loses a connection that is accepted in the turn in which the server is closed.
@@ -290,6 +296,8 @@ class _Connection:
         self.closed = asyncio.Event()
         self._ended = False
         """No further request is accepted."""
+        self._requested = False
+        """A request was received."""
         self._reading: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
 
@@ -326,12 +334,12 @@ class _Connection:
 
     async def _read_all(self) -> None:
         server, session = self._server, self._session
-        wait_s = server.settings.authentication_timeout
+        # One time for the whole authentication: with one for each request, a client without a password could
+        # keep its connection.
+        limit_s = asyncio.get_running_loop().time() + server.settings.authentication_timeout
         try:
             while True:
-                frame, size = await self._frame(wait_s)
-                if session.authenticated:
-                    wait_s = server.settings.connections_idle
+                frame, size = await self._frame(limit_s)
                 try:
                     request = read_request(memoryview(frame))
                 except BaseException:
@@ -359,12 +367,26 @@ class _Connection:
             with contextlib.suppress(asyncio.QueueFull):
                 self._answers.put_nowait(None)
 
-    async def _frame(self, wait_s: float) -> tuple[bytes, int]:
+    async def _head(self, limit_s: float) -> bytes:
+        """The size of the next request. A client that is not authenticated has until `limit_s`, and so has
+        the first request of any client.
+        """
+        while True:
+            may_rest = self._requested and self._session.authenticated
+            now_s = asyncio.get_running_loop().time()
+            until_s = now_s + self._server.settings.connections_idle if may_rest else limit_s
+            try:
+                async with asyncio.timeout_at(until_s):
+                    return await self._reader.readexactly(_SIZE.size)
+            except TimeoutError:
+                # The answer that authenticated the client may have come while this waited.
+                if may_rest or not (self._requested and self._session.authenticated):
+                    raise
+
+    async def _frame(self, limit_s: float) -> tuple[bytes, int]:
         """The next request, and the bytes that it holds of the budget."""
         server = self._server
-        async with asyncio.timeout(wait_s):
-            head = await self._reader.readexactly(_SIZE.size)
-        (size,) = _SIZE.unpack(head)
+        (size,) = _SIZE.unpack(await self._head(limit_s))
         most = server.settings.request_bytes_max if self._session.authenticated else HANDSHAKE_BYTES_MAX
         if not 0 < size <= most:
             raise _TooLarge(f"a request of {size} bytes; 1 to {most} are accepted (kafka.request_bytes_max)")
@@ -377,6 +399,7 @@ class _Connection:
             self._budget.give(size)
             raise
         server.counts.bytes_in += size + _SIZE.size
+        self._requested = True
         return frame, size
 
     async def _write_all(self) -> None:

@@ -8,7 +8,7 @@ as the leader of every partition, so that an idempotent producer stays with one
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -20,6 +20,8 @@ from intake.log.fold import TopicState
 
 LEADER_EPOCH: Final = 0
 """Constant: it would only change with a leadership of partitions."""
+NAMELESS_VERSION: Final = 12
+"""From this version on, an answer of Metadata may lack a topic's name."""
 
 
 def api_versions(request: KafkaRequest) -> Body:
@@ -71,18 +73,28 @@ class MetadataHandler:
                 if self._allows(session.principal, name)
             ]
         else:
-            # Once for the request. A topic that a client has just created at another daemon must be found.
-            if any(one.name is not None and one.name not in topics for one in body.topics):
+            # Once for the request: a topic that was just created at another daemon must be found. Only for
+            # names that the principal may see, because the time of the answer would confirm the others.
+            if any(
+                one.name is not None and one.name not in topics and self._allows(session.principal, one.name)
+                for one in body.topics
+            ):
                 await self._read_on()
                 topics = self._topics()
-            for wanted in body.topics:
-                identity = getattr(wanted, "topic_id", None)
-                name = wanted.name
+            # Each topic once, as Kafka does: a request that repeats one would get a far larger answer.
+            asked = dict.fromkeys((one.name, getattr(one, "topic_id", None)) for one in body.topics)
+            names: Mapping[str, str] = {}
+            if any(name is None for name, _ in asked):
+                names = {topic.topic_id: topic.name for topic in topics.values()}
+            for name, identity in asked:
                 if name is None:
-                    name = _name_of(topics.values(), identity)
-                # An id that the principal may not see is unknown to it.
-                if name is None or (wanted.name is None and not self._allows(session.principal, name)):
-                    found.append(_unknown(None, identity, ErrorCode.unknown_topic_id))
+                    by_identity = None if identity is None else names.get(identity.hex)
+                    # The same answer for an id that does not exist: the name must not be shown.
+                    if by_identity is None or not self._allows(session.principal, by_identity):
+                        nameless = None if request.version >= NAMELESS_VERSION else ""
+                        found.append(_unknown(nameless, identity, ErrorCode.unknown_topic_id))
+                    else:
+                        found.append(_known(topics[by_identity], leader))
                 # The same answer as for a topic that does not exist: its name must not be confirmed.
                 elif not self._allows(session.principal, name):
                     found.append(_unknown(name, None, ErrorCode.topic_authorization_failed))
@@ -115,18 +127,11 @@ class MetadataHandler:
         }
 
 
-def _name_of(topics: Iterable[TopicState], identity: uuid.UUID | None) -> str | None:
-    if identity is None:
-        return None
-    return next((topic.name for topic in topics if topic.topic_id == identity.hex), None)
-
-
 def _broker(one: Broker) -> dict[str, Any]:
     return {"node_id": one.node_id, "host": one.host, "port": one.port, "rack": one.rack or None}
 
 
 def _unknown(name: str | None, identity: uuid.UUID | None, code: ErrorCode) -> dict[str, Any]:
-    # Up to version 11 a name must be there, and no request of these versions lacks it.
     return {
         "error_code": int(code),
         "name": name,

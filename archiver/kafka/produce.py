@@ -21,6 +21,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
 from archiver.kafka.listener import Body, Session
@@ -47,6 +48,9 @@ _log = logging.getLogger(__name__)
 
 TOGETHER_BYTES: Final = 32 * 1024 * 1024
 """Bytes of requests that are decoded together."""
+DECODED_BYTES_MAX: Final = 64 * 10**6
+"""Bytes of decompressed records that wait for the writer's queue, plus one batch. Compression can make a
+thousand times of `TOGETHER_BYTES`."""
 MESSAGE_BYTES_MAX: Final = 1_048_588
 """Kafka's default of `max.message.bytes`: the largest batch, as sent."""
 RECORD_ERRORS_MAX: Final = 100
@@ -166,7 +170,21 @@ class BatchQueue:
                     continue
                 found.append((job, batch))
         headed = [(batch.header, batch.data) for _, batch in found if batch.header is not None]
-        columns = decode(headed, uncompressed_max=self._uncompressed_bytes_max)
+        done = 0
+        while done < len(headed):
+            columns = decode(
+                headed[done:], uncompressed_max=self._uncompressed_bytes_max, total_max=DECODED_BYTES_MAX
+            )
+            self._queue(found[done : done + len(columns)], columns)
+            done += len(columns)
+        for job in jobs:
+            with job.writer.lock:
+                job.one_less()
+
+    def _queue(
+        self, found: Sequence[tuple[_Job, _Batch]], columns: Sequence[pa.RecordBatch | BatchRefused]
+    ) -> None:
+        """Hand the batches to their writers, in their order."""
         for (job, batch), decoded in zip(found, columns, strict=True):
             if isinstance(decoded, BatchRefused):
                 batch.answer = _refused(decoded)
@@ -182,9 +200,6 @@ class BatchQueue:
                 batch.answer = _not_queued(error)
                 with job.writer.lock:
                     job.left -= 1
-        for job in jobs:
-            with job.writer.lock:
-                job.one_less()
 
     def _fail(self, job: _Job) -> None:
         """After a defect: what is not queued is certainly not stored."""

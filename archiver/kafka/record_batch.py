@@ -90,7 +90,9 @@ _SNAPPY_RATIO_MAX = 22
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
 
-_GROUP_BYTES = 16 << 20
+HEADERS_MAX = 1_000_000
+"""Most headers of the records of one batch. While they are decoded, each takes about 160 bytes."""
+_GROUP_BYTES = 4 << 20
 _GROUP_ROWS = 1 << 16
 """Uncompressed bytes, and records, that are decoded at once. They bound the memory needed in
 addition to the inputs and results."""
@@ -216,17 +218,19 @@ def _check_count(count: int, size: int) -> None:
 
 
 def decode(
-    batches: Sequence[tuple[BatchHeader, Bytes]], *, uncompressed_max: int
+    batches: Sequence[tuple[BatchHeader, Bytes]], *, uncompressed_max: int, total_max: int | None = None
 ) -> list[pa.RecordBatch | BatchRefused]:
     """The records of batches that a producer sent, each as `RECORD_SCHEMA` or the reason for its refusal.
 
     `uncompressed_max` bounds the bytes of the records of each batch after decompression. A timestamp of -1
-    becomes null. Several results can share memory. Each batch can need a few times `uncompressed_max`, so the
-    caller bounds the number of compressed batches.
+    becomes null. Several results can share memory.
+
+    With `total_max`, decoding ends after the batch with which all records reach so many bytes. Later batches
+    then have no result, and the caller calls again for them.
     """
     results: list[pa.RecordBatch | BatchRefused | None] = [None] * len(batches)
     group: list[tuple[int, BatchHeader, Bytes]] = []
-    group_bytes = 0
+    group_bytes = total = 0
     size_max = min(uncompressed_max, _SIZE_MAX)
     for place, (header, data) in enumerate(batches):
         try:
@@ -243,6 +247,9 @@ def decode(
             group, group_bytes = [], 0
         group.append((place, header, records))
         group_bytes += len(records)
+        total += len(records)
+        if total_max is not None and total >= total_max:
+            break
     _decode_group(group, size_max, results)
     return [result for result in results if result is not None]
 
@@ -353,7 +360,7 @@ _REASONS: tuple[tuple[ErrorCode, str], ...] = (
         "its timestamp is outside the years 1 to 9999; send milliseconds since 1970",
     ),
     (ErrorCode.invalid_record, "the lengths of its headers do not match its bytes"),
-    (ErrorCode.message_too_large, f"it has too many headers; each counts {HEADER_COST_BYTES} bytes"),
+    (ErrorCode.message_too_large, "the batch has too many headers up to here; send smaller batches"),
     (ErrorCode.invalid_record, "the name of a header is not UTF-8"),
 )
 _BAD_FIELDS, _BAD_OFFSET, _BAD_TIMESTAMP, _BAD_HEADERS, _TOO_MANY_HEADERS, _BAD_NAME = range(1, len(_REASONS))
@@ -382,13 +389,21 @@ def _decode_group(
     base_ms = np.array([header.base_timestamp_ms for _, header, _ in group], np.int64)
     bases = np.repeat(base_ms, counts)
     deltas = np.arange(len(places)) - np.repeat(rows, counts)
-    headers_max = size_max // HEADER_COST_BYTES
+    batch_of = np.repeat(np.arange(len(group)), counts)
+    headers_left = np.full(len(group), min(size_max // HEADER_COST_BYTES, HEADERS_MAX), np.int64)
     portions, reasons = [], np.zeros(len(places), np.uint8)
     for start in range(0, len(places), _GROUP_ROWS):
         part = slice(start, start + _GROUP_ROWS)
         portions.append(
             _decode_rows(
-                text, places[part], following[part], bases[part], deltas[part], headers_max, reasons[part]
+                text,
+                places[part],
+                following[part],
+                bases[part],
+                deltas[part],
+                batch_of[part],
+                headers_left,
+                reasons[part],
             )
         )
     columns = concat_batches(portions)
@@ -409,10 +424,14 @@ def _decode_rows(
     following: Ints,
     base_ms: Ints,
     deltas: Ints,
-    headers_max: int,
+    batch_of: Ints,
+    headers_left: Ints,
     reasons: npt.NDArray[np.uint8],
 ) -> pa.RecordBatch:
-    """The columns of records, and the reasons why some are bad; a bad record has any content."""
+    """The columns of records, and the reasons why some are bad; a bad record has any content.
+
+    Subtracts the headers of the records from `headers_left`, which has what each batch may still have.
+    """
     reader = FieldReader(text, places)
     lengths = reader.int32()
     reader.bad |= (lengths < 0) | (reader.positions + lengths != following)
@@ -429,10 +448,11 @@ def _decode_rows(
     reasons[offset_delta != deltas] = _BAD_OFFSET
     timestamps, bad_timestamps = _timestamps(base_ms, delta_ms)
     reasons[bad_timestamps] = _BAD_TIMESTAMP
-    # Headers of few bytes would take much more memory than the batch.
-    reasons[header_counts > headers_max] = _TOO_MANY_HEADERS
-    # Last, because wrong lengths make every other field meaningless.
+    # Before the counts of headers are used, because wrong lengths make every other field meaningless.
     reasons[reader.bad] = _BAD_FIELDS
+    # Headers of few bytes would take much more memory than the batch.
+    counted = np.where(reader.bad, 0, header_counts)
+    reasons[_beyond(counted, batch_of, headers_left) & ~reader.bad] = _TOO_MANY_HEADERS
     # A bad record has a null key and value: its places can be anywhere.
     bad = reasons != 0
     return pa.RecordBatch.from_arrays(
@@ -444,6 +464,19 @@ def _decode_rows(
         ],
         schema=RECORD_SCHEMA,
     )
+
+
+def _beyond(counts: Ints, batch_of: Ints, left: Ints) -> Mask:
+    """Which records have headers beyond those that are left for their batch; subtracts all of them."""
+    if not counts.any():
+        return np.zeros(len(counts), np.bool_)
+    sums = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+    # The records of a batch are consecutive.
+    firsts = np.flatnonzero(np.diff(batch_of, prepend=-1))
+    rows = np.diff(np.append(firsts, len(counts)))
+    beyond = sums[1:] - np.repeat(sums[firsts] + left[batch_of[firsts]], rows) > 0
+    left[batch_of[firsts]] -= np.diff(sums[np.append(firsts, len(counts))])
+    return beyond & (counts > 0)
 
 
 def _timestamps(base_ms: Ints, delta_ms: Ints) -> tuple[ArrowArray, Mask]:

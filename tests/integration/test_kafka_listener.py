@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
+import ssl
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ import pytest
 from archiver.config.kafka_listener import KafkaListenerSettings
 from archiver.kafka.listener import Body, KafkaServer, MemoryBudget, Session
 from archiver.kafka.protocol import ApiKey, KafkaRequest
+from archiver.web import listener
+from tests.support.amount import WHOLE
 from tests.support.kafka.wire import WireClient, request_bytes
 from tests.support.process.processes import until
 
@@ -27,6 +31,7 @@ class Handler:
         self.asked: list[int] = []
         self.held: dict[int, asyncio.Event] = {}
         self.hold = False
+        self.keys = 0
         self.server: KafkaServer | None = None
 
     async def __call__(self, session: Session, request: KafkaRequest) -> Body | None:
@@ -38,7 +43,8 @@ class Handler:
             raise ValueError("a defect")
         if request.client_id == "silent":
             return None
-        return {"error_code": 0, "api_keys": []}
+        key = {"api_key": 0, "min_version": 0, "max_version": 0}
+        return {"error_code": 0, "api_keys": [key] * self.keys}
 
     def release(self, correlation_id: int) -> None:
         """Answer a request that is held."""
@@ -54,9 +60,14 @@ def handler() -> Handler:
     return Handler()
 
 
-def _served(handler: Handler, connections_max: int = 100, **settings: Any) -> KafkaServer:
+def _served(
+    handler: Handler,
+    connections_max: int = 100,
+    new: Callable[[str, ssl.SSLObject | None], Session] = lambda peer, _: Session(peer),
+    **settings: Any,
+) -> KafkaServer:
     found = KafkaListenerSettings.model_validate({"listen": "127.0.0.1:0", **settings})
-    handler.server = KafkaServer(handler, found, 1.0, connections_max)
+    handler.server = KafkaServer(handler, found, 1.0, connections_max, new)
     handler.server.start()
     assert handler.server.address is not None
     return handler.server
@@ -169,6 +180,85 @@ def test_a_client_that_sends_nothing_is_cut_off(handler: Handler) -> None:
         with WireClient(_address(server)) as client:
             assert client.closed()
         assert server.counts.refused == {"slow": 1}
+    finally:
+        server.stop(5)
+
+
+def test_requests_do_not_lengthen_the_time_of_the_authentication(handler: Handler) -> None:
+    """With a time for each request, a client without a password could keep its place for ever."""
+    server = _served(
+        handler, new=lambda peer, _: Session(peer, authenticated=False), authentication_timeout=1
+    )
+    try:
+        with WireClient(_address(server)) as client, pytest.raises(OSError):
+            _ask_for_ever(client)
+        assert server.counts.refused == {"slow": 1}
+    finally:
+        server.stop(5)
+
+
+def _ask_for_ever(client: WireClient) -> None:
+    while True:
+        _versions(client)
+        _correlation(client)
+
+
+def test_the_time_of_the_authentication_ends_with_it(handler: Handler) -> None:
+    sessions: list[Session] = []
+
+    def new(peer: str, _: object) -> Session:
+        sessions.append(Session(peer, authenticated=False))
+        return sessions[-1]
+
+    server = _served(handler, new=new, authentication_timeout=0.5)
+    try:
+        with WireClient(_address(server)) as client, WireClient(_address(server)) as other:
+            sent = _versions(client)
+            assert _correlation(client) == sent
+            # While the listener waits for the next request already.
+            sessions[0].authenticated = True
+            # The other client connected later, so the time of the first is over as well.
+            assert other.closed()
+            sent = _versions(client)
+            assert _correlation(client) == sent
+    finally:
+        server.stop(5)
+
+
+def test_many_silent_connections_leave_room_again(handler: Handler) -> None:
+    """10,000 in the whole run as far as descriptors allow: each takes one here and one in the listener."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = min(10_000 if WHOLE else 600, (descriptors - 200) // 2)
+    places = count // 2
+    server = _served(handler, connections_max=places, authentication_timeout=60)
+    try:
+        silent = [socket.create_connection(_address(server), 30) for _ in range(count)]
+        until("those beyond the limit are closed", lambda: server.counts.connections == places)
+        for one in silent:
+            one.close()
+        until("all are gone", lambda: server.counts.connections == 0)
+        with WireClient(_address(server)) as client:
+            sent = _versions(client)
+            assert _correlation(client) == sent
+        assert server.counts.refused == {}
+    finally:
+        server.stop(5)
+
+
+def test_a_client_that_never_reads_is_cut_off(handler: Handler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "UNREAD_S", 0.8)
+    handler.keys = 100_000
+    server = _served(handler, authentication_timeout=60)
+    try:
+        with WireClient(_address(server)) as client, WireClient(_address(server)) as other:
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            for _ in range(12):
+                _versions(client)
+            until("it is cut off", lambda: server.counts.connections == 1)
+            # What waited for it is given up: the bytes of its requests as well.
+            handler.keys = 0
+            sent = _versions(other)
+            assert _correlation(other) == sent
     finally:
         server.stop(5)
 

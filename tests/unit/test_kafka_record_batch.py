@@ -502,6 +502,45 @@ def test_a_record_can_have_many_headers_but_not_without_bound() -> None:
     assert rows_of(decoded(data, uncompressed_max=16 * 1025)[0])[0][3] == [("", None)] * 1025
 
 
+def test_headers_are_bounded_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records with few headers each take as much memory as one with many."""
+    monkeypatch.setattr(record_batch, "HEADERS_MAX", 100)
+    bare = RawRecord(b"key")
+
+    def batch(*counts: int) -> bytes:
+        return batch_bytes(
+            records_bytes([RawRecord(headers=(("", None),) * count) if count else bare for count in counts])
+        )
+
+    good = [batch(40, 0, 60, 0), batch(0), batch(100), batch(*[1] * 100)]
+    over = [(batch(40, 0, 60, 0, 1, 0), 4), (batch(101), 0), (batch(*[1] * 300), 100)]
+    alone = [rows_of(decoded(data)[0]) for data in good]
+    for rows in (1 << 16, 7):
+        monkeypatch.setattr(record_batch, "_GROUP_ROWS", rows)
+        results = decoded(good[0], over[0][0], good[1], over[1][0], over[2][0], good[2], good[3])
+        assert [rows_of(results[place]) for place in (0, 2, 5, 6)] == alone
+        for place, (_, record) in zip((1, 3, 4), over, strict=True):
+            refused = results[place]
+            assert isinstance(refused, BatchRefused)
+            assert (refused.code, refused.record) == (ErrorCode.message_too_large, record)
+
+
+def test_a_bound_of_all_records_ends_the_decoding_early() -> None:
+    batches = [batch_bytes(records_bytes([RawRecord(b"k", b"v" * 1000)]), codec="zstd") for _ in range(5)]
+    bad = batch_bytes(b"\x00" * 20, count=1)
+    pairs = [(read_header(data), data) for data in [bad, *batches]]
+
+    def results(total_max: int) -> list[int]:
+        found = decode(pairs, uncompressed_max=MAX, total_max=total_max)
+        return [0 if isinstance(one, BatchRefused) else one.num_rows for one in found]
+
+    assert results(1) == [0]
+    assert results(21) == [0, 1]
+    assert results(1021) == [0, 1]
+    assert results(1100) == [0, 1, 1]
+    assert results(1 << 30) == [0, 1, 1, 1, 1, 1]
+
+
 # --- What consumers get
 
 
