@@ -79,6 +79,9 @@ def _intake(sight: IntakeSight) -> dict[str, object]:
         "accepted": _time(sight.accept_us),
         "ingested": _time(sight.ingest_us),
         "damage": sight.damage,
+        "producer": None
+        if sight.producer is None
+        else {"producer_id": sight.producer.producer_id, "epoch": sight.producer.epoch},
     }
 
 
@@ -154,6 +157,8 @@ def _intake_lines(sight: IntakeSight, *, needed: bool) -> Iterator[str]:
     if sight.accept_us is not None:
         ingest = "unknown" if sight.ingest_us is None else moment(sight.ingest_us)
         yield f"             accepted {moment(sight.accept_us)}, ingest time {ingest}"
+    if sight.producer is not None:
+        yield f"             sent by producer {sight.producer.producer_id} (epoch {sight.producer.epoch})"
 
 
 def _table_lines(sight: TableSight) -> Iterator[str]:
@@ -209,6 +214,14 @@ CODES: dict[State, int] = {
 
 
 @dataclass(frozen=True, slots=True)
+class ProducerSight:
+    """The producer that numbered the batch of the record."""
+
+    producer_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class IntakeSight:
     """The record in the intake log and in its intake file."""
 
@@ -228,6 +241,8 @@ class IntakeSight:
     accept_us: int | None
     """None if the file cannot be read."""
     ingest_us: int | None
+    producer: ProducerSight | None = None
+    """None for records without a producer id, and if the entry was trimmed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,13 +30,22 @@ from archiver.publish.progress import HeldBack
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, Corrupted, InvalidInput, NotFound, RetryLater
 from archiver.runtime.ids import TopicPartition
-from archiver.status.explain import ArchiveSight, Facts, FileSight, IntakeSight, SnapshotSight, TableSight
+from archiver.status.explain import (
+    ArchiveSight,
+    Facts,
+    FileSight,
+    IntakeSight,
+    ProducerSight,
+    SnapshotSight,
+    TableSight,
+)
 from archiver.status.reasons import Held, reason_of
 from archiver.stream.archives import FoundArchive, check_footer, find_archives
 from archiver.stream.seal import check_seal
 from intake.log.aborted import Aborted, aborted_by
 from intake.log.backlog import Backlog
 from intake.log.checkpoint import CheckpointStore
+from intake.log.entries import parse_entry
 from intake.log.fold import TopicState
 from intake.log.transactions import OpenTransaction
 from intake.read.reader import IntakeReader
@@ -224,7 +233,26 @@ class _Collection:
             damage=damage,
             accept_us=accept_us,
             ingest_us=ingest_us,
+            producer=self._producer(segment, segment.first_row + place),
         )
+
+    def _producer(self, segment: SegmentRef, row: int) -> ProducerSight | None:
+        """The producer of the row, by the entry of its file; None if the entry is trimmed or unreadable."""
+        index = segment.file.log_index
+        try:
+            entries = self._tracer.intake_log.read(index, 1)
+            file = parse_entry(index, entries[0].data).file if entries else None
+        # History files keep no producers, so there is no other place to read.
+        except ArchiverError:
+            return None
+        for group in () if file is None else file.topics:
+            if group.topic_id.hex() != self._tp[0]:
+                continue
+            for one in group.segments:
+                found = (one.partition, one.row_group) == (self._tp[1], segment.row_group)
+                if found and 0 <= row - one.first_row < one.rows and one.HasField("producer"):
+                    return ProducerSight(one.producer.producer_id, one.producer.epoch)
+        return None
 
     # the ledger and its archives
 

@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from archiver.objects.paths import parse_history_key
 from archiver.runtime import failpoints
 from archiver.runtime.rfc3339 import parse_time
 from archiver.runtime.text import moment
+from intake.producers import Stamp
+from intake.records import RECORD_SCHEMA
+from intake.write.queue import ReceivedBatch
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver, catalog_table
 from tests.support.catalog.foreign_rows import hide, rewrite
@@ -189,6 +193,32 @@ def test_waiting_though_its_intake_file_is_gone_or_damaged(deployment: Deploymen
     assert (missing["state"], missing["code"], missing["intake"]["deleted"]) == ("missing", 1, True)
     assert (damaged["state"], damaged["code"]) == ("damaged", 1)
     assert "footer is not the one" in damaged["why"]
+
+
+def test_the_producer_of_a_numbered_batch(deployment: Deployment, driver: Driver) -> None:
+    application = driver.application
+    first, second = (application.sequencer.open_producer("", 10**9) for _ in range(2))
+    writer = application.intake.writer()
+    try:
+        topic = application.topic("clicks")
+        # One entry of the log, so the row decides.
+        for partition, producer in ((0, None), (0, first), (0, second), (1, second)):
+            rows = pa.RecordBatch.from_pylist([{"value": b"a", "headers": []}] * 2, schema=RECORD_SCHEMA)
+            stamp = None if producer is None else Stamp(*producer, 0)
+            writer.send_received(ReceivedBatch(topic, partition, rows, stamp), lambda: None)
+        writer.flush()
+    finally:
+        writer.close()
+    found = [
+        told(deployment, place)["intake"]
+        for place in ("clicks:0:1", "clicks:0:2", "clicks:0:5", "clicks:1:0")
+    ]
+    assert len({one["log_index"] for one in found}) == 1
+    assert [one["producer"] for one in found] == [
+        None,
+        *({"producer_id": one[0], "epoch": one[1]} for one in (first, second, second)),
+    ]
+    assert f"sent by producer {second[0]} (epoch {second[1]})" in deployment.cli("explain", "clicks:0:5").out
 
 
 def test_archived_and_in_no_table_yet(tmp_path: Path) -> None:
