@@ -41,8 +41,8 @@ from tests.harness.supervisor import SENDERS, RunOptions, Supervisor, program, v
 
 CODES = {"valid": 0, "invalid": 1, "unknown": 2}
 USAGE = 3
-DEPLOYMENTS = LOCAL, BUCKET, MIRROR = ("local", "bucket", "mirror")
-"""One folder; a bucket, etcd and a REST catalog; a mirrored Kafka cluster, and etcd. The last two bring
+DEPLOYMENTS = LOCAL, BUCKET, MIRROR, KAFKA = ("local", "bucket", "mirror", "kafka")
+"""One folder; a bucket, etcd and a REST catalog; a mirrored Kafka cluster, and etcd. a Kafka port. The last three bring
 servers, workers and faults."""
 DISK_MEGABYTES, DISK_MEGABYTES_A_MINUTE = 256, 150
 """Size of the small file system: what a run writes in its time, and some room for archives."""
@@ -192,6 +192,7 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, given: list
 def _run_on_servers(parser: argparse.ArgumentParser, asked: argparse.Namespace, seed: int) -> int:
     """With real servers, which are the tests' own; only then is their code loaded, and never where a verdict
     is found."""
+    from tests.support.kafka.kafka_run import kafka_run
     from tests.support.kafka.mirror_run import mirror_run
     from tests.support.log.bucket_run import bucket_run
 
@@ -209,9 +210,8 @@ def _run_on_servers(parser: argparse.ArgumentParser, asked: argparse.Namespace, 
             parser.error(f"--{name.replace('_', '-')} is for --deployment {LOCAL}")
     folder = _new_folder(parser, asked)
     print(f"seed {seed}, folder {folder}", file=sys.stderr)
-    with (bucket_run if asked.deployment == BUCKET else mirror_run)(
-        folder, seed, asked.minutes * 60, _tell
-    ) as run:
+    runs: dict[str, Any] = {BUCKET: bucket_run, MIRROR: mirror_run, KAFKA: kafka_run}
+    with runs[asked.deployment](folder, seed, asked.minutes * 60, _tell) as run:
         run.run()
     code = _judge(folder, {"seed": seed, "folder": str(folder)})
     if code == 0 and asked.folder is None:

@@ -99,6 +99,16 @@ class MirrorReading:
     """Of the topic; every mirrored topic of a run has one."""
 
 
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What one Kafka reader got, from the beginning of every partition on."""
+
+    rows: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)
+    """Per topic, in the order of the answers; Kafka knows no ingest time."""
+    ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """Per topic and partition, the end of the log that it was given when it had read all."""
+
+
 @dataclass(frozen=True)
 class History:
     """One run."""
@@ -126,6 +136,8 @@ class History:
     tables: Mapping[str, TableReading] = field(default_factory=dict)
     mirrors: Mapping[str, MirrorReading] = field(default_factory=dict)
     """Per mirrored topic; those are in nothing above."""
+    fetched: Mapping[str, Fetched] = field(default_factory=dict)
+    """Per Kafka reader."""
     troubles: tuple[str, ...] = ()
     """Why this history is not the whole story: no verdict can be valid, or invalid, then."""
     oddities: tuple[str, ...] = ()

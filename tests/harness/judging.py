@@ -35,6 +35,8 @@ INVARIANTS: dict[str, str] = {
     "H14": "every record of a file that was dropped for a source is there",
     "H15": "a mirrored topic has the committed records of its upstream, each once, at its offset, with its "
     "bytes, in stream and table",
+    "H16": "a Kafka reader gets the records of a partition by rising offsets, each once, and skips none",
+    "H17": "what a Kafka reader gets is what consume has at that offset",
 }
 SHOWN_MAX = 20
 """Violations of one invariant that are listed; the rest are counted."""
@@ -128,6 +130,7 @@ def judge(history: History) -> Judgement:
             case.order,
             case.tables,
             case.mirrors,
+            case.fetched,
         )
         for violation in check()
     )
@@ -402,6 +405,32 @@ class _Case:
                 if key in here and here[key].digest == row.digest and here[key] != row:
                     yield Violation("H15", _text((topic, *key)), f"the table has {row}, consume {here[key]}")
 
+    def fetched(self) -> Iterator[Violation]:
+        """H16, H17."""
+        for reader, fetched in self.history.fetched.items():
+            for topic, rows in fetched.rows.items():
+                for partition in {row.partition for row in rows}:
+                    got = [row for row in rows if row.partition == partition]
+                    end = max(fetched.ends.get((topic, partition), 0), got[-1].offset + 1)
+                    yield from self._followed(reader, topic, partition, got, end)
+
+    def _followed(
+        self, reader: str, topic: str, partition: int, got: Sequence[Row], end: int
+    ) -> Iterator[Violation]:
+        there = {row.offset: row.digest for row in self.rows.get((topic, partition), ())}
+        newest = -1
+        for row in got:
+            place = _text((topic, partition, row.offset))
+            if row.offset <= newest:
+                yield Violation("H16", place, f"{reader} got it after offset {newest}")
+            elif there.get(row.offset) != row.digest:
+                has = there.get(row.offset, "nothing")
+                yield Violation("H17", place, f"{reader} got {row.digest}, consume has {has}")
+            newest = max(newest, row.offset)
+        for offset in sorted(there.keys() - {row.offset for row in got}):
+            if offset < end:
+                yield Violation("H16", _text((topic, partition, offset)), f"{reader} did not get it")
+
     def counts(self) -> dict[str, Any]:
         """How much the verdict rests on."""
         newest = {(attempt.sender, attempt.number): attempt for attempt in self.history.attempts}
@@ -426,6 +455,9 @@ class _Case:
             "faults": dict(self.history.faults),
             "consumed": sum(map(len, self.history.consumed.values())),
             "table_rows": sum(len(table.rows) for table in self.history.tables.values()),
+            "fetched": sum(
+                len(rows) for fetched in self.history.fetched.values() for rows in fetched.rows.values()
+            ),
             "mirrored": sum(len(mirror.upstream) for mirror in self.history.mirrors.values()),
         }
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tests.harness.history import Attempt, History, MirrorReading, Row, TableReading, Transaction
+from tests.harness.history import Attempt, Fetched, History, MirrorReading, Row, TableReading, Transaction
 
 FORMAT = 1
 SUPERVISOR = "run"
@@ -128,6 +128,7 @@ def load(folder: Path) -> History:
         consumed={name: rows for name, rows in consumed.items() if name not in mirrored},
         tables={name: table for name, table in tables.items() if name not in mirrored},
         mirrors=mirrors,
+        fetched=gathered.readers(),
         troubles=tuple(dict.fromkeys(troubles)),
         oddities=tuple(oddities),
     )
@@ -141,6 +142,8 @@ class _Gathered:
         self.transactions: dict[str, Transaction] = {}
         self.dropped: set[str] = set()
         self.faults: Counter[str] = Counter()
+        self.fetched: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+        self.ends: dict[str, dict[tuple[str, int], int]] = defaultdict(dict)
         self.troubles: list[str] = []
 
     def take(self, event: dict[str, Any]) -> None:
@@ -155,6 +158,18 @@ class _Gathered:
                 self.dropped.add(event["file"])
             case "fault":
                 self.faults[event["kind"]] += 1
+            case "fetched":
+                for topic, partition, offset, digest in event["records"]:
+                    self.fetched[event["reader"]][topic].append(Row(partition, offset, digest, 0, None))
+            case "end-offset":
+                self.ends[event["reader"]][event["topic"], event["partition"]] = event["offset"]
+
+    def readers(self) -> dict[str, Fetched]:
+        """What each Kafka reader got."""
+        return {
+            reader: Fetched({topic: tuple(rows) for topic, rows in topics.items()}, self.ends[reader])
+            for reader, topics in self.fetched.items()
+        }
 
     def _send(self, event: dict[str, Any]) -> None:
         producer = event.get("producer")

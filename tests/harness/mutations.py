@@ -13,7 +13,16 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
 
-from tests.harness.history import Attempt, History, MirrorReading, Place, Row, TableReading, Transaction
+from tests.harness.history import (
+    Attempt,
+    Fetched,
+    History,
+    MirrorReading,
+    Place,
+    Row,
+    TableReading,
+    Transaction,
+)
 
 _T = TypeVar("_T")
 Mutation = Callable[[History, random.Random], History]
@@ -73,7 +82,16 @@ def _rows(history: History, change: Callable[[str, Row], Row | None]) -> History
         tables={
             topic: replace(table, rows=changed(topic, table.rows)) for topic, table in history.tables.items()
         },
+        fetched=_read(history, changed),
     )
+
+
+def _read(history: History, change: Callable[[str, tuple[Row, ...]], tuple[Row, ...]]) -> dict[str, Fetched]:
+    """What Kafka readers got, with the rows of each topic changed."""
+    return {
+        reader: replace(fetched, rows={topic: change(topic, rows) for topic, rows in fetched.rows.items()})
+        for reader, fetched in history.fetched.items()
+    }
 
 
 def _without(history: History, gone: Attempt) -> History:
@@ -174,7 +192,10 @@ def _in_the_gap(history: History, rng: random.Random, digest: str | None) -> His
     if gap.topic in tables and offset < tables[gap.topic].watermarks.get(partition, 0):
         tables[gap.topic] = replace(tables[gap.topic], rows=put(tables[gap.topic].rows))
     return replace(
-        history, consumed={**history.consumed, gap.topic: put(history.consumed[gap.topic])}, tables=tables
+        history,
+        consumed={**history.consumed, gap.topic: put(history.consumed[gap.topic])},
+        tables=tables,
+        fetched=_read(history, lambda topic, rows: put(rows) if topic == gap.topic else rows),
     )
 
 
@@ -563,3 +584,65 @@ def mirrored_otherwise(history: History, rng: random.Random) -> History:
         return tuple(replace(row, digest="without its headers") if row == one else row for row in rows)
 
     return _mirrored(history, rng, changed, "stream", "table")
+
+
+def _fetched(
+    history: History, rng: random.Random, change: Callable[[list[Row], int], list[Row]], after: int = 0
+) -> History:
+    """One reader with other rows of one topic; `change` gets them and the place of one that has `after` rows of
+    its partition before it."""
+    reader, topic, at = _choose(
+        rng,
+        [
+            (reader, topic, at)
+            for reader, fetched in history.fetched.items()
+            for topic, rows in fetched.rows.items()
+            for at in range(after, len(rows))
+            if all(row.partition == rows[at].partition for row in rows[at - after : at])
+        ],
+    )
+    fetched = history.fetched[reader]
+    rows = tuple(change(list(fetched.rows[topic]), at))
+    changed = replace(fetched, rows={**fetched.rows, topic: rows})
+    return replace(history, fetched={**history.fetched, reader: changed})
+
+
+@_breaks("H16")
+def reader_skips(history: History, rng: random.Random) -> History:
+    """A Kafka reader does not get a record, perhaps the last one."""
+    return _fetched(history, rng, lambda rows, at: rows[:at] + rows[at + 1 :], after=1)
+
+
+@_breaks("H16")
+def reader_gets_twice(history: History, rng: random.Random) -> History:
+    """It gets a record again."""
+    return _fetched(history, rng, lambda rows, at: rows[: at + 1] + rows[at:])
+
+
+@_breaks("H16")
+def reader_goes_back(history: History, rng: random.Random) -> History:
+    """It gets the record before behind the newer one."""
+    return _fetched(
+        history, rng, lambda rows, at: [*rows[: at - 1], rows[at], rows[at - 1], *rows[at + 1 :]], after=1
+    )
+
+
+@_breaks("H17")
+def reader_gets_other_bytes(history: History, rng: random.Random) -> History:
+    """It gets a record whose bytes are not those that are stored."""
+
+    def altered(rows: list[Row], at: int) -> list[Row]:
+        return [*rows[:at], replace(rows[at], digest="other bytes"), *rows[at + 1 :]]
+
+    return _fetched(history, rng, altered)
+
+
+@_breaks("H17")
+def reader_gets_what_is_not_there(history: History, rng: random.Random) -> History:
+    """It gets a record behind the end of the log, as of a write that failed."""
+
+    def added(rows: list[Row], at: int) -> list[Row]:
+        far = max(row.offset for row in rows) + FAR
+        return [*rows, replace(rows[at], offset=far, digest="of a failed write")]
+
+    return _fetched(history, rng, added)

@@ -1,5 +1,5 @@
-"""One worker process that has none of the product's code: its senders use HTTP or drop files. It keeps its
-ledger as the other workers do.
+"""One worker process that has none of the product's code: its senders use HTTP or Kafka's protocol, or drop
+files. It keeps its ledger as the other workers do.
 
 `python -m tests.harness.visitor SPEC.json`. Exit code 0: everything it sent was noted. Without a supervisor
 it ends.
@@ -17,10 +17,12 @@ from typing import Any
 
 from tests.harness.file_sender import FileSender
 from tests.harness.http_sender import HttpSender
+from tests.harness.kafka_reader import KafkaReader
+from tests.harness.kafka_sender import KafkaSender
 from tests.harness.ledger_file import LedgerFile
 
 VISITORS = ("http-json", "http-protobuf", "files-jsonl", "files-parquet")
-"""Kinds of sending threads."""
+"""Kinds of sending threads in a soak. `kafka-idempotent`, `kafka-plain` and `kafka-reader` need a Kafka port."""
 
 
 class Visitor:
@@ -51,8 +53,14 @@ class Visitor:
             self._ledger.write("end")
         return 0
 
-    def _sender(self, number: int, kind: Any) -> HttpSender | FileSender:
+    def _sender(self, number: int, kind: Any) -> HttpSender | FileSender | KafkaSender | KafkaReader:
         spec, name = self._spec, f"{self._spec['worker']}.{number}-{kind}"
+        if kind == "kafka-reader":
+            return KafkaReader(self._ledger, name, spec["servers"], spec["topics"])
+        if kind in ("kafka-idempotent", "kafka-plain"):
+            return KafkaSender(
+                self._ledger, spec["seed"], name, kind, spec["servers"], spec["topics"], spec["burst_max"]
+            )
         if kind in ("http-json", "http-protobuf"):
             return HttpSender(
                 self._ledger,

@@ -11,7 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.history import Attempt, History, MirrorReading, Outcome, Row, TableReading, Transaction
+from tests.harness.history import (
+    Attempt,
+    Fetched,
+    History,
+    MirrorReading,
+    Outcome,
+    Row,
+    TableReading,
+    Transaction,
+)
 from tests.harness.judging import INVARIANTS, SHOWN_MAX, judge
 from tests.harness.loading import load
 from tests.harness.mutations import MUTATIONS, NotApplicable
@@ -135,7 +144,18 @@ def good_history() -> History:
         consumed=consumed,
         tables={"alpha": table},
         mirrors={"copied": mirror()},
+        fetched={"reader": everything(consumed)},
     )
+
+
+def everything(consumed: dict[str, tuple[Row, ...]]) -> Fetched:
+    """A Kafka reader that got every record, from each partition in turn."""
+    rows = {
+        topic: tuple(replace(row, ingest_us=0, batch_start=None) for row in found)
+        for topic, found in consumed.items()
+    }
+    ends = {(topic, row.partition): row.offset + 1 for topic, found in rows.items() for row in found}
+    return Fetched(rows, ends)
 
 
 def mirror() -> MirrorReading:

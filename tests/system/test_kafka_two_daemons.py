@@ -1,0 +1,31 @@
+"""The Kafka port judged from outside: two daemons, Kafka clients, and faults by the seed; a longer run is
+`python -m tests.harness run --deployment kafka --minutes M`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.harness.judging import judge
+from tests.harness.loading import load
+from tests.support.kafka.kafka_run import ACTS, kafka_run
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.turns(2)]
+
+SEED = 3
+SECONDS = 10.0
+
+
+def test_each_record_of_a_kafka_client_is_stored_and_read_once(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with kafka_run(folder, SEED, SECONDS, print) as run:
+        run.run()
+    told = judge(load(folder))
+    assert told.verdict == "valid", (told.to_json(), run.told())
+    assert set(ACTS) <= set(told.counts["faults"])
+    assert told.counts["outcomes"]["ok"] > 200
+    assert told.counts["fetched"] > 200
+    assert run.stopped == [0, 0]
