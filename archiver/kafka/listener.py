@@ -193,7 +193,6 @@ class KafkaServer(Port):
 
         watching = asyncio.create_task(listener.watch.run())
         try:
-            # The default of asyncio for a TLS handshake is a minute.
             handshake_s = None if context is None else self.settings.authentication_timeout
             server = await asyncio.start_server(
                 serve, sock=listener, ssl=context, ssl_handshake_timeout=handshake_s

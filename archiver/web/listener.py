@@ -242,7 +242,9 @@ class PatientLoop(asyncio.SelectorEventLoop):
     async def create_server(self, *arguments: Any, **named: Any) -> asyncio.Server:
         """Overrides the method of the base class."""
         if named.get("ssl") is not None:
-            named |= {"ssl_handshake_timeout": HEAD_S, "ssl_shutdown_timeout": HEAD_S}
+            # A port may state its own time for the handshake.
+            named["ssl_handshake_timeout"] = named.get("ssl_handshake_timeout") or HEAD_S
+            named["ssl_shutdown_timeout"] = HEAD_S
         return await super().create_server(*arguments, **named)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
