@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +60,20 @@ class KafkaServer(LocalServer):
     """One broker, its data below `folder`. It starts in 3 to 6 s."""
 
     def __init__(
-        self, folder: Path, settings: Mapping[str, object] | None = None, listener: str = "PLAINTEXT"
+        self,
+        folder: Path,
+        settings: Mapping[str, object] | None = None,
+        listener: str = "PLAINTEXT",
+        java: Sequence[str] = _MEMORY,
     ) -> None:
-        """`settings` are added to those of every test; `listener`: the protocol that clients speak."""
+        """`settings` are added to those of every test; `listener`: the protocol that clients speak; `java`:
+        options of its virtual machine, those of tests start fast and compile little.
+        """
         super().__init__("Kafka")
         self._folder = folder
         self._settings = dict(settings or {})
         self._listener = listener
+        self._java = java
         self._topics = 0
 
     @property
@@ -103,7 +110,7 @@ class KafkaServer(LocalServer):
         path = ":".join(str(jar) for jar in jars(*PACKAGES, transitive=True))
         java = [
             str(require_java(os.environ).executable),
-            *_MEMORY,
+            *self._java,
             *class_data.options("kafka"),
             f"-Dlog4j2.configurationFile={logging}",
             "-cp",
