@@ -98,6 +98,7 @@ def test_the_daemon_beside_and_its_dependencies(tmp_path: Path) -> None:
             "checks": [{"name": "objects", "ok": True, "why": "", "since": "1970-01-01T00:00:01.000000Z"}],
             "sources": [],
             "mirrors": [],
+            "kafka": None,
             "attention": [],
         }
         assert made(driver, daemon=fine)["attention"] == []
