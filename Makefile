@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo parts test test-all test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-limit bench-writer bench-log bench-intake bench-schema bench-edge bench-fetch bench-growth bench-backlog bench-deep-audit bench-mirror bench-kafka bench-control-topic bench-capacity bench-peers bench-freshness bench-partitions bench-late-store bench-memory bench-compaction bench-cost clean java dist screenshots audit-dependencies
+.PHONY: help setup demo parts test test-all test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-limit bench-writer bench-log bench-intake bench-schema bench-edge bench-fetch bench-growth bench-backlog bench-deep-audit bench-mirror bench-kafka bench-control-topic bench-capacity bench-peers bench-freshness bench-partitions bench-late-store bench-memory bench-compaction bench-cost clean java dist screenshots audit-dependencies kafka-compat
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -203,6 +203,9 @@ bench-cost: java $(INSTALLED)  ## Measure the bytes stored for bytes received be
 
 bench-etcd: java $(INSTALLED)  ## Measure the log in etcd beside a bare client and SQLite (needs Java)
 	$(BIN)/python -m bench.etcd_log --output bench/results/etcd_log.json
+
+kafka-compat: java $(INSTALLED) parts  ## Run Kafka clients of four languages against the listener and write docs/kafka-compatibility.md (needs Java, Go, kcat)
+	$(BIN)/python -m tests.compatibility --output docs/kafka-compatibility.md
 
 clean:  ## Remove the environment, builds and caches (but for .cache and demo-data)
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
