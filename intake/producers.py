@@ -209,6 +209,14 @@ class Producers:
         # The first batch of a higher epoch, which only a producer without a transactional id may choose.
         return 0 if present < epoch <= EPOCH_MAX and not producer.transactional_id else None
 
+    def known_end(self, tp: TopicPartition, producer_id: int, epoch: int) -> int | None:
+        """The number behind the newest batch of that epoch in that partition; None if none is known."""
+        producer = self._by_id.get(producer_id)
+        known = None if producer is None else producer.batches.get(tp)
+        if not known or known[-1].epoch != epoch:
+            return None
+        return after(known[-1].sequence, known[-1].numbers)
+
     def judge(self, tp: TopicPartition, stamp: Stamp, rows: int) -> Repeated | Refusal | None:
         """None if the batch may be appended; else where it is already, or why it does not count.
 

@@ -125,7 +125,7 @@ class FlushWriter:
         try:
             if any(item.stated for item in items):
                 self._sequencer.resolve()  # an earlier attempt of unknown outcome may hold these records
-            flush = SortedFlush(items, self._known_end)
+            flush = SortedFlush(items, self._stored_end)
             parts = flush.parts(self._sequencer.entry_bytes_max)
         # Nothing was stored yet. For records with stated numbers, `_acknowledge` turns `failed` into
         # `unknown`.
@@ -172,6 +172,11 @@ class FlushWriter:
 
     def _known_end(self, tp: TopicPartition, stamp: Stamp) -> int | None:
         return self._sequencer.fold.producers.next_sequence(tp, stamp.producer_id, stamp.epoch)
+
+    def _stored_end(self, tp: TopicPartition, stamp: Stamp) -> int | None:
+        # Not the 0 that the log expects first: a first batch that wraps to 0 would be cut there, and its
+        # second half would count as the beginning.
+        return self._sequencer.fold.producers.known_end(tp, stamp.producer_id, stamp.epoch)
 
     def _publish_part(self, flush: SortedFlush, part: Part) -> _Outcomes:
         """Upload one file and append its entry; the outcomes of its rows, in file order."""
@@ -327,7 +332,10 @@ class FlushWriter:
         expected = self._known_end(landed.tp, stamp)
         # If the producer was fenced or forgotten since, a part of the batch may be there, so the outcome is
         # unknown.
-        behind = 1 if expected is None else (expected - stamp.sequence) % SEQUENCE_COUNT
+        stored = self._stored_end(landed.tp, stamp)
+        # Without a batch of that epoch nothing of this one can be there, also if its numbers wrap.
+        without = 1 if expected is None else 0
+        behind = without if stored is None else (stored - stamp.sequence) % SEQUENCE_COUNT
         if 0 < behind <= SEQUENCE_COUNT // 2:
             return FlushOutcome(
                 "unknown",

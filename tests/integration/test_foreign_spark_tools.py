@@ -501,12 +501,13 @@ def test_partitions_are_added_to_a_topic_and_a_configuration_with_fewer_changes_
     found = aftermath(deployment)
     assert (found.state, found.verdicts, found.findings) == ("archived", ["valid"] * 3, [])
     deployment.write(deployment.document())
-    goes_on(deployment)
+    goes_on(deployment, partitions=3)
     assert hands.rows() == {0: (11, 11), 1: (3, 3)}
-    deployment.produce([{"topic": "clicks", "partition": 2, "key": None, "value": "AAAA"}])
-    assert deployment.cli("archive", "--all").code == 0
-    assert hands.rows() == {0: (11, 11), 1: (3, 3), 2: (1, 1)}
-    assert deployment.cli("audit").code == 0
+    with Driver(deployment) as driver:
+        driver.send("clicks", [b"in the new one"], 2)
+        driver.archive()
+        assert hands.rows() == {0: (11, 11), 1: (3, 3), 2: (1, 1)}
+        driver.check_complete("clicks", "orders")
 
 
 def test_a_data_file_deleted_by_hand_is_named_and_may_come_back(hands: Hands) -> None:

@@ -303,6 +303,17 @@ def test_an_idempotent_batch_is_stored_once(open_listener: Listening) -> None:
     assert values == [b"a", b"b", b"c", b"d"]
 
 
+def test_a_first_batch_that_wraps_is_refused_as_a_whole(open_listener: Listening) -> None:
+    before = len(open_listener.stored("orders")[0])
+    producer, epoch = open_listener.writer.sequencer.open_producer("", 60_000_000)
+    batch = _batch([b"%d" % number for number in range(10)], producer=(producer, epoch, 2**31 - 5))
+    with WireClient(open_listener.address) as client:
+        for _ in range(2):
+            answer = _produce(client, {("orders", 0): batch})["orders", 0]
+            assert answer.error_code is ErrorCode.out_of_order_sequence_number
+    assert len(open_listener.stored("orders")[0]) == before
+
+
 def test_an_unknown_producer(open_listener: Listening) -> None:
     with WireClient(open_listener.address) as client:
         answers = _produce(client, {("clicks", 0): _batch([b"x"], producer=(10**9, 0, 0))})
