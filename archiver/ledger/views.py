@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections import ChainMap, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from archiver.events import codec
@@ -27,39 +28,41 @@ from archiver.runtime.ids import TopicId
 
 
 class ArchivedRanges:
-    """Disjoint, ordered, non-touching ranges [base, end) per partition."""
+    """Disjoint, ordered, non-touching ranges [base, end) per partition.
+
+    One thread changes it while others read. Each change of a partition is one slice assignment, so that
+    readers see the ranges before or after it.
+    """
 
     def __init__(self) -> None:
-        self._bases: dict[int, list[int]] = {}
-        self._ends: dict[int, list[int]] = {}
+        self._ranges: dict[int, list[tuple[int, int]]] = {}
 
     def add(self, partition: int, base: int, end: int) -> None:
         """Add [base, end); touching or overlapping ranges are merged."""
-        bases, ends = self._bases.setdefault(partition, []), self._ends.setdefault(partition, [])
+        ranges = self._ranges.setdefault(partition, [])
         # Left by ends, right by bases: a range that only touches is merged as well.
-        first = bisect_left(ends, base)
-        last = bisect_right(bases, end)
+        first = bisect_left(ranges, base, key=itemgetter(1))
+        last = bisect_right(ranges, end, key=itemgetter(0))
         # Otherwise no range touches, and the slice below inserts the new one.
         if first < last:
-            base, end = min(base, bases[first]), max(end, ends[last - 1])
-        bases[first:last], ends[first:last] = [base], [end]
+            base, end = min(base, ranges[first][0]), max(end, ranges[last - 1][1])
+        ranges[first:last] = [(base, end)]
 
     def cut(self, partition: int, at: int) -> None:
         """Remove all offsets from `at` on (a watermark was lowered)."""
-        # Without ranges these are new lists, and nothing is changed.
-        bases, ends = self._bases.get(partition, []), self._ends.get(partition, [])
-        keep = bisect_left(bases, at)
-        del bases[keep:], ends[keep:]
-        if ends and ends[-1] > at:
-            ends[-1] = at
+        # Without ranges this is a new list, and nothing is changed.
+        ranges = self._ranges.get(partition, [])
+        first = bisect_right(ranges, at, key=itemgetter(1))
+        ranges[first:] = [(base, at) for base, _ in ranges[first : first + 1] if base < at]
 
     def ranges(self, partition: int) -> tuple[tuple[int, int], ...]:
         """The ranges of one partition, in order."""
-        return tuple(zip(self._bases.get(partition, []), self._ends.get(partition, []), strict=True))
+        return tuple(self._ranges.get(partition, ()))
 
     def partitions(self) -> tuple[int, ...]:
         """Partitions with a range, in order."""
-        return tuple(sorted(partition for partition, bases in self._bases.items() if bases))
+        # A copy in one step, because another thread may add a partition.
+        return tuple(sorted(partition for partition, ranges in list(self._ranges.items()) if ranges))
 
     def to_proto(self) -> list[state_pb.Ranges]:
         """The stored form."""
@@ -74,8 +77,7 @@ class ArchivedRanges:
     def restore(self, message: Iterable[state_pb.Ranges]) -> None:
         """Restore the result of `to_proto` into an empty object."""
         for item in message:
-            self._bases[item.partition] = [one.base for one in item.ranges]
-            self._ends[item.partition] = [one.end for one in item.ranges]
+            self._ranges[item.partition] = [(one.base, one.end) for one in item.ranges]
 
 
 OFFSETS_MAX = 65_536

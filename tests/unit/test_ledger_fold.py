@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import sys
 import uuid
 from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -391,6 +394,37 @@ def test_coverage_against_a_set_of_offsets(steps: list[tuple[bool, int, int, int
         assert {offset for base, end in ranges for offset in range(base, end)} == offsets
         assert all(before[1] < after[0] for before, after in itertools.pairwise(ranges))
     assert coverage.partitions() == tuple(partition for partition, offsets in naive.items() if offsets)
+
+
+def test_a_reader_sees_coverage_before_or_after_a_change() -> None:
+    coverage = ArchivedRanges()
+    seen: list[tuple[tuple[int, int], ...]] = []
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        # Only instructions of the method itself, as a switch of threads would come between them.
+        if frame.f_code not in (ArchivedRanges.add.__code__, ArchivedRanges.cut.__code__):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            seen.append(coverage.ranges(0))
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        coverage.add(0, 0, 10)
+        coverage.add(0, 20, 30)
+        coverage.add(0, 10, 20)
+        coverage.cut(0, 5)
+    finally:
+        sys.settrace(before)
+    assert [one for one, _ in itertools.groupby(seen)] == [
+        (),
+        ((0, 10),),
+        ((0, 10), (20, 30)),
+        ((0, 30),),
+        ((0, 5),),
+    ]
 
 
 # The naive model: sets and lists, every key ever used, every single offset.
