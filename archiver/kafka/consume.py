@@ -21,6 +21,7 @@ from archiver.kafka.listener import Body, Session
 from archiver.kafka.log_view import LogView
 from archiver.kafka.metadata import LEADER_EPOCH
 from archiver.kafka.protocol import KafkaRequest
+from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, Corrupted, InvalidInput, NotFound
 from archiver.runtime.redaction import excerpt
 from archiver.status.kafka_port import ListenerCounts
@@ -33,6 +34,11 @@ REFRESH_S: Final = 0.1
 _EARLIEST_LOCAL: Final = -4
 """The first offset on a broker's own disk (KIP-405); here the first offset."""
 _READ_COMMITTED: Final = 1
+
+FETCH_READ_S: Final = 5.0
+"""After this time a fetch reads no further partition: thousands of small archives may each take a while."""
+LIST_S: Final = 20.0
+"""After this time ListOffsets searches no further partition; the client asks for the others again."""
 
 Allows = Callable[[str, str], bool]
 """Whether a principal may do something with a topic."""
@@ -59,6 +65,7 @@ class LogWatch:
     """
 
     def __init__(self, log: LogView, threads: Executor) -> None:
+        """`threads` must not be those that read records, or fetches that wait would be woken late."""
         self._log = log
         self._threads = threads
         self._waiting = 0
@@ -115,23 +122,28 @@ class ConsumeHandler:
         may_read: Allows,
         may_see: Allows,
         threads: Executor,
+        watch_threads: Executor,
+        clock: Clock,
         *,
         bytes_max: int,
         wait_max_s: float,
         counts: ListenerCounts | None = None,
     ) -> None:
-        """`bytes_max` and `wait_max_s` bound what a client asks for."""
+        """`threads` read records, `watch_threads` the log while fetches wait. `bytes_max` and `wait_max_s`
+        bound what a client asks for.
+        """
         self._reader = reader
         self._log = log
         self._topics = topics
         self._may_read = may_read
         self._may_see = may_see
         self._threads = threads
+        self._clock = clock
         self._bytes_max = bytes_max
         self._wait_max_s = wait_max_s
         self._counts = counts or ListenerCounts()
         self._stopping = asyncio.Event()
-        self.watch = LogWatch(log, threads)
+        self.watch = LogWatch(log, watch_threads)
 
     def stop(self) -> None:
         """Answer waiting fetches now, and further ones without a wait. Call it in the listener's loop."""
@@ -144,12 +156,20 @@ class ConsumeHandler:
             # This listener opens no sessions, so the id is of another broker.
             return _no_session()
         committed = body.isolation_level == _READ_COMMITTED
+        asked_s = self._clock.monotonic_s()
         parts = self._parts(session, body)
-        await self._wait_for(parts, body, committed)
         loop = asyncio.get_running_loop()
+        if any(self._beyond_end(part) for part in parts):
+            # Another daemon may have stored the records below these offsets. If the log cannot be read, the
+            # read of these partitions meets that error again and names it.
+            with contextlib.suppress(ArchiverError):
+                await loop.run_in_executor(self._threads, lambda: self._log.refresh(since_s=asked_s))
+        await self._wait_for(parts, body, committed)
         bytes_max = max(0, min(body.max_bytes, self._bytes_max))
         if any(part.code is ErrorCode.none for part in parts):
-            await loop.run_in_executor(self._threads, self._read, session, parts, bytes_max, committed)
+            await loop.run_in_executor(
+                self._threads, self._read, session, parts, bytes_max, committed, asked_s
+            )
         for part in parts:
             if part.found is not None and part.found.source is not None:
                 self._counts.fetch("cache" if part.found.cached else part.found.source)
@@ -176,6 +196,16 @@ class ConsumeHandler:
                     part.code = ErrorCode.unknown_leader_epoch
                 parts.append(part)
         return parts
+
+    def _beyond_end(self, part: _Part) -> bool:
+        """Whether the offset is beyond the end that this daemon knows."""
+        if part.code is not ErrorCode.none or part.state is None:
+            return False
+        try:
+            return part.offset > self._log.bounds(part.state.topic_id, part.number).high_watermark
+        except ArchiverError:
+            # Reading meets the same error and names it.
+            return False
 
     async def _wait_for(self, parts: Sequence[_Part], body: Any, committed: bool) -> None:
         """Wait until there are `min_bytes`, an error, or the client's time is over."""
@@ -216,21 +246,26 @@ class ConsumeHandler:
                 return True
         return available >= bytes_min
 
-    def _read(self, session: Session, parts: Sequence[_Part], bytes_max: int, committed: bool) -> None:
+    def _read(
+        self, session: Session, parts: Sequence[_Part], bytes_max: int, committed: bool, asked_s: float
+    ) -> None:
         """Read the partitions in the order of the request, in a thread."""
-        left, empty = bytes_max, True
+        until_s = self._clock.monotonic_s() + FETCH_READ_S
+        left, empty, failed = bytes_max, True, False
         for part in parts:
             if part.code is not ErrorCode.none or part.state is None:
                 continue
             topic_id = part.state.topic_id
             try:
-                if left <= 0 and not empty:
+                # At least one partition is read, or the client could never go on.
+                late = self._clock.monotonic_s() >= until_s and (failed or not empty)
+                if late or (left <= 0 and not empty):
                     # Only its bounds: the client asks for its records in the next request.
                     bounds = self._log.bounds(topic_id, part.number)
                 else:
                     room = max(0, min(part.bytes_max, left))
                     part.found = self._reader.read(
-                        topic_id, part.number, part.offset, room, committed=committed
+                        topic_id, part.number, part.offset, room, committed=committed, asked_s=asked_s
                     )
                     bounds = part.found.bounds
                     left -= part.found.size
@@ -240,6 +275,7 @@ class ConsumeHandler:
                 part.code = ErrorCode.offset_out_of_range
                 part.log_start, part.high_watermark = error.log_start, error.end
             except ArchiverError as error:
+                failed = True
                 part.code = _code_of(error)
                 _log.warning(
                     "Kafka client %s cannot read %s partition %d from offset %d: %s",
@@ -248,6 +284,13 @@ class ConsumeHandler:
                     part.number,
                     part.offset,
                     excerpt(str(error)),
+                )
+            except Exception:  # noqa: BLE001
+                # A fault of one partition must not close the connection, which others share.
+                failed = True
+                part.code = ErrorCode.kafka_storage_error
+                _log.exception(
+                    "a fetch of %s partition %d from offset %d failed", part.topic, part.number, part.offset
                 )
 
     async def offsets(self, session: Session, request: KafkaRequest) -> Body:
@@ -262,6 +305,7 @@ class ConsumeHandler:
         with contextlib.suppress(ArchiverError):
             # The end must include what other daemons stored. If the log cannot be read, the known end counts.
             self._log.refresh()
+        until_s = self._clock.monotonic_s() + LIST_S
         topics = self._topics()
         found = []
         seen: set[tuple[str, int]] = set()
@@ -281,6 +325,8 @@ class ConsumeHandler:
                     answer["error_code"] = int(ErrorCode.invalid_request)
                 elif state is None or not 0 <= number < state.partitions:
                     answer["error_code"] = int(ErrorCode.unknown_topic_or_partition)
+                elif self._clock.monotonic_s() >= until_s:
+                    answer["error_code"] = int(ErrorCode.kafka_storage_error)
                 else:
                     answer |= self._at(session, state, number, one.timestamp, committed)
                 partitions.append(answer)
@@ -306,6 +352,9 @@ class ConsumeHandler:
                 excerpt(str(error)),
             )
             return {"error_code": int(_code_of(error))}
+        except Exception:  # noqa: BLE001
+            _log.exception("a search for time %d in %s partition %d failed", time_ms, topic.name, partition)
+            return {"error_code": int(ErrorCode.kafka_storage_error)}
         return {"offset": offset, "timestamp": found_ms, "leader_epoch": LEADER_EPOCH if offset >= 0 else -1}
 
 

@@ -27,7 +27,7 @@ from archiver.kafka.record_batch import EncodedBatch, encode
 from archiver.ledger.fold import LedgerFold
 from archiver.objects.store import ObjectStore
 from archiver.runtime.clock import Clock
-from archiver.runtime.errors import ArchiverError, Corrupted, InvalidInput, NotFound
+from archiver.runtime.errors import ArchiverError, Corrupted, InvalidInput, NotFound, RetryLater
 from archiver.runtime.ids import TopicId
 from archiver.stream.event_times import EventTimes
 from archiver.stream.rebuild import BATCH_ROWS
@@ -452,17 +452,27 @@ class FetchReader:
         *,
         committed: bool,
         read_s: float | None = None,
+        asked_s: float | None = None,
     ) -> Fetched:
         """The batches from the one with `offset` on: at least one, then as many as `max_bytes` has room for
         and as are read within `read_s` (default: the limit). None at the end.
 
+        An offset beyond the known end is checked against the log as of `asked_s` (monotonic; default: now).
+        Partitions of one request share that read of the log.
+
         Raises `OffsetOutOfRange`, `NotFound` for an unknown partition, `Corrupted` if records are damaged,
         `RetryLater` if they cannot be read now.
         """
+        began_s = self._clock.monotonic_s()
         try:
             # Retention may have moved the start.
             self._log.ledger()
             bounds = self._log.bounds(topic_id, partition)
+            if offset > bounds.high_watermark:
+                # Another daemon may have stored these records. A consumer that is refused would skip records
+                # or read all of them again.
+                self._refresh(began_s if asked_s is None else asked_s)
+                bounds = self._log.bounds(topic_id, partition)
             if not bounds.log_start <= offset <= bounds.high_watermark:
                 raise OffsetOutOfRange(offset, bounds.log_start, bounds.high_watermark)
             until_s = self._clock.monotonic_s() + (self._limits.read_s if read_s is None else read_s)
@@ -503,6 +513,12 @@ class FetchReader:
             self._give_back(stream)
         return (-1, -1) if found is None else (found.offset, found.time_us // 1000)
 
+    def _refresh(self, since_s: float) -> None:
+        try:
+            self._log.refresh(since_s=since_s)
+        except ArchiverError as error:
+            raise RetryLater(f"the end of the partition is not known, because {error}") from error
+
     def _collect(
         self,
         topic_id: TopicId,
@@ -519,8 +535,12 @@ class FetchReader:
         cached = False
         size, at, source = 0, offset, None
         end = bounds.end(committed=committed)
-        while at < end:
-            if taken and (size >= max_bytes or self._clock.monotonic_s() >= until_s):
+        for chunks in count():
+            if at >= end or (taken and size >= max_bytes):
+                break
+            if chunks and self._clock.monotonic_s() >= until_s:
+                if not taken:
+                    raise RetryLater(f"offset {offset} was not reached within the time of a fetch; try again")
                 break
             # Up to the stable offset consumers of both isolation levels share the chunks.
             key = topic_id, partition, at < bounds.last_stable_offset
@@ -588,6 +608,10 @@ class FetchReader:
                 cursor = self._open(key, at)
             try:
                 chunk = cursor.next()
+                # A producer's batch that is given in parts may have several before this offset. One at a time
+                # is in memory.
+                while chunk is not None and chunk.end <= at:
+                    chunk = cursor.next()
                 if chunk is not None:
                     self._keep(key, chunk, cursor)
                     return chunk
@@ -597,7 +621,7 @@ class FetchReader:
                 # Archiving and cleaning may have moved the records. The newest logs say where they are.
                 if attempts > 1:
                     raise
-                self._log.refresh(force=True)
+                self._log.refresh(since_s=self._clock.monotonic_s())
                 self._log.ledger(force=True)
                 self._check_start(key, at)
                 continue
@@ -622,7 +646,7 @@ class FetchReader:
             self._close(one)
 
     def _open(self, key: _Key, at: int) -> _Cursor:
-        """A cursor whose first chunk holds `at`, from the beginning of the producer's batch on."""
+        """A cursor from the beginning of the producer's batch with `at` on."""
         cursor = self._cursor_at(key, at)
         begin = cursor.batch_start()
         first = self._log.bounds(key[0], key[1]).log_start

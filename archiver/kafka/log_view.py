@@ -13,6 +13,7 @@ from typing import Final
 
 from archiver.ledger.fold import LedgerFold
 from archiver.runtime.clock import Clock
+from archiver.runtime.errors import RetryLater
 from archiver.runtime.ids import TopicId
 from intake.log.backlog import Backlog
 from intake.segments import BASE, RAW_BYTES
@@ -76,15 +77,13 @@ class LogView:
         """Number of intake log entries read. While it is the same, no partition has changed."""
         return self._view().next_index
 
-    def refresh(self, *, force: bool = False) -> bool:
-        """Read the intake log to its tail, unless that was done within the refresh interval; whether it has
-        grown. Raises what reading the log raises.
+    def refresh(self, *, since_s: float | None = None) -> bool:
+        """Read the intake log to its tail, unless a read began after `since_s` (monotonic; by default, within
+        the refresh interval); whether it has grown. Raises what reading the log raises.
         """
-        asked_s = self._clock.monotonic_s()
         before = self.generation
         with self._lock:
-            # Also a forced call shares the read of another thread that began after it.
-            due_s = asked_s if force else self._clock.monotonic_s() - self._refresh_interval_s
+            due_s = self._clock.monotonic_s() - self._refresh_interval_s if since_s is None else since_s
             if self._refreshed_s <= due_s:
                 began_s = self._clock.monotonic_s()
                 self._read_on()
@@ -101,15 +100,18 @@ class LogView:
             return self._ledger
 
     def bounds(self, topic_id: TopicId, partition: int) -> Bounds:
-        """Where the partition begins and ends, by what was read of both logs; raises `NotFound` if there is
-        none. Only the first call reads the control log.
+        """Where the partition begins and ends, by what was read of both logs. Reads nothing, so that an event
+        loop may call it.
+
+        Raises `NotFound` if there is no such partition, `RetryLater` before the first call of `ledger`.
         """
         backlog, tp = self._view(), (topic_id, partition)
         # The stable offset first: it is never beyond an end that is read later.
         stable = backlog.stable_offset(tp)
         high = backlog.next_offset(tp)
-        # Without a read, so that an event loop may call this.
-        ledger = self._ledger or self.ledger()
+        ledger = self._ledger
+        if ledger is None:
+            raise RetryLater("the control log was not read yet; try again when the metadata store answers")
         return Bounds(min(ledger.topic(topic_id).start(partition), high), stable, high)
 
     def available(self, topic_id: TopicId, partition: int, offset: int, *, committed: bool) -> int:

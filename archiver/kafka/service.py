@@ -17,7 +17,7 @@ from archiver.kafka.authentication import BEFORE, Authenticator
 from archiver.kafka.consume import ConsumeHandler
 from archiver.kafka.fetch import FetchLimits, FetchReader
 from archiver.kafka.listener import Body, KafkaServer, Session
-from archiver.kafka.log_view import LogView
+from archiver.kafka.log_view import Bounds, LogView
 from archiver.kafka.membership import Membership
 from archiver.kafka.metadata import MetadataHandler, api_versions
 from archiver.kafka.produce import BatchQueue, ProduceHandler, open_producer
@@ -27,6 +27,7 @@ from archiver.kafka.topics import TopicRequests, Topics
 from archiver.kafka.users import UsersFile
 from archiver.log.brokers import Broker
 from archiver.runtime.errors import ArchiverError
+from archiver.runtime.ids import TopicId
 from archiver.status.kafka_port import KafkaPort, ListenerCounts, LiveBroker
 from intake.log.fold import TopicState
 from intake.write.writer import IntakeWriter
@@ -88,6 +89,8 @@ class KafkaService:
         counts = ListenerCounts()
         # Threads of their own: consumers that are far behind must not take those that producers need.
         self._fetch_threads = ThreadPoolExecutor(THREADS, "kafka-fetch")
+        # A thread of its own: consumers that keep up must not wait for those that read archives.
+        self._watch_threads = ThreadPoolExecutor(1, "kafka-log-watch")
         self._consume = ConsumeHandler(
             self._reader,
             self._log,
@@ -95,6 +98,8 @@ class KafkaService:
             self._may("read"),
             self._may("describe"),
             self._fetch_threads,
+            self._watch_threads,
+            application.clock,
             bytes_max=settings.fetch_bytes_max,
             wait_max_s=settings.request_timeout,
             counts=counts,
@@ -150,11 +155,14 @@ class KafkaService:
     def _topic_requests(self) -> TopicRequests:
         parts = self._application, self._settings, self._authorizer
         return TopicRequests(
-            Topics(*parts, self._log.bounds), TopicConfigs(*parts, self._node_ids), self._topic_threads
+            Topics(*parts, self._bounds), TopicConfigs(*parts, self._node_ids), self._topic_threads
         )
 
     def start(self) -> None:
-        """Open the port. Never raises for a port that is taken."""
+        """Read the control log, then open the port. Never raises for a port that is taken."""
+        # Here, because the listener's loop must not read it. After a failure, the first fetch reads it.
+        with contextlib.suppress(ArchiverError):
+            self._log.ledger()
         self.server.start()
         self._membership.start()
 
@@ -172,7 +180,7 @@ class KafkaService:
         self._batches.close()
         self._fetch_threads.shutdown(wait=True, cancel_futures=True)
         self._reader.close()
-        for threads in (self._threads, self._topic_threads, self._authentication):
+        for threads in (self._threads, self._watch_threads, self._topic_threads, self._authentication):
             if threads is not None:
                 threads.shutdown(wait=False, cancel_futures=True)
 
@@ -214,6 +222,11 @@ class KafkaService:
         if request.api in self._topics:
             return await self._topics(session, request)
         raise AssertionError(f"{request.api.name} has no handler")
+
+    def _bounds(self, topic_id: TopicId, partition: int) -> Bounds:
+        """As `LogView.bounds`, in a thread that may read the control log."""
+        self._log.ledger()
+        return self._log.bounds(topic_id, partition)
 
     def _log_start(self, topic: TopicState, partition: int) -> int:
         try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,11 @@ from kafka import KafkaConsumer
 from kafka import TopicPartition as PurePartition
 from kio.schema.errors import ErrorCode
 
+from archiver.app.application import Application
+from archiver.config.settings import load_settings
+from archiver.kafka import consume
 from archiver.kafka.protocol import ApiKey
+from archiver.kafka.service import THREADS
 from intake.records import Record
 from intake.write.producer import Producer as TransactionalProducer
 from tests.support.kafka.listening import Listening, configured, listening
@@ -23,7 +29,7 @@ from tests.support.kafka.wire import WireClient
 
 pytestmark = pytest.mark.timeout(120)
 
-TOPICS = [{"name": name, "partitions": 2} for name in ("orders", "open", "aborted")]
+TOPICS = [{"name": name, "partitions": 2} for name in ("orders", "open", "aborted", "late")]
 RECORDS = [
     Record(
         (None, b"", b"\x00key")[number % 3],
@@ -283,6 +289,109 @@ def test_the_limit_of_an_answer_holds_over_partitions(open_listener: Listening) 
     # One whole batch even above the limit, or the client could never go on.
     assert 0 < len(found["orders", 0].records) < len(whole)
     assert found["open", 0].records == b""
+
+
+def _offset_codes(client: WireClient, partitions: list[int]) -> list[ErrorCode]:
+    body = {
+        "replica_id": -1,
+        "isolation_level": 0,
+        "topics": [
+            {
+                "name": "orders",
+                "partitions": [
+                    {"partition_index": one, "timestamp": -1, "current_leader_epoch": -1}
+                    for one in partitions
+                ],
+            }
+        ],
+        "timeout": 1000,
+    }
+    (topic,) = client.ask(ApiKey.LIST_OFFSETS, 8, body).topics
+    return [one.error_code for one in topic.partitions]
+
+
+def test_a_request_for_many_partitions_ends_in_time(
+    open_listener: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_listener.writer.send("late", Record(None, b"late"), 0)
+    open_listener.writer.flush()
+    with WireClient(open_listener.address) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(consume, "FETCH_READ_S", 0.0)
+            # The first has no record, so the second is read as well.
+            found = _parts(_fetch(client, {("late", 1): 0, ("late", 0): 0, ("orders", 0): 2999}))
+        assert found["late", 0].records
+        one = found["orders", 0]
+        assert (one.error_code, one.high_watermark, one.records) == (ErrorCode.none, 3000, b"")
+        assert _parts(_fetch(client, {("orders", 0): 2999}))["orders", 0].records
+        monkeypatch.setattr(consume, "LIST_S", 0.0)
+        assert _offset_codes(client, [0, 1]) == [ErrorCode.kafka_storage_error] * 2
+
+
+def test_an_unexpected_fault_stays_with_its_partition(
+    open_listener: Listening, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = open_listener.service._reader
+    read, list_offset = reader.read, reader.list_offset
+
+    def faulty(method: Any) -> Any:
+        def call(topic_id: Any, partition: int, *rest: Any, **options: Any) -> Any:
+            if partition == 1:
+                raise ValueError("a fault")
+            return method(topic_id, partition, *rest, **options)
+
+        return call
+
+    monkeypatch.setattr(reader, "read", faulty(read))
+    monkeypatch.setattr(reader, "list_offset", faulty(list_offset))
+    with WireClient(open_listener.address) as client:
+        found = _parts(_fetch(client, {("orders", 1): 0, ("orders", 0): 2999}))
+        assert found["orders", 1].error_code is ErrorCode.kafka_storage_error
+        assert found["orders", 0].records
+        assert _offset_codes(client, [1, 0]) == [ErrorCode.kafka_storage_error, ErrorCode.none]
+    assert caplog.text.count("ValueError: a fault") == 2
+
+
+# --- several daemons
+
+
+def test_a_consumer_moves_to_a_daemon_that_has_not_read_its_records(tmp_path: Path) -> None:
+    path = configured(tmp_path, TOPICS)
+    with (
+        listening(path) as found,
+        WireClient(found.address) as client,
+        closing(Application(load_settings(path, {}), {}, lasting=True)) as other,
+    ):
+        assert _parts(_fetch(client, {("late", 0): 0}))["late", 0].high_watermark == 0
+        with other.intake.writer() as writer:
+            writer.send("late", Record(None, b"late"), 0)
+        one = _parts(_fetch(client, {("late", 0): 1}))["late", 0]
+        assert (one.error_code, one.high_watermark) == (ErrorCode.none, 1)
+        # Without a wait: the offset is beyond the end after a read of the log as well.
+        one = _parts(_fetch(client, {("late", 0): 2}, max_wait=60_000))["late", 0]
+        assert one.error_code is ErrorCode.offset_out_of_range
+
+
+def test_readers_do_not_delay_the_watch_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free, read = threading.Event(), threading.Event()
+    with listening(configured(tmp_path, TOPICS)) as found:
+        service = found.service
+        monkeypatch.setattr(service._log, "_read_on", read.set)
+        try:
+            for _ in range(THREADS):
+                service._fetch_threads.submit(free.wait)
+            assert service.server.loop is not None
+            waiting = service._consume.watch.grown(service._log.generation)
+            asyncio.run_coroutine_threadsafe(waiting, service.server.loop)
+            assert read.wait(30)
+        finally:
+            free.set()
+
+
+def test_the_control_log_is_read_before_the_port_opens(tmp_path: Path) -> None:
+    with listening(configured(tmp_path, TOPICS)) as found:
+        topic = found.application.topic("late")
+        assert found.service._log_start(topic, 0) == 0
 
 
 # --- transactions

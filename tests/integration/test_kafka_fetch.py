@@ -154,6 +154,77 @@ def test_out_of_range_says_the_true_range(driver: Driver, reader: FetchReader) -
         reader.read(topic_id, 2, 0, 100, committed=True)
 
 
+def test_a_reader_deep_inside_a_batch_that_is_given_in_parts(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "_HELD_BYTES_MAX", 10_000)
+    send_batches(driver, "clicks", [rebuild.BATCH_ROWS + 4_000])
+    driver.archive()
+    reader = fetch_reader(driver, FetchLimits(chunk_bytes=10_000))
+    start = rebuild.BATCH_ROWS + 1_000
+    one = client(driver, reader, position=start, max_bytes=1)
+    one.to_end()
+    assert [record[0] for record in one.seen] == list(range(start, start + 3_000))
+    reader.close()
+
+
+def test_a_chunk_without_the_offset_ends_with_the_time_of_the_fetch(
+    driver: Driver, reader: FetchReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_batches(driver, "clicks", [5])
+    before = fetch._Chunk(0, 3, (), "archive")
+    monkeypatch.setattr(reader, "_chunk", lambda _key, _at: (before, False))
+    with pytest.raises(RetryLater, match="offset 3 was not reached"):
+        reader.read(driver.topic_id("clicks"), 0, 3, 100, committed=True, read_s=0.0)
+
+
+def test_an_offset_that_another_daemon_stored_is_in_range(driver: Driver, deployment: Deployment) -> None:
+    clock, reads = ManualClock(), 0
+
+    def read_on() -> None:
+        nonlocal reads
+        reads += 1
+        if reads == 1:
+            raise RetryLater("the store does not answer")
+        driver.application.backlog()
+
+    application = driver.application
+    # No interval lets a read pass: an earlier read may lack what the other daemon stored since.
+    log = LogView(lambda: application.sequencer.view, read_on, application.ledger, clock)
+    reader = fetch_reader(driver, log=log)
+    topic_id = driver.topic_id("clicks")
+    with Driver(deployment) as other:
+        send_batches(other, "clicks", [5])
+    with pytest.raises(RetryLater, match="the store does not answer"):
+        reader.read(topic_id, 0, 5, 100, committed=True)
+    assert reader.read(topic_id, 0, 5, 100, committed=True).bounds.high_watermark == 5
+    clock.advance(1.0)
+    # Partitions of one request share a read of the log.
+    asked_s = clock.monotonic_s()
+    clock.advance(0.001)
+    for _ in range(3):
+        with pytest.raises(OffsetOutOfRange):
+            reader.read(topic_id, 0, 6, 100, committed=True, asked_s=asked_s)
+    assert reads == 3
+    reader.close()
+
+
+def test_bounds_never_read_the_control_log(driver: Driver) -> None:
+    reads: list[str] = []
+
+    def ledger() -> LedgerFold:
+        reads.append("ledger")
+        return driver.application.ledger()
+
+    log = LogView(lambda: driver.application.sequencer.view, lambda: None, ledger, ManualClock())
+    with pytest.raises(RetryLater, match="was not read yet"):
+        log.bounds(driver.topic_id("clicks"), 0)
+    assert reads == []
+    log.ledger()
+    assert log.bounds(driver.topic_id("clicks"), 0) == Bounds(0, 0, 0)
+    assert reads == ["ledger"]
+
+
 # --- what is decoded
 
 
@@ -532,8 +603,8 @@ def test_the_log_is_not_read_more_often_than_the_interval(driver: Driver) -> Non
         clock.advance(0.04)
     assert reads.count("log") == 4
     assert reads.count("ledger") == 1
-    log.refresh(force=True)
-    log.refresh(force=True)
+    log.refresh(since_s=clock.monotonic_s())
+    log.refresh(since_s=clock.monotonic_s())
     clock.advance(1.0)
     log.ledger()
     assert (reads.count("log"), reads.count("ledger")) == (6, 2)
