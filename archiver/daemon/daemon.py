@@ -410,7 +410,9 @@ class Daemon:
                 self._journal.unchecked(name)
             else:
                 self._ports_closed[name] = closed
-                self._journal.checked(name, closed, self._clock.now_us())
+                # Without the Kafka port, records still arrive over HTTP; clients of Kafka go elsewhere.
+                required = name != "Kafka port"
+                self._journal.checked(name, closed, self._clock.now_us(), required=required)
         if self._journal.state == "serving" and self._serving_as() != self._announced:
             self._announce()
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from archiver.config.kafka_listener import KafkaListenerSettings
-from archiver.kafka.protocol import KafkaRequest, Malformed, read_request, write_response
+from archiver.kafka.protocol import ApiKey, KafkaRequest, Malformed, read_request, write_response
 from archiver.kafka.sasl import SaslExchange
 from archiver.runtime.redaction import excerpt
 from archiver.status.kafka_port import ListenerCounts, api_name
@@ -31,6 +31,8 @@ from archiver.web.tls import ServerTls
 
 _log = logging.getLogger(__name__)
 
+FETCHES_MAX: Final = 1
+"""Fetch requests of one connection in work, as in Kafka: each may hold a large answer until it is written."""
 HANDSHAKE_BYTES_MAX: Final = 64 * 1024
 """Largest request of a client that is not authenticated yet."""
 RATE_MIN: Final = 64 * 1024
@@ -97,8 +99,9 @@ class MemoryBudget:
             await turn
         except asyncio.CancelledError:
             # The turn may have come in the same moment; its bytes would be lost.
-            if turn.done() and not turn.cancelled():
-                self.give(size)
+            granted = turn.done() and not turn.cancelled()
+            # Without bytes as well: those behind may fit into what is free.
+            self.give(size if granted else 0)
             raise
 
     def give(self, size: int) -> None:
@@ -133,6 +136,8 @@ class KafkaServer(Port):
             setting="kafka.listen",
             name="kafka",
             doing="serving Kafka clients",
+            # Two of the largest answers always fit, so that consumers do not cut each other off.
+            unsent_bytes_max=max(settings.requests_bytes_max, 2 * settings.fetch_bytes_max),
         )
         self.counts = counts or ListenerCounts()
         self.settings = settings
@@ -292,6 +297,7 @@ class _Connection:
         self._answers: asyncio.Queue[_Entry | None] = asyncio.Queue(
             server.settings.requests_per_connection_max
         )
+        self._fetches = asyncio.Semaphore(FETCHES_MAX)
         self.closed = asyncio.Event()
         self._ended = False
         """No further request is accepted."""
@@ -341,13 +347,22 @@ class _Connection:
                 frame, size = await self._frame(limit_s)
                 try:
                     request = read_request(memoryview(frame))
+                    if request.api is ApiKey.FETCH:
+                        # The connection ends with any error, so the place is given back by the writer only.
+                        await self._fetches.acquire()
                 except BaseException:
                     self._budget.give(size)
                     raise
                 session.client_id = request.client_id
                 # The task starts before that of the next request, so its first step keeps the order.
                 task = asyncio.create_task(_answer(server.handle, session, request))
-                await self._answers.put(_Entry(request, task, size, asyncio.get_running_loop().time()))
+                try:
+                    await self._answers.put(_Entry(request, task, size, asyncio.get_running_loop().time()))
+                except BaseException:
+                    # The request is in no queue, so nothing else ends it.
+                    task.cancel()
+                    self._budget.give(size)
+                    raise
         except asyncio.IncompleteReadError as error:
             if error.partial:
                 server.note(session, "malformed", "the connection ended inside a request")
@@ -433,6 +448,8 @@ class _Connection:
                     await self._writer.drain()
                 except OSError:
                     return
+            if request.api is ApiKey.FETCH:
+                self._fetches.release()
             if why is not None:
                 return
 

@@ -91,7 +91,8 @@ class Membership:
             address = self._address()
             if address is not None:
                 self._renew(address)
-                self._first.set()
+            # Also without an address: a taken port must not delay the start.
+            self._first.set()
             self._stopping.wait(OPENING_S if address is None else self._interval_s)
 
     def _renew(self, address: tuple[str, int]) -> None:

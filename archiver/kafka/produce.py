@@ -2,7 +2,8 @@
 
 One thread decodes the batches of all connections together, because numpy decodes many batches in the time of
 one. It queues them in the order in which their requests came. It waits for room in the writer's queue, so a
-full queue delays the answers. A partition's error stays with that partition.
+full queue delays the answers. A request whose time ends before its turn is not stored. A partition's error
+stays with that partition.
 
 Every outcome of the writer becomes the error code that makes a client do the right thing: `failed` records
 may be sent again (NOT_ENOUGH_REPLICAS). So may records of unknown outcome (REQUEST_TIMED_OUT); an idempotent
@@ -13,9 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import queue
 import threading
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -97,7 +97,7 @@ class _Batch:
     pending: PendingReceived | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Job:
     """The batches of one request that are decoded and queued."""
 
@@ -121,35 +121,49 @@ class BatchQueue:
 
     def __init__(self, uncompressed_bytes_max: int) -> None:
         self._uncompressed_bytes_max = uncompressed_bytes_max
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._waiting: OrderedDict[_Job, None] = OrderedDict()
+        """In the order of the requests."""
+        self._closed = False
         self._thread = threading.Thread(target=self._run, name="kafka-produce", daemon=True)
         self._thread.start()
 
     def put(self, job: _Job) -> None:
-        """Hand over a job. The listener's budget bounds the bytes that wait here."""
-        self._jobs.put(job)
+        """Hand over a job. The listener's budget bounds the bytes that wait here: a job waits only as long as
+        its request is in work.
+        """
+        with self._changed:
+            self._waiting[job] = None
+            self._changed.notify()
+
+    def drop(self, job: _Job) -> bool:
+        """Remove a job that is not begun, so it is certainly not stored; False if it is begun or done."""
+        with self._changed:
+            if job not in self._waiting:
+                return False
+            del self._waiting[job]
+            return True
 
     def close(self) -> None:
         """Finish the jobs that were handed over, then end; does not wait for it."""
-        self._jobs.put(None)
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
 
-    def _run(self) -> None:
-        ended = False
-        while not ended:
-            job = self._jobs.get()
-            jobs: list[_Job] = []
-            size = 0
-            while job is not None:
+    def _next(self) -> list[_Job]:
+        """The next jobs, at least one; none at the end."""
+        jobs: list[_Job] = []
+        size = 0
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            while self._waiting and size < TOGETHER_BYTES:
+                job, _ = self._waiting.popitem(last=False)
                 jobs.append(job)
                 size += job.size
-                if size >= TOGETHER_BYTES:
-                    break
-                try:
-                    job = self._jobs.get_nowait()
-                except queue.Empty:
-                    break
-            else:
-                ended = True
+        return jobs
+
+    def _run(self) -> None:
+        while jobs := self._next():
             try:
                 self._decode_and_queue(jobs)
             except Exception:  # noqa: BLE001
@@ -178,6 +192,9 @@ class BatchQueue:
             self._queue(found[done : done + len(columns)], columns)
             done += len(columns)
         for job in jobs:
+            for batch in job.batches:
+                # The writer's queue may keep the job for long, and bounds only the decoded records.
+                batch.data = memoryview(b"")
             with job.writer.lock:
                 job.one_less()
 
@@ -232,7 +249,6 @@ class ProduceHandler:
     async def __call__(self, session: Session, request: KafkaRequest) -> Body | None:
         """Store the batches and answer with their offsets; no answer for `acks=0`."""
         body = request.body
-        loop = asyncio.get_running_loop()
         writer = self._writer()
         answers: dict[tuple[str, int], Answer] = {}
         batches: dict[tuple[str, int], _Batch] = {}
@@ -250,28 +266,15 @@ class ProduceHandler:
                     answers[place] = found
                 else:
                     batches[place] = found
-        done = asyncio.Event()
         if batches and writer is not None:
-
-            def on_done() -> None:
-                try:
-                    loop.call_soon_threadsafe(done.set)
-                except RuntimeError:
-                    # The port is closed, and no client waits for this answer.
-                    pass
-
-            size = sum(len(batch.data) for batch in batches.values())
-            # Before the first wait, so that the requests of a connection are queued in their order.
-            self._batches.put(_Job(writer, list(batches.values()), size, on_done))
-            try:
-                async with asyncio.timeout(min(max(body.timeout, 0) / 1000, TIMEOUT_MAX_S)):
-                    await done.wait()
-            except TimeoutError:
-                # Batches without an outcome by now are reported as unknown.
-                pass
+            # No answer, so no time limit of the client applies.
+            limit_s = TIMEOUT_MAX_S if body.acks == 0 else min(max(body.timeout, 0) / 1000, TIMEOUT_MAX_S)
+            await self._store(writer, list(batches.values()), limit_s)
+            # The thread that sets the outcomes holds it while it sets them.
+            with writer.lock:
+                answers |= {place: _outcome(batch) for place, batch in batches.items()}
         for place, batch in batches.items():
-            answers[place] = answer = _outcome(batch)
-            if answer.code is ErrorCode.none and batch.header is not None:
+            if answers[place].code is ErrorCode.none and batch.header is not None:
                 self._counts.produced(batch.header.count)
         if body.acks == 0:
             # No answer carries these errors, so only the metrics show them.
@@ -281,6 +284,35 @@ class ProduceHandler:
             self._counts.failed("Produce", errors)
             return None
         return self._body(request, answers, batches, writer)
+
+    async def _store(self, writer: IntakeWriter, batches: list[_Batch], limit_s: float) -> None:
+        """Queue the batches and wait for their outcomes. Those that were not begun in time get their
+        answer.
+        """
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
+
+        def on_done() -> None:
+            try:
+                loop.call_soon_threadsafe(done.set)
+            except RuntimeError:
+                # The port is closed, and no client waits for this answer.
+                pass
+
+        job = _Job(writer, batches, sum(len(batch.data) for batch in batches), on_done)
+        # Before the first wait, so that the requests of a connection are queued in their order.
+        self._batches.put(job)
+        try:
+            async with asyncio.timeout(limit_s):
+                await done.wait()
+        except TimeoutError:
+            # Batches without an outcome by now are reported as unknown, unless the job is dropped.
+            pass
+        finally:
+            # Also if the client is gone: the listener counts the bytes of the request as free from here on.
+            if self._batches.drop(job):
+                for batch in batches:
+                    batch.answer = Answer(ErrorCode.not_enough_replicas, "its time ended in the queue")
 
     def _batch(
         self, writer: IntakeWriter | None, session: Session, body: Any, name: str, part: Any
@@ -421,7 +453,7 @@ def _not_queued(error: Exception) -> Answer:
 
 
 def _outcome(batch: _Batch) -> Answer:
-    """The answer as far as it is known now."""
+    """The answer as far as it is known now. The caller holds the writer's lock."""
     if batch.answer is not None:
         return batch.answer
     if batch.pending is None or not batch.pending.done():

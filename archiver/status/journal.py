@@ -58,6 +58,8 @@ class Check:
     """Empty while it answers."""
     since_us: int
     """Start of the present state."""
+    required: bool = True
+    """Whether the daemon is not ready while it fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,16 +160,16 @@ class Journal:
         with self._lock:
             return dict(self._sums)
 
-    def checked(self, name: str, why: str | None, now_us: int) -> Check:
+    def checked(self, name: str, why: str | None, now_us: int, *, required: bool = True) -> Check:
         """Record a check of a dependency; `why` is None if it answered. Returns the check with the start of
-        its state.
+        its state. If it is not `required`, the daemon is ready without it.
         """
         with self._lock:
             before = self._checks.get(name)
             ok = why is None
             # The start of the state stays while the result is the same, even with another reason.
             since_us = before.since_us if before is not None and before.ok == ok else now_us
-            check = self._checks[name] = Check(name, ok, excerpt(why or "", MESSAGE_MAX), since_us)
+            check = self._checks[name] = Check(name, ok, excerpt(why or "", MESSAGE_MAX), since_us, required)
             return check
 
     def unchecked(self, name: str) -> None:
@@ -207,10 +209,12 @@ class Journal:
 
     @property
     def ready(self) -> bool:
-        """Whether it serves and the last check of every dependency of its roles succeeded."""
+        """Whether it serves and the last check of every required dependency of its roles succeeded."""
         with self._lock:
             # A daemon without any check yet is not serving, so an empty list is not ready.
-            return self._state == "serving" and all(check.ok for check in self._checks.values())
+            return self._state == "serving" and all(
+                check.ok or not check.required for check in self._checks.values()
+            )
 
 
 def _bounded(document: dict[str, Any]) -> dict[str, Any]:

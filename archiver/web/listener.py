@@ -27,8 +27,8 @@ WINDOW_BYTES_MIN = 64 * 1024
 BACKLOG_S = 600.0
 """Longest time for which bytes of a connection may wait without a moment in which everything was taken."""
 UNSENT_BYTES_MAX = 64 * 1024 * 1024
-"""Bytes that wait for all clients together. Beyond it the connections that have waited longest are cut off;
-the last one never is."""
+"""Bytes that wait for all clients together, unless a port states another limit. Beyond it the connections
+that have waited longest are cut off; the last one never is."""
 INTERVALS = 8
 """Inspections in one window."""
 
@@ -48,7 +48,8 @@ class _Backlog:
 class WriteWatch:
     """Gets every send from the sockets."""
 
-    def __init__(self) -> None:
+    def __init__(self, unsent_bytes_max: int = UNSENT_BYTES_MAX) -> None:
+        self._unsent_max = unsent_bytes_max
         # A dict keeps the order of insertion, so the first has waited longest.
         self._waiting: dict[socket.socket, _Backlog] = {}
         """In the order in which they began to wait."""
@@ -72,7 +73,7 @@ class WriteWatch:
         backlog.unsent = offered - taken
         backlog.taken += taken
         # One client may have a larger answer than that; alone it is only held to its rate.
-        while self._unsent > UNSENT_BYTES_MAX and len(self._waiting) > 1:
+        while self._unsent > self._unsent_max and len(self._waiting) > 1:
             self._cut_off(next(iter(self._waiting)))
 
     def forget(self, connection: socket.socket) -> None:
@@ -181,22 +182,24 @@ class _Counted(socket.socket):
 
     def send(self, data: Any, flags: int = 0, /) -> int:
         """Overrides the method of the base class."""
-        taken = 0
         try:
             taken = super().send(data, flags)
-        finally:
-            # Also after an error, which means that nothing was taken.
-            self._watch.sent(self, len(data), taken)
+        except BlockingIOError:
+            self._watch.sent(self, len(data), 0)
+            raise
+        # Other errors end the connection. Counted as waiting, one that was cut off would cut off the next.
+        self._watch.sent(self, len(data), taken)
         return taken
 
     def sendmsg(self, buffers: Iterable[Any], *rest: Any) -> int:
         """As `send`, which later versions of asyncio call only for the first bytes of an answer."""
         parts = list(buffers)
-        taken = 0
         try:
             taken = super().sendmsg(parts, *rest)
-        finally:
-            self._watch.sent(self, sum(map(len, parts)), taken)
+        except BlockingIOError:
+            self._watch.sent(self, sum(map(len, parts)), 0)
+            raise
+        self._watch.sent(self, sum(map(len, parts)), taken)
         return taken
 
     def close(self) -> None:
@@ -258,12 +261,19 @@ class PatientLoop(asyncio.SelectorEventLoop):
             super().call_exception_handler(context)
 
 
-def listening(host: str, port: int, backlog: int, connections_max: int | None = None) -> Listener:
+def listening(
+    host: str,
+    port: int,
+    backlog: int,
+    connections_max: int | None = None,
+    unsent_bytes_max: int = UNSENT_BYTES_MAX,
+) -> Listener:
     """Socket that listens on the first address of the name; raises `OSError`."""
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
     listener = Listener(family, kind, protocol)
+    listener.watch = WriteWatch(unsent_bytes_max)
     if connections_max is not None:
         listener.connections_max = connections_max
     try:

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from archiver.config.daemon import HttpTlsSettings
 from archiver.runtime.errors import Halt
 from archiver.web.connection import TimeoutProtocol
-from archiver.web.listener import Listener, PatientLoop, listening
+from archiver.web.listener import UNSENT_BYTES_MAX, Listener, PatientLoop, listening
 from archiver.web.tls import ServerTls
 
 _log = logging.getLogger(__name__)
@@ -47,10 +47,12 @@ class Port:
         setting: str,
         name: str,
         doing: str,
+        unsent_bytes_max: int = UNSENT_BYTES_MAX,
     ) -> None:
         """`listen` is `host:port`; `setting` is the key that names it, and `doing` begins the log line of an
         open port. `retry_max_s` bounds the pause between two attempts to open it. `connections_max` is given
-        if the process has fewer descriptors than the listener's own limit.
+        if the process has fewer descriptors than the listener's own limit. `unsent_bytes_max` bounds the
+        answers that wait for all clients together.
         """
         host, _, port = listen.rpartition(":")
         self._listen_at = (host.strip("[]"), int(port))
@@ -58,6 +60,7 @@ class Port:
         self._doing = doing
         self._retry_max_s = retry_max_s
         self._connections_max = connections_max
+        self._unsent_bytes_max = unsent_bytes_max
         self._closed_because: str | None = None
         self._address: tuple[str, int] | None = None
         self._stopping = threading.Event()
@@ -139,7 +142,7 @@ class Port:
 
     def _serve_once(self) -> None:
         """Serve until a stop is requested; raises `OSError` if the address cannot be opened."""
-        with listening(*self._listen_at, BACKLOG, self._connections_max) as listener:
+        with listening(*self._listen_at, BACKLOG, self._connections_max, self._unsent_bytes_max) as listener:
             self._serve(listener)
             if not self._stopping.is_set():
                 # uvicorn ends without an error if its lifespan fails.

@@ -238,8 +238,9 @@ class PendingBatch:
         # `close` may have set `unknown` for this piece before its flush ended.
         if first_row not in self._waiting:
             return False
-        self._waiting.remove(first_row)
         self._acknowledgement.set_outcome(first_row, offsets, verdict_of, verdicts)
+        # Last: `done` is also read without the lock, and must not be true before the outcome is stored.
+        self._waiting.remove(first_row)
         if self._on_done is not None and self.done():
             self._on_done()
         return True

@@ -15,13 +15,19 @@ import pytest
 
 from archiver.config.kafka_listener import KafkaListenerSettings
 from archiver.kafka.listener import Body, KafkaServer, MemoryBudget, Session
+from archiver.kafka.membership import Membership
 from archiver.kafka.protocol import ApiKey, KafkaRequest
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.ids import SystemIds
 from archiver.web import listener
 from tests.support.amount import WHOLE
 from tests.support.kafka.wire import WireClient, request_bytes
+from tests.support.log.memory_brokers import BrokerPlace, MemoryBrokers
 from tests.support.process.processes import until
 
 pytestmark = pytest.mark.timeout(60)
+
+FETCH = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1, "isolation_level": 0, "topics": []}
 
 
 class Handler:
@@ -374,3 +380,99 @@ def test_turns_of_the_memory_budget_are_in_order() -> None:
         return done
 
     assert asyncio.run(run()) == ["a", "c", "d", "larger than all"]
+
+
+def test_a_cancelled_turn_of_the_memory_budget_wakes_those_behind_it() -> None:
+    async def run() -> None:
+        budget = MemoryBudget(10)
+        await budget.take(8)
+        first, second = (asyncio.create_task(budget.take(size)) for size in (9, 1))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait_for(second, 10)
+        assert budget.held == 9
+
+    asyncio.run(run())
+
+
+def test_a_request_that_waits_for_its_place_gives_its_memory_back(handler: Handler) -> None:
+    handler.hold = True
+    server = _served(
+        handler, requests_per_connection_max=1, request_bytes_max=2**20, requests_bytes_max=2**20
+    )
+    body = {"client_software_name": "x" * 300_000, "client_software_version": "1"}
+    try:
+        with WireClient(_address(server)) as client, WireClient(_address(server)) as other:
+            client.socket.sendall(request_bytes(ApiKey.API_VERSIONS, 3, 1, body, client_id="break"))
+            # The second fills the queue of answers, and the third waits for a place in it.
+            for number in (2, 3):
+                client.socket.sendall(request_bytes(ApiKey.API_VERSIONS, 3, number, body))
+            until("all are in work", lambda: len(handler.held) == 3)
+            handler.release(1)
+            assert client.closed()
+            handler.hold = False
+            # It needs more than is left if the memory of one of them is lost.
+            sent = other.send(ApiKey.API_VERSIONS, 3, body | {"client_software_name": "x" * 900_000})
+            assert _correlation(other) == sent
+    finally:
+        server.stop(5)
+
+
+def test_fetches_of_a_connection_wait_for_each_other(server: KafkaServer, handler: Handler) -> None:
+    handler.hold = True
+    with WireClient(_address(server)) as client, WireClient(_address(server)) as other:
+        client.socket.sendall(
+            b"".join(request_bytes(ApiKey.FETCH, 4, 100 + one, FETCH, client_id="silent") for one in range(3))
+            + request_bytes(ApiKey.API_VERSIONS, 0, 103, {})
+        )
+        until("the first is in work", lambda: handler.asked == [100])
+        sent = _versions(other)
+        handler.release(sent)
+        assert _correlation(other) == sent
+        assert handler.asked == [100, sent]
+        for one in range(100, 104):
+            handler.release(one)
+        assert _correlation(client) == 103
+
+
+class LargeAnswers(Handler):
+    """Answers Fetch with more than the kernel keeps for a client that does not read."""
+
+    async def __call__(self, session: Session, request: KafkaRequest) -> Body | None:
+        part = {
+            "partition_index": 0,
+            "error_code": 0,
+            "high_watermark": 1,
+            "last_stable_offset": 1,
+            "aborted_transactions": None,
+            "records": bytes(16 * 2**20),
+        }
+        return {"responses": [{"topic": "t", "partitions": [part]}]}
+
+
+@pytest.mark.parametrize(("limit", "left"), [(2**20, 1), (2**27, 6)])
+def test_unread_answers_are_bounded_by_the_settings_of_the_port(limit: int, left: int) -> None:
+    """Beyond the limit those that wait longest are cut off; six consumers with 96 MiB are within the other."""
+    server = _served(LargeAnswers(), request_bytes_max=2**16, requests_bytes_max=limit, fetch_bytes_max=2**16)
+    clients = [WireClient(_address(server)) for _ in range(6)]
+    try:
+        for client in clients:
+            client.send(ApiKey.FETCH, 4, FETCH)
+        if left == 1:
+            until("the others are cut off", lambda: server.counts.connections == left)
+        for client in clients[-left:]:
+            assert len(client.receive()) > 16 * 2**20
+    finally:
+        for client in clients:
+            client.socket.close()
+        server.stop(5)
+
+
+def test_a_taken_port_does_not_delay_the_start() -> None:
+    """The time limit of the test ends a start that waits for the port."""
+    membership = Membership(
+        MemoryBrokers(BrokerPlace(), 10.0, SystemClock(), SystemIds()), lambda: None, "", 10.0
+    )
+    membership.start(wait_s=600)
+    assert not membership.registered
+    membership.leave()

@@ -348,7 +348,8 @@ def test_a_record_without_a_time_gets_its_accept_time(open_listener: Listening) 
 def test_a_request_that_takes_too_long_is_answered_as_unknown(tmp_path: Path) -> None:
     path = configured(tmp_path, TOPICS, intake={"delay_max": "5s"})
     with listening(path) as found, WireClient(found.address) as client:
-        answers = _produce(client, {("clicks", 0): _batch([b"x"])}, timeout=50)
+        # Long enough that the batch is queued in the writer first.
+        answers = _produce(client, {("clicks", 0): _batch([b"x"])}, timeout=1000)
         assert answers["clicks", 0].error_code is ErrorCode.request_timed_out
         found.writer.flush()
         # Unknown is not failed: the record was stored.
@@ -422,3 +423,33 @@ def test_a_store_that_fails_is_an_unknown_outcome_for_idempotent_producers(
     values = [one.value for one in open_listener.stored("orders")[0]]
     assert values.count(b"numbered") == 1
     assert b"plain" not in values
+
+
+def test_a_request_whose_time_ends_in_the_queue_is_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, free = threading.Event(), threading.Event()
+    with listening(configured(tmp_path, TOPICS)) as found:
+        send = found.writer.send_received
+
+        def held(*arguments: Any) -> Any:
+            begun.set()
+            assert free.wait(60)
+            return send(*arguments)
+
+        monkeypatch.setattr(found.writer, "send_received", held)
+        answers: list[Any] = []
+        with WireClient(found.address) as first, WireClient(found.address) as second:
+            sending = threading.Thread(
+                target=lambda: answers.append(_produce(first, {("clicks", 0): _batch([b"first"])}))
+            )
+            sending.start()
+            assert begun.wait(30)
+            late = _produce(second, {("clicks", 0): _batch([b"late"])}, timeout=50)
+            free.set()
+            sending.join()
+            # A retry of the client: it alone is stored.
+            again = _produce(second, {("clicks", 0): _batch([b"again"])})
+        codes = [one["clicks", 0].error_code for one in (answers[0], late, again)]
+        assert codes == [ErrorCode.none, ErrorCode.not_enough_replicas, ErrorCode.none]
+        assert [one.value for one in found.stored("clicks")[0]] == [b"first", b"again"]

@@ -268,3 +268,12 @@ def test_what_is_asked_no_more_is_no_check_any_more(watch: Watch, asked: Asked, 
     del asked.questions["spark"]
     watch.run()
     assert [check.name for check in journal.checks()] == ["metadata", "objects"]
+
+
+def test_a_check_that_is_not_required_leaves_the_daemon_ready(journal: Journal) -> None:
+    journal.becomes("serving")
+    journal.checked("Kafka port", "another program has it", 1, required=False)
+    assert failing(journal) == {"Kafka port": "another program has it"}
+    assert journal.ready
+    journal.checked("metadata", "not mounted", 2)
+    assert not journal.ready
