@@ -17,7 +17,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from archiver.kafka.fetch import EARLIEST, Fetched, FetchReader, OffsetOutOfRange
-from archiver.kafka.listener import Body, Session
+from archiver.kafka.listener import Body, MemoryBudget, Session
 from archiver.kafka.log_view import LogView
 from archiver.kafka.metadata import LEADER_EPOCH
 from archiver.kafka.protocol import KafkaRequest
@@ -124,13 +124,14 @@ class ConsumeHandler:
         threads: Executor,
         watch_threads: Executor,
         clock: Clock,
+        answers: MemoryBudget,
         *,
         bytes_max: int,
         wait_max_s: float,
         counts: ListenerCounts | None = None,
     ) -> None:
         """`threads` read records, `watch_threads` the log while fetches wait. `bytes_max` and `wait_max_s`
-        bound what a client asks for.
+        bound what a client asks for. `answers` bounds the bytes of all answers; the listener gives them back.
         """
         self._reader = reader
         self._log = log
@@ -139,6 +140,7 @@ class ConsumeHandler:
         self._may_see = may_see
         self._threads = threads
         self._clock = clock
+        self._answers = answers
         self._bytes_max = bytes_max
         self._wait_max_s = wait_max_s
         self._counts = counts or ListenerCounts()
@@ -167,9 +169,15 @@ class ConsumeHandler:
         await self._wait_for(parts, body, committed)
         bytes_max = max(0, min(body.max_bytes, self._bytes_max))
         if any(part.code is ErrorCode.none for part in parts):
+            # After the wait for records: consumers that wait for new ones need no memory.
+            await self._answers.take(bytes_max)
+            session.answer_bytes = bytes_max
             await loop.run_in_executor(
                 self._threads, self._read, session, parts, bytes_max, committed, asked_s
             )
+            size = sum(part.found.size for part in parts if part.found is not None)
+            session.answer_bytes = min(size, bytes_max)
+            self._answers.give(bytes_max - session.answer_bytes)
         for part in parts:
             if part.found is not None and part.found.source is not None:
                 self._counts.fetch("cache" if part.found.cached else part.found.source)

@@ -25,14 +25,14 @@ from archiver.kafka.protocol import ApiKey, KafkaRequest, Malformed, read_reques
 from archiver.kafka.sasl import SaslExchange
 from archiver.runtime.redaction import excerpt
 from archiver.status.kafka_port import ListenerCounts, api_name
-from archiver.web.listener import Listener, PatientLoop
+from archiver.web.listener import UNSENT_BYTES_MAX, Listener, PatientLoop
 from archiver.web.server import Port
 from archiver.web.tls import ServerTls
 
 _log = logging.getLogger(__name__)
 
 FETCHES_MAX: Final = 1
-"""Fetch requests of one connection in work, as in Kafka: each may hold a large answer until it is written."""
+"""Fetch requests of one connection in work, as in Kafka. `Session.answer_bytes` is of the only one."""
 HANDSHAKE_BYTES_MAX: Final = 64 * 1024
 """Largest request of a client that is not authenticated yet."""
 RATE_MIN: Final = 64 * 1024
@@ -67,6 +67,8 @@ class Session:
     """From the answer to the handshake on."""
     closing: str | None = None
     """Why the connection is closed behind the next answer."""
+    answer_bytes: int = 0
+    """What the Fetch in work holds of `KafkaServer.answers`; given back when its answer is written."""
 
 
 Body = Mapping[str, Any]
@@ -76,7 +78,7 @@ first wait."""
 
 
 class MemoryBudget:
-    """Bytes of requests in work over all connections. Waiting connections get their turns in order."""
+    """Bytes of requests, or of answers, over all connections. Those that wait get their turns in order."""
 
     def __init__(self, bytes_max: int) -> None:
         self._free = self._max = bytes_max
@@ -129,6 +131,8 @@ class KafkaServer(Port):
         """`connections_max` is what the process has descriptors for. `new_session` makes the session of a
         connection from its peer and its TLS. `counts` are shared with the handlers.
         """
+        # Two of the largest answers always fit.
+        answers_bytes_max = max(settings.requests_bytes_max, 2 * settings.fetch_bytes_max)
         super().__init__(
             settings.listen,
             retry_max_s,
@@ -136,9 +140,11 @@ class KafkaServer(Port):
             setting="kafka.listen",
             name="kafka",
             doing="serving Kafka clients",
-            # Two of the largest answers always fit, so that consumers do not cut each other off.
-            unsent_bytes_max=max(settings.requests_bytes_max, 2 * settings.fetch_bytes_max),
+            # Answers of Fetch wait for room before they are read, so the rest is for other answers.
+            unsent_bytes_max=answers_bytes_max + UNSENT_BYTES_MAX,
         )
+        self.answers = MemoryBudget(answers_bytes_max)
+        """Bytes of answers of Fetch, from before their records are read until they are written."""
         self.counts = counts or ListenerCounts()
         self.settings = settings
         self.handle = handle
@@ -320,6 +326,7 @@ class _Connection:
                 task.cancel()
             await asyncio.gather(self._reading, self._writing, return_exceptions=True)
             self._discard()
+            self._give_answer()
             self._writer.close()
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 await self._writer.wait_closed()
@@ -449,9 +456,15 @@ class _Connection:
                 except OSError:
                     return
             if request.api is ApiKey.FETCH:
+                self._give_answer()
                 self._fetches.release()
             if why is not None:
                 return
+
+    def _give_answer(self) -> None:
+        """Free what the Fetch in work holds for its answer."""
+        self._server.answers.give(self._session.answer_bytes)
+        self._session.answer_bytes = 0
 
     def _discard(self) -> None:
         """Drop the answers that cannot be delivered any more. Records in work are stored all the same."""

@@ -87,6 +87,7 @@ class KafkaService:
         )
         self._reader = self._fetch_reader()
         counts = ListenerCounts()
+        self.server = KafkaServer(self._handle, settings, retry_max_s, connections_max, self._session, counts)
         # Threads of their own: consumers that are far behind must not take those that producers need.
         self._fetch_threads = ThreadPoolExecutor(THREADS, "kafka-fetch")
         # A thread of its own: consumers that keep up must not wait for those that read archives.
@@ -100,6 +101,7 @@ class KafkaService:
             self._fetch_threads,
             self._watch_threads,
             application.clock,
+            self.server.answers,
             bytes_max=settings.fetch_bytes_max,
             wait_max_s=settings.request_timeout,
             counts=counts,
@@ -113,7 +115,6 @@ class KafkaService:
             lambda name: batch_bytes_max(topics().get(name)),
             counts,
         )
-        self.server = KafkaServer(self._handle, settings, retry_max_s, connections_max, self._session, counts)
         self._membership = Membership(
             application.logs.brokers(settings.broker_timeout),
             self._address,

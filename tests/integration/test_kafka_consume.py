@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -26,6 +27,7 @@ from intake.records import Record
 from intake.write.producer import Producer as TransactionalProducer
 from tests.support.kafka.listening import Listening, configured, listening
 from tests.support.kafka.wire import WireClient
+from tests.support.process.processes import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -457,3 +459,29 @@ def test_a_consumer_passes_over_aborted_records(open_listener: Listening, isolat
     writer.flush()
     got = _librdkafka(open_listener, "aborted", partition, 0, 2)
     assert [one[1] for one in got] == [b"first", b"last"]
+
+
+def test_answers_of_all_consumers_share_their_memory(open_listener: Listening) -> None:
+    server = open_listener.service.server
+    assert server.loop is not None
+    part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 100_000}
+    body = {
+        "max_wait": 0,
+        "min_bytes": 1,
+        "max_bytes": 100_000,
+        "isolation_level": 0,
+        "topics": [{"topic": "orders", "partitions": [part]}],
+    }
+    all_of_it = 2**40
+    asyncio.run_coroutine_threadsafe(server.answers.take(all_of_it), server.loop).result(30)
+    with WireClient(open_listener.address) as waiting, WireClient(open_listener.address) as other:
+        waiting.send(ApiKey.FETCH, 4, body)
+        # Time passes for it.
+        for _ in range(20):
+            other.ask(ApiKey.API_VERSIONS, 0, {})
+        assert select.select([waiting.socket], [], [], 0)[0] == []
+        server.loop.call_soon_threadsafe(server.answers.give, all_of_it)
+        assert len(waiting.receive()) > 50_000
+        other.ask(ApiKey.API_VERSIONS, 0, {})
+    until("the connections have ended", lambda: server.counts.connections == 0)
+    assert server.answers.held == 0

@@ -439,33 +439,46 @@ class LargeAnswers(Handler):
     """Answers Fetch with more than the kernel keeps for a client that does not read."""
 
     async def __call__(self, session: Session, request: KafkaRequest) -> Body | None:
+        self.asked.append(request.correlation_id)
         part = {
             "partition_index": 0,
             "error_code": 0,
             "high_watermark": 1,
             "last_stable_offset": 1,
             "aborted_transactions": None,
-            "records": bytes(16 * 2**20),
+            "records": bytes(32 * 2**20),
         }
         return {"responses": [{"topic": "t", "partitions": [part]}]}
 
 
-@pytest.mark.parametrize(("limit", "left"), [(2**20, 1), (2**27, 6)])
+@pytest.mark.parametrize(("limit", "left"), [(2**20, 2), (2**28, 6)])
 def test_unread_answers_are_bounded_by_the_settings_of_the_port(limit: int, left: int) -> None:
-    """Beyond the limit those that wait longest are cut off; six consumers with 96 MiB are within the other."""
-    server = _served(LargeAnswers(), request_bytes_max=2**16, requests_bytes_max=limit, fetch_bytes_max=2**16)
+    """Beyond the limit and 64 MiB, those that wait longest are cut off, and only those."""
+    handler = LargeAnswers()
+    server = _served(handler, request_bytes_max=2**16, requests_bytes_max=limit, fetch_bytes_max=2**16)
     clients = [WireClient(_address(server)) for _ in range(6)]
     try:
         for client in clients:
             client.send(ApiKey.FETCH, 4, FETCH)
-        if left == 1:
-            until("the others are cut off", lambda: server.counts.connections == left)
-        for client in clients[-left:]:
-            assert len(client.receive()) > 16 * 2**20
+        until("all are answered", lambda: len(handler.asked) == 6)
+        until("those beyond the limit are cut off", lambda: server.counts.connections == left)
+        answers = [_answer_size(client) for client in clients]
+        assert len([size for size in answers if size >= 32 * 2**20]) == left
     finally:
         for client in clients:
             client.socket.close()
         server.stop(5)
+
+
+def _answer_size(client: WireClient) -> int:
+    """0 for a client that was cut off."""
+    size = 0
+    try:
+        while size < 32 * 2**20 and (more := client.socket.recv(2**20)):
+            size += len(more)
+    except OSError:
+        return 0
+    return size
 
 
 def test_a_taken_port_does_not_delay_the_start() -> None:
