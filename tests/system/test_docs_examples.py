@@ -56,7 +56,13 @@ _FOR_READERS = {
     "catalog-and-metadata-store-are-both-gone",
 }
 """Sections of the runbook that no message points to."""
-_FOR_ALERTS = {"control-events-are-not-published", "senders-wait", "the-clock-runs-ahead", "intake-grows"}
+_FOR_ALERTS = {
+    "control-events-are-not-published",
+    "senders-wait",
+    "the-clock-runs-ahead",
+    "intake-grows",
+    "kafka-clients-are-not-served",
+}
 """Those that only alert rules point to (tests/system/test_alert_rules.py)."""
 
 
