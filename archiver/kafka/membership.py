@@ -1,8 +1,8 @@
 """This daemon's registration among those that serve Kafka clients, and the list of the live ones.
 
-A thread renews the registration three times in `kafka.broker_timeout` and reads the list then, so no request
-waits for the metadata store. While the store does not answer, the last list stays: nothing could be stored in
-that time either.
+A thread renews the registration three times in `kafka.broker_timeout` and reads the list every second, so no
+request waits for the metadata store. While the store does not answer, the last list stays: nothing could be
+stored in that time either.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 
 RENEWALS: Final = 3
 """Renewals in one time limit: two may fail without harm."""
+LIST_S: Final = 1.0
+"""Interval at which the list is read: a daemon that was stopped is named for so long."""
 OPENING_S: Final = 0.2
 """Interval at which an unopened port is looked at again."""
 # Producers send no rack. A client id is the one text of theirs that a user chooses.
@@ -87,13 +89,20 @@ class Membership:
         return leader_of(live, rack_of(client_id), client_id) if live else None
 
     def _run(self) -> None:
+        left_s = 0.0
         while not self._stopping.is_set():
             address = self._address()
-            if address is not None:
+            if address is not None and (left_s <= 0 or address != self._registered):
                 self._renew(address)
+                left_s = self._interval_s
+            # Also without a registration of its own: clients then go to the other daemons.
+            with contextlib.suppress(ArchiverError):
+                self._live = self._registry.live()
             # Also without an address: a taken port must not delay the start.
             self._first.set()
-            self._stopping.wait(OPENING_S if address is None else self._interval_s)
+            wait_s = OPENING_S if address is None else min(LIST_S, self._interval_s)
+            self._stopping.wait(wait_s)
+            left_s -= wait_s
 
     def _renew(self, address: tuple[str, int]) -> None:
         trouble = ""
@@ -110,9 +119,6 @@ class Membership:
             # The head of the thread: without it this daemon would vanish for clients.
             _log.exception("unexpected error in the registration for Kafka clients")
             trouble = "an unexpected error"
-        # Also without a registration of its own: clients then go to the other daemons.
-        with contextlib.suppress(ArchiverError):
-            self._live = self._registry.live()
         # One line for each new reason, not one for each attempt.
         if trouble and trouble != self._trouble:
             _log.warning("the registration for Kafka clients is not renewed: %s", trouble)

@@ -270,6 +270,7 @@ def test_topics_alter(deployment: Deployment) -> None:
             "topic_id": topic_id,
             "partitions": 5,
             "partitions_before": 3,
+            "configs": {},
             "attention": [behind],
         },
     )
