@@ -128,7 +128,7 @@ class ConsumeHandler:
         *,
         bytes_max: int,
         wait_max_s: float,
-        counts: ListenerCounts | None = None,
+        counts: ListenerCounts,
     ) -> None:
         """`threads` read records, `watch_threads` the log while fetches wait. `bytes_max` and `wait_max_s`
         bound what a client asks for. `answers` bounds the bytes of all answers; the listener gives them back.
@@ -143,7 +143,7 @@ class ConsumeHandler:
         self._answers = answers
         self._bytes_max = bytes_max
         self._wait_max_s = wait_max_s
-        self._counts = counts or ListenerCounts()
+        self._counts = counts
         self._stopping = asyncio.Event()
         self.watch = LogWatch(log, watch_threads)
 

@@ -51,8 +51,6 @@ TOGETHER_BYTES: Final = 32 * 1024 * 1024
 DECODED_BYTES_MAX: Final = 64 * 10**6
 """Bytes of decompressed records that wait for the writer's queue, plus one batch. Compression can make a
 thousand times of `TOGETHER_BYTES`."""
-MESSAGE_BYTES_MAX: Final = 1_048_588
-"""Kafka's default of `max.message.bytes`: the largest batch, as sent."""
 RECORD_ERRORS_MAX: Final = 100
 """Invalid records of one batch that a response names."""
 TIMEOUT_MAX_S: Final = 600.0
@@ -235,11 +233,13 @@ class ProduceHandler:
         allows: Callable[[str, str], bool],
         batches: BatchQueue,
         log_start: Callable[[TopicState, int], int],
-        batch_bytes_max: Callable[[str], int] = lambda _: MESSAGE_BYTES_MAX,
-        counts: ListenerCounts | None = None,
+        batch_bytes_max: Callable[[str], int],
+        counts: ListenerCounts,
     ) -> None:
-        """`writer` is None while intake is closed. `allows` says whether a principal may write to a topic."""
-        self._counts = counts or ListenerCounts()
+        """`writer` is None while intake is closed. `allows` says whether a principal may write to a topic,
+        `batch_bytes_max` the largest batch of a topic, as sent.
+        """
+        self._counts = counts
         self._writer = writer
         self._allows = allows
         self._batches = batches

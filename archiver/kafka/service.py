@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,8 +30,6 @@ from archiver.runtime.ids import TopicId
 from archiver.status.kafka_port import KafkaPort, ListenerCounts, LiveBroker
 from intake.log.fold import TopicState
 from intake.write.writer import IntakeWriter
-
-_log = logging.getLogger(__name__)
 
 THREADS: Final = 4
 """Threads for requests that append to the log or read a store."""

@@ -269,7 +269,7 @@ def test_a_fetch_waits_for_records(open_listener: Listening) -> None:
             target=lambda: answers.append(_fetch(client, {("open", 1): 0}, max_wait=60_000, min_bytes=1))
         )
         waiting.start()
-        # Another connection is served meanwhile; then the record ends the wait.
+        # Another connection is served in the time; then the record ends the wait.
         assert _parts(_fetch(other, {("open", 1): 0}))["open", 1].records == b""
         open_listener.writer.send("open", Record(None, b"late"), 1)
         waiting.join(30)

@@ -447,7 +447,7 @@ def test_what_is_allowed_works_and_the_rest_is_denied(plain: Listening) -> None:
                     return ErrorCode(parts[0].error_code)
             return ErrorCode(topic.error_code)
 
-        # The batch is no batch: whoever is allowed gets that far.
+        # The batch is no batch: only an allowed principal gets that far.
         assert codes(ApiKey.PRODUCE, 8, _produce_body("open")) is ErrorCode.invalid_record
         assert codes(ApiKey.FETCH, 4, _fetch_body("open") | {"max_wait": 0}) is ErrorCode.none
         assert codes(ApiKey.LIST_OFFSETS, 1, _offsets_body("open")) is ErrorCode.none

@@ -198,17 +198,7 @@ class EtcdBrokers:
 
     def _revoke(self, lease_id: int) -> None:
         try:
-            self._cluster.lease(
-                # Sent to one member only: a release must not delay a shutdown, and the TTL ends the lease
-                # anyway.
-                "LeaseRevoke",
-                rpc.LeaseRevokeRequest(ID=lease_id),
-                once=True,
-                timeout_s=self._timeout_s,
-            )
-        # Expired or revoked already, which is the aim.
-        except LeaseGone:
-            return
+            self._cluster.revoke(lease_id, self._timeout_s)
         except (ArchiverError, NoSpace) as error:
             _logger.warning("a registration for Kafka clients ends in %s s: %s", self._ttl_s, error)
 

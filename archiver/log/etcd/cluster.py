@@ -8,6 +8,7 @@ the SDK do not leave this module.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import math
@@ -408,6 +409,12 @@ class EtcdCluster:
         """
         limit_s = min(timeout_s, self.access.timeout_s)
         return self._try_members(lambda member: member.call("leasestub", method, request, limit_s), once)
+
+    def revoke(self, lease_id: int, timeout_s: float) -> None:
+        """End a lease; no effect if it has ended. Errors as `lease`, but for `LeaseGone`."""
+        # Sent to one member only: a release must not delay a shutdown, and the TTL ends the lease anyway.
+        with contextlib.suppress(LeaseGone):
+            self.lease("LeaseRevoke", rpc.LeaseRevokeRequest(ID=lease_id), once=True, timeout_s=timeout_s)
 
     def _prove(self, member: _Member) -> None:
         """Check that the connection works and reaches the same cluster, before a request that must be sent
