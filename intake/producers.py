@@ -11,7 +11,8 @@ states how many numbers it covers. It counts, and is repeated, as a whole only: 
 records is not known here.
 
 Only the log raises the epoch of a transactional id. A producer without one raises its epoch by itself, for
-one partition at a time (KIP-360): the first batch of a higher epoch has the number 0.
+one partition at a time (KIP-360): the first batch of a higher epoch has the number 0. Such a batch also
+counts if the producer is forgotten, because its client gives up the earlier numbers by the epoch.
 
 A refused batch changes nothing. No clock is read: a log entry says when producers are forgotten.
 """
@@ -46,9 +47,10 @@ Refusal = Literal[
 """Why a segment or a marker does not count.
 
 `fenced`: of an older epoch than its producer's in that partition. `unknown_producer`: its producer was never
-opened, or is forgotten. `out_of_order`: its sequence numbers do not follow. `forgotten`: it repeats a batch
-in the log whose offsets are no longer remembered. `wrong_kind`: a transactional batch of a producer without
-transactions, or the reverse. `barrier`: its file may have been deleted. `deleted`: its topic was deleted.
+opened, or is forgotten, and the batch does not begin a raised epoch. `out_of_order`: its sequence numbers do
+not follow. `forgotten`: it repeats a batch in the log whose offsets are no longer remembered. `wrong_kind`: a
+transactional batch of a producer without transactions, or the reverse. `barrier`: its file may have been
+deleted. `deleted`: its topic was deleted.
 `position`: an item of a source is not at the entry's start position (`intake.log.source_positions`).
 `mirrored`: it states no offset, but its topic has the offsets of an upstream."""
 
@@ -224,8 +226,10 @@ class Producers:
         than the original.
         """
         producer = self._by_id.get(stamp.producer_id)
-        if producer is None or stamp.epoch > EPOCH_MAX:
+        if stamp.epoch > EPOCH_MAX:
             return "unknown_producer"
+        if producer is None:
+            return None if _begins_alone(stamp) else "unknown_producer"
         known = producer.batches.get(tp)
         epoch = known[-1].epoch if known else producer.epoch
         if stamp.epoch < epoch:
@@ -255,7 +259,11 @@ class Producers:
 
     def appended(self, tp: TopicPartition, stamp: Stamp, rows: int, base: int, time_us: int) -> None:
         """Record a judged batch that is in the log from offset `base` on."""
-        producer = self._by_id[stamp.producer_id]
+        producer = self._by_id.get(stamp.producer_id)
+        if producer is None:
+            # The epoch of its opening: other partitions begin in the epoch that their batches have.
+            producer = Producer(stamp.producer_id, 0, "", 0, time_us)
+            self.add(producer)
         known = producer.batches.get(tp)
         batch = KnownBatch(stamp.sequence, rows, base, stamp.epoch, stamp.covered)
         if known and known[-1].epoch == stamp.epoch:
@@ -266,6 +274,13 @@ class Producers:
             producer.batches[tp] = deque([batch], maxlen=BATCHES_REMEMBERED)
         # Accept times come from the clocks of several writers, so they may go back.
         producer.last_used_us = max(producer.last_used_us, time_us)
+
+
+def _begins_alone(stamp: Stamp) -> bool:
+    """Whether the batch counts although its producer is not known: the first of a raised epoch."""
+    # Without state a client of Kafka only raises its epoch, and asks for no other id. An unraised epoch could
+    # be a late repetition of a first batch that is in the log.
+    return stamp.epoch > 0 and stamp.sequence == 0 and not stamp.transactional
 
 
 def _runs(known: deque[KnownBatch], sequence: int, numbers: int) -> tuple[Run, ...] | None:

@@ -540,8 +540,9 @@ class IntakeSettings(Group):
     Records left after closing are reported as failed or unknown. Default 30 s."""
     producer_idle_max: Annotated[Duration, Field(ge=60, le=3650 * 86400)] = 7 * 86400.0
     """How long an inactive idempotent producer is remembered, unless it has an open transaction. Records that
-    it sends later are refused. It limits the state kept for producers. Default 7 d; Kafka's default is one
-    day. Raise it for producers that pause longer."""
+    it sends later are refused. Clients of Kafka then raise their epoch and send them again. It limits the
+    state kept for producers. Default 7 d; Kafka's default is one day. Raise it for producers that pause
+    longer."""
     transaction_timeout_max: Annotated[Duration, Field(gt=0, le=7 * 86400)] = 900.0
     """Longest timeout that a transaction may request. While a transaction is open, no record after its first
     one is archived. When it times out, a running writer, `archiver archive` or `archiver clean` aborts it and

@@ -259,6 +259,36 @@ def test_a_partition_begins_in_any_epoch_with_0() -> None:
     assert (above.refusal, first.runs, older.refusal) == ("out_of_order", ((0, 2),), "fenced")
 
 
+def test_a_forgotten_producer_goes_on_with_a_raised_epoch() -> None:
+    """A client of Kafka raises its epoch when it hears that its producer is unknown, and asks for no new id."""
+    log = Log()
+    producer_id, _ = log.open()
+    log.file((0, Stamp(producer_id, 0, 0), 3), (1, Stamp(producer_id, 0, 0), 3))
+    log.fold.producers.forget(2**62, frozenset())
+    refused = (
+        Stamp(producer_id, 0, 3),  # it does not begin
+        Stamp(producer_id, 0, 0),  # a late repetition of the first batch, which is in the log
+        Stamp(producer_id, 1, 1),
+        Stamp(producer_id, 1, 0, transactional=True),
+        Stamp(producer_id, EPOCH_MAX + 1, 0),
+    )
+    for stamp in refused:
+        assert log.file((0, stamp, 1))[0].refusal == "unknown_producer"
+    assert len(log.fold.producers) == 0
+    steps: list[tuple[int, int, int, str | int]] = [
+        (0, 1, 0, 3),
+        (0, 1, 0, 3),  # a repetition
+        (0, 1, 1, 4),
+        (1, 0, 3, "out_of_order"),  # still on its way with the old epoch
+        (1, 1, 0, 3),
+        (0, 0, 5, "fenced"),
+    ]
+    for partition, epoch, sequence, expected in steps:
+        (landed,) = log.file((partition, Stamp(producer_id, epoch, sequence), 1))
+        found = landed.refusal or landed.runs[0][0]
+        assert found == expected, (partition, epoch, sequence)
+
+
 def test_a_raised_epoch_forgets_the_batches_of_the_earlier_one() -> None:
     """Otherwise a new record would be answered with the offset of an older one with its number."""
     log = Log()
