@@ -12,7 +12,8 @@ records is not known here.
 
 Only the log raises the epoch of a transactional id. A producer without one raises its epoch by itself, for
 one partition at a time (KIP-360): the first batch of a higher epoch has the number 0. Such a batch also
-counts if the producer is forgotten, because its client gives up the earlier numbers by the epoch.
+counts if the producer is forgotten, because its client gives up the earlier numbers by the epoch. The first
+batch of an id from `UNOPENED_IDS` on counts as well, so that an id alone needs no state.
 
 A refused batch changes nothing. No clock is read: a log entry says when producers are forgotten.
 """
@@ -30,6 +31,11 @@ SEQUENCE_COUNT = 1 << 31
 """Sequence numbers go from 0 to one less, then wrap to 0."""
 EPOCH_MAX = 32_767
 """A signed 16-bit number; a producer that has used it gets a new id."""
+UNOPENED_IDS = 1 << 62
+"""From here on, ids of producers without an entry of their own: the log knows them from their first batch on.
+Smaller ids are indexes of entries."""
+IDS_PER_OPENING = 1 << 20
+"""Ids that the index of one entry makes unique."""
 BATCHES_REMEMBERED = 5
 """Per producer and partition, as in Kafka."""
 
@@ -120,6 +126,12 @@ class Repeated:
 def after(sequence: int, rows: int) -> int:
     """The sequence number that follows `rows` records from `sequence` on."""
     return (sequence + rows) % SEQUENCE_COUNT
+
+
+def ids_of_opening(index: int) -> range:
+    """The ids that a process may assign after it has opened a producer with the entry at `index`."""
+    first = UNOPENED_IDS + index * IDS_PER_OPENING
+    return range(first, first + IDS_PER_OPENING)
 
 
 class Producers:
@@ -277,10 +289,13 @@ class Producers:
 
 
 def _begins_alone(stamp: Stamp) -> bool:
-    """Whether the batch counts although its producer is not known: the first of a raised epoch."""
-    # Without state a client of Kafka only raises its epoch, and asks for no other id. An unraised epoch could
-    # be a late repetition of a first batch that is in the log.
-    return stamp.epoch > 0 and stamp.sequence == 0 and not stamp.transactional
+    """Whether the batch counts although its producer is not known: the first of a raised epoch, or of an id
+    that has no entry.
+    """
+    # A client whose producer is forgotten raises its epoch, and asks for no other id. Without a raised epoch,
+    # a batch of an opened producer could be a late repetition of the first one.
+    new = stamp.epoch > 0 or stamp.producer_id >= UNOPENED_IDS
+    return new and stamp.sequence == 0 and not stamp.transactional
 
 
 def _runs(known: deque[KnownBatch], sequence: int, numbers: int) -> tuple[Run, ...] | None:

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -372,30 +372,45 @@ class ProduceHandler:
         return {"responses": topics, "throttle_time": _throttle_ms(writer)}
 
 
-async def open_producer(
-    session: Session, request: KafkaRequest, writer: IntakeWriter | None, threads: Executor, *, allowed: bool
-) -> Body:
-    """Answer InitProducerId with a new producer id; `allowed`: the principal may write somewhere."""
-    body = request.body
-    if not allowed:
-        return _no_producer(ErrorCode.cluster_authorization_failed)
-    if body.transactional_id is not None:
-        return _no_producer(ErrorCode.unsupported_version)
-    if writer is None:
-        return _no_producer(ErrorCode.coordinator_not_available)
-    try:
-        # In a thread: it appends to the log. The time-out is for transactions only.
-        opened = await asyncio.get_running_loop().run_in_executor(
-            threads, writer.sequencer.open_producer, "", round(writer.settings.transaction_timeout_max * 1e6)
-        )
-    # An entry of unknown outcome may have opened a producer that stays unused; it is forgotten in time.
-    except (RetryLater, OutcomeUnknown) as error:
-        _log.warning("Kafka client %s gets no producer id now: %s", session.peer, error)
-        return _no_producer(ErrorCode.coordinator_load_in_progress)
-    except ArchiverError as error:
-        _log.warning("Kafka client %s gets no producer id: %s", session.peer, error)
-        return _no_producer(ErrorCode.coordinator_not_available)
-    return {"error_code": 0, "producer_id": opened[0], "producer_epoch": opened[1]}
+class ProducerIds:
+    """Answers InitProducerId. An id takes no state until its first batch is stored, so ids need no limit."""
+
+    def __init__(self, threads: Executor) -> None:
+        self._threads = threads
+        self._left: Iterator[int] = iter(())
+        self._assigning = asyncio.Lock()
+
+    async def __call__(
+        self, session: Session, request: KafkaRequest, writer: IntakeWriter | None, *, allowed: bool
+    ) -> Body:
+        """A new producer id; `allowed`: the principal may write somewhere."""
+        if not allowed:
+            return _no_producer(ErrorCode.cluster_authorization_failed)
+        if request.body.transactional_id is not None:
+            return _no_producer(ErrorCode.unsupported_version)
+        if writer is None:
+            return _no_producer(ErrorCode.coordinator_not_available)
+        try:
+            producer_id = await self._next(writer)
+        # After an entry of unknown outcome its ids are never assigned.
+        except (RetryLater, OutcomeUnknown) as error:
+            _log.warning("Kafka client %s gets no producer id now: %s", session.peer, error)
+            return _no_producer(ErrorCode.coordinator_load_in_progress)
+        except ArchiverError as error:
+            _log.warning("Kafka client %s gets no producer id: %s", session.peer, error)
+            return _no_producer(ErrorCode.coordinator_not_available)
+        return {"error_code": 0, "producer_id": producer_id, "producer_epoch": 0}
+
+    async def _next(self, writer: IntakeWriter) -> int:
+        # Without the lock, each request that waits for new ids would append an entry.
+        async with self._assigning:
+            if (found := next(self._left, None)) is not None:
+                return found
+            loop = asyncio.get_running_loop()
+            # In a thread: it appends to the log.
+            assigned = await loop.run_in_executor(self._threads, writer.sequencer.assign_producer_ids)
+            self._left = iter(assigned)
+            return next(self._left)
 
 
 def _no_producer(code: ErrorCode) -> Body:

@@ -19,7 +19,7 @@ from archiver.kafka.listener import Body, KafkaServer, Session
 from archiver.kafka.log_view import Bounds, LogView
 from archiver.kafka.membership import Membership
 from archiver.kafka.metadata import MetadataHandler, api_versions
-from archiver.kafka.produce import BatchQueue, ProduceHandler, open_producer
+from archiver.kafka.produce import BatchQueue, ProduceHandler, ProducerIds
 from archiver.kafka.protocol import ApiKey, KafkaRequest
 from archiver.kafka.topic_configs import TopicConfigs, batch_bytes_max
 from archiver.kafka.topics import TopicRequests, Topics
@@ -53,15 +53,9 @@ class KafkaService:
         self._writer: IntakeWriter | None = writer
         self._threads = ThreadPoolExecutor(THREADS, "kafka-request")
         self._authentication: ThreadPoolExecutor | None = None
-        self._authenticator: Authenticator | None = None
-        if settings.sasl is not None and settings.users_file is not None:
-            users = UsersFile(settings.users_file, application.ids)
-            # One thread: clients that are not authenticated yet must not take the processors with PLAIN.
-            self._authentication = ThreadPoolExecutor(1, "kafka-authentication")
-            self._authenticator = Authenticator(
-                settings.sasl.mechanisms, users.current, self._authentication, application.ids
-            )
+        self._authenticator = self._authenticator_of_users()
         self._batches = BatchQueue(settings.uncompressed_bytes_max)
+        self._producer_ids = ProducerIds(self._threads)
         sequencer = writer.sequencer
 
         def topics() -> Mapping[str, TopicState]:
@@ -133,6 +127,14 @@ class KafkaService:
             live=[LiveBroker(one.node_id, one.host, one.port, one.rack) for one in self._membership.live],
             counts=self.server.counts,
         )
+
+    def _authenticator_of_users(self) -> Authenticator | None:
+        sasl, file, ids = self._settings.sasl, self._settings.users_file, self._application.ids
+        if sasl is None or file is None:
+            return None
+        # One thread: clients that are not authenticated yet must not take the processors with PLAIN.
+        self._authentication = ThreadPoolExecutor(1, "kafka-authentication")
+        return Authenticator(sasl.mechanisms, UsersFile(file, ids).current, self._authentication, ids)
 
     def _fetch_reader(self) -> FetchReader:
         application = self._application
@@ -212,7 +214,7 @@ class KafkaService:
                 return await self._metadata(session, request)
             case ApiKey.INIT_PRODUCER_ID:
                 allowed = self._authorizer.allows_idempotent_write(session.principal)
-                return await open_producer(session, request, self._writer, self._threads, allowed=allowed)
+                return await self._producer_ids(session, request, self._writer, allowed=allowed)
             case ApiKey.API_VERSIONS:
                 return api_versions(request)
             case ApiKey.DESCRIBE_CLUSTER:

@@ -16,7 +16,7 @@ from archiver.runtime.errors import Corrupted, Halt
 from intake.format import PlacedSegment
 from intake.log.source_positions import Move
 from intake.log.state import CONFIG_CHARS_MAX, CONFIGS_MAX, Configs
-from intake.producers import Stamp
+from intake.producers import UNOPENED_IDS, Stamp
 
 _FRAME_BYTES = 8
 """Upper bound of the tag and length of a nested message."""
@@ -25,7 +25,8 @@ _FRAME_BYTES = 8
 ENTRY_FORMATS = (1, 2, 3, 4, 5)
 """Format 2 added producers, transactions and barriers, format 3 deleted topics and positions of sources,
 format 4 mirrored topics, format 5 growth of topics that are not mirrored, epochs that a producer without a
-transactional id raised itself, and batches with more sequence numbers than records."""
+transactional id raised itself, producers without an entry of their own, and batches with more sequence
+numbers than records."""
 
 
 def parse_entry(index: int, data: bytes) -> pb.IntakeEntry:
@@ -54,7 +55,9 @@ def format_of(entry: pb.IntakeEntry) -> int:
     segments = [segment for group in entry.file.topics for segment in group.segments]
     # In descending order: the newest content of an entry decides.
     newest = any(
-        segment.producer.covered or (segment.producer.epoch and not segment.producer.transactional)
+        segment.producer.covered
+        or (segment.producer.epoch and not segment.producer.transactional)
+        or segment.producer.producer_id >= UNOPENED_IDS
         for segment in segments
     )
     configured = entry.WhichOneof("body") == "configured" or bool(entry.topic.configs)

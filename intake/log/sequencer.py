@@ -46,7 +46,7 @@ from intake.log.folded_log import FoldedLog
 from intake.log.source_positions import Move
 from intake.log.state import Configs
 from intake.log.transactions import OpenTransaction
-from intake.producers import Refusal
+from intake.producers import Refusal, ids_of_opening
 
 TOPIC_NAME_BYTES_MAX = 249
 """Kafka's limit."""
@@ -453,6 +453,15 @@ class Sequencer:
             producer = self._append(pb.IntakeEntry(producer=opened)).producer
         assert producer is not None, "the fold names every producer that is opened"
         return producer
+
+    def assign_producer_ids(self) -> range:
+        """Ids for producers without a transactional id, which the log knows from their first batch on.
+
+        One entry for all of them, so a client that asks for ids without end adds nothing to the log. Raises
+        as `open_producer`.
+        """
+        index, _ = self.open_producer("", 0)
+        return ids_of_opening(index)
 
     def end_transaction(self, producer_id: int, epoch: int, *, commit: bool) -> Refusal | None:
         """Commit or abort the producer's open transaction; None, or why the marker changed nothing.

@@ -101,7 +101,7 @@ def test_a_forgotten_producer_goes_on(
     with listening(path) as served, client(served.bootstrap) as send:
         send(records("a"))
         for name in ("b", "c", "d"):
-            assert forget_all(served) == 1
+            assert forget_all(served) > 0
             send(records(name))
             # Without a gap: the state of the producer is the one that its next batch continues.
             send(records(f"{name}-next-"))

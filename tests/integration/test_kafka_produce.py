@@ -322,6 +322,24 @@ def test_an_unknown_producer(open_listener: Listening) -> None:
     assert answers["clicks", 0].log_start_offset == 0
 
 
+def test_producer_ids_without_a_batch_leave_nothing_in_the_log(open_listener: Listening) -> None:
+    sequencer, asked = open_listener.writer.sequencer, {"transactional_id": None, "transaction_timeout": 0}
+    with WireClient(open_listener.address) as client, WireClient(open_listener.address) as other:
+        first = client.ask(ApiKey.INIT_PRODUCER_ID, 1, asked)
+        known, entries = len(sequencer.refresh().producers), sequencer.fold.next_index
+        ids = [one.ask(ApiKey.INIT_PRODUCER_ID, 1, asked) for _ in range(200) for one in (client, other)]
+        found = {one.producer_id for one in (first, *ids)}
+        assert len(found) == 401
+        assert {one.producer_epoch for one in ids} == {0}
+        assert len(sequencer.refresh().producers) == known
+        assert sequencer.fold.next_index == entries
+        for number, producer_id in enumerate((min(found), max(found)), 1):
+            for sequence in (0, 1):
+                batch = _batch([b"x"], producer=(producer_id, 0, sequence))
+                assert _produce(client, {("orders", 1): batch})["orders", 1].error_code is ErrorCode.none
+            assert len(sequencer.fold.producers) == known + number
+
+
 def test_batches_of_a_connection_keep_their_order(open_listener: Listening) -> None:
     producer, epoch = open_listener.writer.sequencer.open_producer("", 60_000_000)
     before = len(open_listener.stored("clicks")[0])

@@ -14,7 +14,16 @@ from archiver.runtime.errors import Corrupted
 from archiver.runtime.ids import TopicId
 from intake.log.entries import format_of
 from intake.log.fold import IntakeFold, Landed
-from intake.producers import BATCHES_REMEMBERED, EPOCH_MAX, SEQUENCE_COUNT, KnownBatch, Producers, Stamp
+from intake.producers import (
+    BATCHES_REMEMBERED,
+    EPOCH_MAX,
+    SEQUENCE_COUNT,
+    UNOPENED_IDS,
+    KnownBatch,
+    Producers,
+    Stamp,
+    ids_of_opening,
+)
 
 TOPIC = TopicId("a" * 32)
 PARTITIONS = 2
@@ -287,6 +296,37 @@ def test_a_forgotten_producer_goes_on_with_a_raised_epoch() -> None:
         (landed,) = log.file((partition, Stamp(producer_id, epoch, sequence), 1))
         found = landed.refusal or landed.runs[0][0]
         assert found == expected, (partition, epoch, sequence)
+
+
+def test_an_assigned_id_needs_no_entry_of_its_own() -> None:
+    log = Log()
+    ids, others = ids_of_opening(log.open()[0]), ids_of_opening(log.open()[0])
+    assert ids.start >= UNOPENED_IDS
+    assert ids.stop <= others.start
+    one, other = ids[0], ids[-1]
+    assert len(log.fold.producers) == 2
+    assert log.file((0, Stamp(one, 0, 1), 1))[0].refusal == "unknown_producer"
+    assert log.file((0, Stamp(one, 0, 0, transactional=True), 1))[0].refusal == "unknown_producer"
+    assert log.file((0, Stamp(UNOPENED_IDS - 1, 0, 0), 1))[0].refusal == "unknown_producer"
+    assert len(log.fold.producers) == 2
+    steps: list[tuple[int, int, int, str | int]] = [
+        (one, 0, 0, 0),
+        (other, 0, 0, 1),
+        (one, 0, 0, 0),  # a repetition
+        (one, 0, 1, 2),
+        (one, 0, 3, "out_of_order"),
+        (one, 1, 0, 3),
+        (one, 0, 2, "fenced"),
+    ]
+    for producer_id, epoch, sequence, expected in steps:
+        (landed,) = log.file((0, Stamp(producer_id, epoch, sequence), 1))
+        found = landed.refusal or landed.runs[0][0]
+        assert found == expected, (producer_id, epoch, sequence)
+    assert len(log.fold.producers) == 4
+    for producer_id, version in ((UNOPENED_IDS - 1, 2), (UNOPENED_IDS, 5)):
+        segment = pb.Segment(rows=1, producer=pb.ProducerBatch(producer_id=producer_id))
+        file = pb.IntakeFile(topics=[pb.TopicSegments(segments=[segment])])
+        assert format_of(pb.IntakeEntry(file=file)) == version
 
 
 def test_a_raised_epoch_forgets_the_batches_of_the_earlier_one() -> None:
