@@ -149,8 +149,9 @@ class KafkaListenerSettings(Group):
     requests_bytes_max: Annotated[Size, Field(ge=2**20, le=2**36)] = 256 * 2**20
     """Most memory of requests that are received or processed at the same time, over all connections. Default
     256 MiB. At the limit the daemon stops reading from connections until requests end. Answers of Fetch may
-    take as much again, or twice `fetch_bytes_max` if that is more; at the limit consumers wait. Raise it for
-    many concurrent clients, if there is memory."""
+    take as much again, or four times `fetch_bytes_max` if that is more. One answer takes at most a quarter of
+    what is left of that, and has one batch when nothing is left. Raise it for many concurrent clients, if
+    there is memory."""
     requests_per_connection_max: Annotated[StrictInt, Field(ge=1, le=10_000)] = 32
     """Most requests of one connection that are processed at the same time; further ones wait unread. Default
     32: an acknowledgement waits for an upload, so producers send several requests ahead."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from archiver.kafka.fetch import EARLIEST, Fetched, FetchReader, OffsetOutOfRange
-from archiver.kafka.listener import Body, MemoryBudget, Session
+from archiver.kafka.listener import AnswerMemory, Body, Session
 from archiver.kafka.log_view import LogView
 from archiver.kafka.metadata import LEADER_EPOCH
 from archiver.kafka.protocol import KafkaRequest
@@ -124,7 +124,7 @@ class ConsumeHandler:
         threads: Executor,
         watch_threads: Executor,
         clock: Clock,
-        answers: MemoryBudget,
+        answers: AnswerMemory,
         *,
         bytes_max: int,
         wait_max_s: float,
@@ -170,14 +170,11 @@ class ConsumeHandler:
         bytes_max = max(0, min(body.max_bytes, self._bytes_max))
         if any(part.code is ErrorCode.none for part in parts):
             # After the wait for records: consumers that wait for new ones need no memory.
-            await self._answers.take(bytes_max)
-            session.answer_bytes = bytes_max
-            await loop.run_in_executor(
-                self._threads, self._read, session, parts, bytes_max, committed, asked_s
-            )
+            granted = session.answer_bytes = self._answers.take(bytes_max)
+            await loop.run_in_executor(self._threads, self._read, session, parts, granted, committed, asked_s)
             size = sum(part.found.size for part in parts if part.found is not None)
-            session.answer_bytes = min(size, bytes_max)
-            self._answers.give(bytes_max - session.answer_bytes)
+            session.answer_bytes = size
+            self._answers.correct(granted, size)
         for part in parts:
             if part.found is not None and part.found.source is not None:
                 self._counts.fetch("cache" if part.found.cached else part.found.source)

@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 FETCHES_MAX: Final = 1
 """Fetch requests of one connection in work, as in Kafka. `Session.answer_bytes` is of the only one."""
+ANSWER_PARTS: Final = 4
+"""One answer of Fetch takes at most this part of the memory that is free."""
 HANDSHAKE_BYTES_MAX: Final = 64 * 1024
 """Largest request of a client that is not authenticated yet."""
 RATE_MIN: Final = 64 * 1024
@@ -78,7 +80,7 @@ first wait."""
 
 
 class MemoryBudget:
-    """Bytes of requests, or of answers, over all connections. Those that wait get their turns in order."""
+    """Bytes of requests over all connections. Those that wait get their turns in order."""
 
     def __init__(self, bytes_max: int) -> None:
         self._free = self._max = bytes_max
@@ -116,6 +118,28 @@ class MemoryBudget:
                 turn.set_result(None)
 
 
+class AnswerMemory:
+    """Bytes of answers of Fetch over all connections. None waits for it: with little left, answers are small.
+
+    So a client that does not read its answer, and holds it until it is cut off, delays no other.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._max = bytes_max
+        self.held = 0
+        """Bytes in use. An answer of one whole batch may go beyond the limit."""
+
+    def take(self, size: int) -> int:
+        """Take a part of what is free, at most `size`; returns its bytes. With 0 an answer has one batch."""
+        granted = min(size, max(0, self._max - self.held) // ANSWER_PARTS)
+        self.held += granted
+        return granted
+
+    def correct(self, granted: int, size: int) -> None:
+        """The answer for which bytes were taken has this size; 0 when it is written."""
+        self.held += size - granted
+
+
 class KafkaServer(Port):
     """Serves the Kafka protocol on one address, from `start` to `stop`."""
 
@@ -131,8 +155,8 @@ class KafkaServer(Port):
         """`connections_max` is what the process has descriptors for. `new_session` makes the session of a
         connection from its peer and its TLS. `counts` are shared with the handlers.
         """
-        # Two of the largest answers always fit.
-        answers_bytes_max = max(settings.requests_bytes_max, 2 * settings.fetch_bytes_max)
+        # A client that is alone gets the largest answer.
+        answers_bytes_max = max(settings.requests_bytes_max, ANSWER_PARTS * settings.fetch_bytes_max)
         super().__init__(
             settings.listen,
             retry_max_s,
@@ -140,10 +164,10 @@ class KafkaServer(Port):
             setting="kafka.listen",
             name="kafka",
             doing="serving Kafka clients",
-            # Answers of Fetch wait for room before they are read, so the rest is for other answers.
+            # The rest is for other answers, and for single batches when no memory is left.
             unsent_bytes_max=answers_bytes_max + UNSENT_BYTES_MAX,
         )
-        self.answers = MemoryBudget(answers_bytes_max)
+        self.answers = AnswerMemory(answers_bytes_max)
         """Bytes of answers of Fetch, from before their records are read until they are written."""
         self.counts = counts or ListenerCounts()
         self.settings = settings
@@ -463,7 +487,7 @@ class _Connection:
 
     def _give_answer(self) -> None:
         """Free what the Fetch in work holds for its answer."""
-        self._server.answers.give(self._session.answer_bytes)
+        self._server.answers.correct(self._session.answer_bytes, 0)
         self._session.answer_bytes = 0
 
     def _discard(self) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import select
+import contextlib
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -194,12 +195,19 @@ def _fetch(
     places: dict[tuple[str, int], int],
     *,
     version: int = 12,
+    **fields: int,
+) -> Any:
+    return client.ask(ApiKey.FETCH, version, _fetch_body(places, **fields))
+
+
+def _fetch_body(
+    places: dict[tuple[str, int], int],
     max_wait: int = 0,
     min_bytes: int = 1,
     max_bytes: int = 10**7,
     isolation: int = 0,
     session_id: int = 0,
-) -> Any:
+) -> dict[str, Any]:
     topics: dict[str, list[dict[str, Any]]] = {}
     for (topic, partition), offset in places.items():
         topics.setdefault(topic, []).append(
@@ -211,7 +219,7 @@ def _fetch(
                 "partition_max_bytes": 10**6,
             }
         )
-    body = {
+    return {
         "replica_id": -1,
         "max_wait": max_wait,
         "min_bytes": min_bytes,
@@ -222,7 +230,6 @@ def _fetch(
         "forgotten_topics_data": [],
         "rack_id": "",
     }
-    return client.ask(ApiKey.FETCH, version, body)
 
 
 def _parts(answer: Any) -> dict[tuple[str, int], Any]:
@@ -463,25 +470,52 @@ def test_a_consumer_passes_over_aborted_records(open_listener: Listening, isolat
 
 def test_answers_of_all_consumers_share_their_memory(open_listener: Listening) -> None:
     server = open_listener.service.server
-    assert server.loop is not None
-    part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 100_000}
-    body = {
-        "max_wait": 0,
-        "min_bytes": 1,
-        "max_bytes": 100_000,
-        "isolation_level": 0,
-        "topics": [{"topic": "orders", "partitions": [part]}],
-    }
     all_of_it = 2**40
-    asyncio.run_coroutine_threadsafe(server.answers.take(all_of_it), server.loop).result(30)
-    with WireClient(open_listener.address) as waiting, WireClient(open_listener.address) as other:
-        waiting.send(ApiKey.FETCH, 4, body)
-        # Time passes for it.
-        for _ in range(20):
-            other.ask(ApiKey.API_VERSIONS, 0, {})
-        assert select.select([waiting.socket], [], [], 0)[0] == []
-        server.loop.call_soon_threadsafe(server.answers.give, all_of_it)
-        assert len(waiting.receive()) > 50_000
-        other.ask(ApiKey.API_VERSIONS, 0, {})
-    until("the connections have ended", lambda: server.counts.connections == 0)
+    with WireClient(open_listener.address) as client:
+        whole = _fetch(client, {("orders", 0): 0}, max_bytes=10**6)
+        server.answers.correct(0, all_of_it)
+        try:
+            one = _fetch(client, {("orders", 0): 0}, max_bytes=10**6)
+        finally:
+            server.answers.correct(all_of_it, 0)
+        again = _fetch(client, {("orders", 0): 0}, max_bytes=10**6)
+    sizes = [len(_parts(found)["orders", 0].records) for found in (whole, one, again)]
+    # One batch without memory; it holds none afterwards.
+    assert sizes[0] == sizes[2] > sizes[1] > 0
+    until("the connection has ended", lambda: server.counts.connections == 0)
     assert server.answers.held == 0
+
+
+def _offset_behind(records: bytes) -> int:
+    """The offset behind the last batch."""
+    at = offset = 0
+    while at < len(records):
+        base, size = struct.unpack_from(">qi", records, at)
+        offset = base + struct.unpack_from(">i", records, at + 23)[0] + 1
+        at += 12 + size
+    return int(offset)
+
+
+def test_clients_that_never_read_leave_memory_to_others(tmp_path: Path) -> None:
+    kafka = {"requests_bytes_max": 2**20, "request_bytes_max": 2**16, "fetch_bytes_max": 2**18}
+    path = configured(tmp_path, [{"name": "large", "partitions": 1}], kafka=kafka)
+    with listening(path) as found, contextlib.ExitStack() as opened:
+        answers = found.service.server.answers
+        for number in range(64):
+            found.writer.send("large", Record(None, number.to_bytes(2, "big") + bytes(16_000)), 0)
+        found.writer.flush()
+        silent = [opened.enter_context(WireClient(found.address)) for _ in range(12)]
+        for client in silent:
+            for _ in range(50):
+                client.send(ApiKey.FETCH, 4, _fetch_body({("large", 0): 0}))
+        # More than the kernel keeps for them; from here on they hold what they have.
+        until("they hold answers", lambda: answers.held > 2**19)
+        reader = opened.enter_context(WireClient(found.address))
+        for _ in range(20):
+            offset = 0
+            while offset < 64:
+                records = _parts(_fetch(reader, {("large", 0): offset}))["large", 0].records
+                assert records
+                offset = _offset_behind(records)
+        assert answers.held > 2**19
+    until("all memory is given back", lambda: answers.held == 0)
