@@ -173,6 +173,16 @@ class KafkaListenerSettings(Group):
     fetch_cache_bytes: Annotated[Size, Field(ge=0, le=2**36)] = 64 * 2**20
     """Memory for record batches that were read and encoded, so that several consumers of a partition share
     the work; 0: none. Default 64 MiB. Raise it for many consumer groups on the same topics."""
+    offsets_retention: Annotated[Duration, Field(ge=60, le=3650 * 86400)] = 7 * 86400.0
+    """How long committed offsets of a consumer group without members are kept. Default 7 d, as in Kafka. A
+    consumer that returns later starts where its `auto.offset.reset` says. Raise it for consumers that pause
+    longer, for example jobs that run once a month."""
+    offset_metadata_bytes_max: Annotated[Size, Field(ge=0, le=32_767)] = 4096
+    """Longest text that a consumer may store with a committed offset, in bytes. Default 4096, as in Kafka."""
+    group_offsets_bytes_max: Annotated[Size, Field(ge=2**20, le=2**36)] = 256 * 2**20
+    """Memory for the committed offsets of all consumer groups, in every process that reads the intake log.
+    Default 256 MiB: up to 11 million offsets, or 270,000 groups with one offset each. At the limit, commits
+    of new groups and new partitions are refused; other commits are accepted."""
     access_log: StrictBool = False
     """Whether each request is a line in the log. Default `false`: a busy port has thousands of requests a
     second. Set it to find out what a client does."""
@@ -225,6 +235,11 @@ class KafkaListenerSettings(Group):
     def authenticates(self) -> bool:
         """Whether every client must prove who it is."""
         return self.sasl is not None or (self.tls is not None and self.tls.client_ca_file is not None)
+
+    @property
+    def offsets_refresh(self) -> float:
+        """Age in seconds at which an offset that is committed again without a change is stored again."""
+        return min(3600.0, self.offsets_retention / 10)
 
     def address_for_clients(self, bound_port: int) -> tuple[str, int]:
         """Host and port that clients are given; `bound_port` is the port that was opened."""

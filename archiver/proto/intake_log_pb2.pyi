@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class IntakeEntry(_message.Message):
-    __slots__ = ("format", "id", "topic", "file", "tick", "cluster", "producer", "transaction", "barrier", "forgotten", "deleted", "source_forgotten", "grown", "configured")
+    __slots__ = ("format", "id", "topic", "file", "tick", "cluster", "producer", "transaction", "barrier", "forgotten", "deleted", "source_forgotten", "grown", "configured", "slots_claimed", "offsets_committed", "offsets_removed")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,9 @@ class IntakeEntry(_message.Message):
     SOURCE_FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
     GROWN_FIELD_NUMBER: _ClassVar[int]
     CONFIGURED_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_CLAIMED_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_REMOVED_FIELD_NUMBER: _ClassVar[int]
     format: int
     id: bytes
     topic: TopicDeclared
@@ -36,7 +39,10 @@ class IntakeEntry(_message.Message):
     source_forgotten: SourceForgotten
     grown: TopicGrown
     configured: TopicConfigured
-    def __init__(self, format: _Optional[int] = ..., id: _Optional[bytes] = ..., topic: _Optional[_Union[TopicDeclared, _Mapping]] = ..., file: _Optional[_Union[IntakeFile, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., cluster: _Optional[_Union[ClusterBound, _Mapping]] = ..., producer: _Optional[_Union[ProducerOpened, _Mapping]] = ..., transaction: _Optional[_Union[TransactionEnded, _Mapping]] = ..., barrier: _Optional[_Union[Barrier, _Mapping]] = ..., forgotten: _Optional[_Union[ProducersForgotten, _Mapping]] = ..., deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., source_forgotten: _Optional[_Union[SourceForgotten, _Mapping]] = ..., grown: _Optional[_Union[TopicGrown, _Mapping]] = ..., configured: _Optional[_Union[TopicConfigured, _Mapping]] = ...) -> None: ...
+    slots_claimed: GroupSlotsClaimed
+    offsets_committed: OffsetsCommitted
+    offsets_removed: OffsetsRemoved
+    def __init__(self, format: _Optional[int] = ..., id: _Optional[bytes] = ..., topic: _Optional[_Union[TopicDeclared, _Mapping]] = ..., file: _Optional[_Union[IntakeFile, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., cluster: _Optional[_Union[ClusterBound, _Mapping]] = ..., producer: _Optional[_Union[ProducerOpened, _Mapping]] = ..., transaction: _Optional[_Union[TransactionEnded, _Mapping]] = ..., barrier: _Optional[_Union[Barrier, _Mapping]] = ..., forgotten: _Optional[_Union[ProducersForgotten, _Mapping]] = ..., deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., source_forgotten: _Optional[_Union[SourceForgotten, _Mapping]] = ..., grown: _Optional[_Union[TopicGrown, _Mapping]] = ..., configured: _Optional[_Union[TopicConfigured, _Mapping]] = ..., slots_claimed: _Optional[_Union[GroupSlotsClaimed, _Mapping]] = ..., offsets_committed: _Optional[_Union[OffsetsCommitted, _Mapping]] = ..., offsets_removed: _Optional[_Union[OffsetsRemoved, _Mapping]] = ...) -> None: ...
 
 class ClusterBound(_message.Message):
     __slots__ = ("cluster_id",)
@@ -221,3 +227,75 @@ class Tick(_message.Message):
     TIME_US_FIELD_NUMBER: _ClassVar[int]
     time_us: int
     def __init__(self, time_us: _Optional[int] = ...) -> None: ...
+
+class GroupSlotsClaimed(_message.Message):
+    __slots__ = ("slots", "node_id", "time_us")
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    TIME_US_FIELD_NUMBER: _ClassVar[int]
+    slots: _containers.RepeatedScalarFieldContainer[int]
+    node_id: int
+    time_us: int
+    def __init__(self, slots: _Optional[_Iterable[int]] = ..., node_id: _Optional[int] = ..., time_us: _Optional[int] = ...) -> None: ...
+
+class OffsetsCommitted(_message.Message):
+    __slots__ = ("topic_ids", "time_us", "commits")
+    TOPIC_IDS_FIELD_NUMBER: _ClassVar[int]
+    TIME_US_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
+    topic_ids: _containers.RepeatedScalarFieldContainer[bytes]
+    time_us: int
+    commits: _containers.RepeatedCompositeFieldContainer[GroupCommit]
+    def __init__(self, topic_ids: _Optional[_Iterable[bytes]] = ..., time_us: _Optional[int] = ..., commits: _Optional[_Iterable[_Union[GroupCommit, _Mapping]]] = ...) -> None: ...
+
+class GroupCommit(_message.Message):
+    __slots__ = ("group", "claim", "topics")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    claim: int
+    topics: _containers.RepeatedCompositeFieldContainer[TopicOffsets]
+    def __init__(self, group: _Optional[str] = ..., claim: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicOffsets, _Mapping]]] = ...) -> None: ...
+
+class TopicOffsets(_message.Message):
+    __slots__ = ("topic", "partitions", "offsets", "leader_epochs", "metadata")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    topic: int
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    leader_epochs: _containers.RepeatedScalarFieldContainer[int]
+    metadata: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., offsets: _Optional[_Iterable[int]] = ..., leader_epochs: _Optional[_Iterable[int]] = ..., metadata: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class OffsetsRemoved(_message.Message):
+    __slots__ = ("topic_ids", "removals")
+    TOPIC_IDS_FIELD_NUMBER: _ClassVar[int]
+    REMOVALS_FIELD_NUMBER: _ClassVar[int]
+    topic_ids: _containers.RepeatedScalarFieldContainer[bytes]
+    removals: _containers.RepeatedCompositeFieldContainer[GroupRemoval]
+    def __init__(self, topic_ids: _Optional[_Iterable[bytes]] = ..., removals: _Optional[_Iterable[_Union[GroupRemoval, _Mapping]]] = ...) -> None: ...
+
+class GroupRemoval(_message.Message):
+    __slots__ = ("group", "claim", "topics", "committed_before_us")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_BEFORE_US_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    claim: int
+    topics: _containers.RepeatedCompositeFieldContainer[TopicPartitions]
+    committed_before_us: int
+    def __init__(self, group: _Optional[str] = ..., claim: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ..., committed_before_us: _Optional[int] = ...) -> None: ...
+
+class TopicPartitions(_message.Message):
+    __slots__ = ("topic", "partitions")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    topic: int
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...

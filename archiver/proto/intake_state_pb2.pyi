@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class IntakeState(_message.Message):
-    __slots__ = ("format", "next_index", "cluster_id", "tick_us", "newest_us", "newest_key", "barrier_ms", "topics", "files", "producers", "transactions", "ids", "shelves", "sources")
+    __slots__ = ("format", "next_index", "cluster_id", "tick_us", "newest_us", "newest_key", "barrier_ms", "topics", "files", "producers", "transactions", "ids", "shelves", "sources", "slot_claims", "consumer_groups")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     NEXT_INDEX_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,8 @@ class IntakeState(_message.Message):
     IDS_FIELD_NUMBER: _ClassVar[int]
     SHELVES_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
+    SLOT_CLAIMS_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_GROUPS_FIELD_NUMBER: _ClassVar[int]
     format: int
     next_index: int
     cluster_id: bytes
@@ -36,7 +38,9 @@ class IntakeState(_message.Message):
     ids: _containers.RepeatedScalarFieldContainer[bytes]
     shelves: _containers.RepeatedCompositeFieldContainer[Shelf]
     sources: _containers.RepeatedCompositeFieldContainer[Source]
-    def __init__(self, format: _Optional[int] = ..., next_index: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., tick_us: _Optional[int] = ..., newest_us: _Optional[int] = ..., newest_key: _Optional[str] = ..., barrier_ms: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., producers: _Optional[_Iterable[_Union[Producer, _Mapping]]] = ..., transactions: _Optional[_Iterable[_Union[Transaction, _Mapping]]] = ..., ids: _Optional[_Iterable[bytes]] = ..., shelves: _Optional[_Iterable[_Union[Shelf, _Mapping]]] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ...) -> None: ...
+    slot_claims: _containers.RepeatedCompositeFieldContainer[SlotClaim]
+    consumer_groups: _containers.RepeatedCompositeFieldContainer[ConsumerGroup]
+    def __init__(self, format: _Optional[int] = ..., next_index: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., tick_us: _Optional[int] = ..., newest_us: _Optional[int] = ..., newest_key: _Optional[str] = ..., barrier_ms: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., producers: _Optional[_Iterable[_Union[Producer, _Mapping]]] = ..., transactions: _Optional[_Iterable[_Union[Transaction, _Mapping]]] = ..., ids: _Optional[_Iterable[bytes]] = ..., shelves: _Optional[_Iterable[_Union[Shelf, _Mapping]]] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., slot_claims: _Optional[_Iterable[_Union[SlotClaim, _Mapping]]] = ..., consumer_groups: _Optional[_Iterable[_Union[ConsumerGroup, _Mapping]]] = ...) -> None: ...
 
 class Topic(_message.Message):
     __slots__ = ("topic_id", "name", "created_us", "partitions", "deleted", "mirrored", "configs")
@@ -267,3 +271,43 @@ class ShelfIndex(_message.Message):
     files: int
     files_digest: int
     def __init__(self, format: _Optional[int] = ..., topic_ids: _Optional[_Iterable[bytes]] = ..., topics: _Optional[_Iterable[int]] = ..., partitions: _Optional[_Iterable[int]] = ..., starts: _Optional[_Iterable[int]] = ..., ends: _Optional[_Iterable[int]] = ..., first_rows: _Optional[_Iterable[int]] = ..., segments: _Optional[_Iterable[int]] = ..., gaps: _Optional[_Iterable[int]] = ..., records: _Optional[_Iterable[int]] = ..., raw_bytes: _Optional[_Iterable[int]] = ..., first_accept_us: _Optional[_Iterable[int]] = ..., newest_us: _Optional[_Iterable[int]] = ..., first_floor_us: _Optional[_Iterable[int]] = ..., digests: _Optional[_Iterable[int]] = ..., files: _Optional[int] = ..., files_digest: _Optional[int] = ...) -> None: ...
+
+class SlotClaim(_message.Message):
+    __slots__ = ("slot", "claim", "node_id", "time_us")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    TIME_US_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    claim: int
+    node_id: int
+    time_us: int
+    def __init__(self, slot: _Optional[int] = ..., claim: _Optional[int] = ..., node_id: _Optional[int] = ..., time_us: _Optional[int] = ...) -> None: ...
+
+class ConsumerGroup(_message.Message):
+    __slots__ = ("group", "active_us", "newest_us", "topics")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_US_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_US_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    active_us: int
+    newest_us: int
+    topics: _containers.RepeatedCompositeFieldContainer[GroupTopic]
+    def __init__(self, group: _Optional[str] = ..., active_us: _Optional[int] = ..., newest_us: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[GroupTopic, _Mapping]]] = ...) -> None: ...
+
+class GroupTopic(_message.Message):
+    __slots__ = ("topic", "partitions", "offsets", "leader_epochs", "ages_us", "metadata")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    AGES_US_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    topic: int
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    leader_epochs: _containers.RepeatedScalarFieldContainer[int]
+    ages_us: _containers.RepeatedScalarFieldContainer[int]
+    metadata: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., offsets: _Optional[_Iterable[int]] = ..., leader_epochs: _Optional[_Iterable[int]] = ..., ages_us: _Optional[_Iterable[int]] = ..., metadata: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -11,6 +11,7 @@ partitions, producers and remembered ids, and on open transactions, but not on t
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,14 @@ from archiver.objects.store import ObjectStore
 from archiver.proto import intake_state_pb2 as pb
 from archiver.runtime.errors import Corrupted, Halt
 from archiver.runtime.ids import TopicId, TopicPartition
+from intake.log.consumer_groups import (
+    ConsumerGroup,
+    SlotClaim,
+    TopicOffsets,
+    columns,
+    leader_epochs_stated,
+    metadata_stated,
+)
 from intake.log.entries import parse_entry
 from intake.log.fold import DeletedTopic, FoldState, IntakeFold, TopicState
 from intake.log.source_positions import MARK_BYTES, Begun, Finished, SourceState
@@ -34,7 +43,7 @@ from intake.segments import FileRef, HeldSegments, SegmentRef
 
 FORMAT = 1
 """Of the object; part of its key as well."""
-# Format 4 also added configs of topics.
+# Format 4 also added configs of topics, and committed offsets of consumer groups.
 STATE_FORMATS = (1, 2, 3, 4)
 """Of the state: 2 added deleted topics and positions of sources, 3 mirrored topics, 4 epochs that producers
 raised themselves, and batches with more sequence numbers than records."""
@@ -143,6 +152,8 @@ def _scalars(state: FoldState) -> tuple[object, ...]:
             list(state.deleted),
             list(state.producers),
             list(state.transactions),
+            list(state.slot_claims),
+            list(state.consumer_groups),
             list(state.ids),
         ),
     )
@@ -204,13 +215,18 @@ def _state_message(checkpoint: Checkpoint) -> pb.IntakeState:
             for ref in checkpoint.history
         ],
         sources=[source_message(source) for source in sorted(state.sources, key=lambda source: source.name)],
+        slot_claims=[
+            pb.SlotClaim(slot=claim.slot, claim=claim.number, node_id=claim.node_id, time_us=claim.time_us)
+            for claim in state.slot_claims
+        ],
+        consumer_groups=[group_message(group, topic_places) for group in state.consumer_groups],
     )
 
 
 def _state_format(state: FoldState) -> int:
     """The oldest format that can express the state, so that older versions can read it."""
-    # An earlier version would archive and delete by other settings.
-    if any(topic.configs for topic in state.topics):
+    # An earlier version would archive and delete by other settings, or lose committed offsets.
+    if state.slot_claims or state.consumer_groups or any(topic.configs for topic in state.topics):
         return 4
     # A reader of an earlier format would ignore these fields and assign other offsets.
     if any(producer.newest_epoch > producer.epoch for producer in state.producers) or any(
@@ -347,6 +363,10 @@ def _checkpoint(message: pb.IntakeState) -> Checkpoint:
         producers=tuple(_producer(producer, topic_ids) for producer in message.producers),
         transactions=tuple(_transaction(transaction, topic_ids) for transaction in message.transactions),
         sources=tuple(source_state(source) for source in message.sources),
+        slot_claims=tuple(
+            SlotClaim(claim.slot, claim.claim, claim.node_id, claim.time_us) for claim in message.slot_claims
+        ),
+        consumer_groups=tuple(group_state(group, topic_ids) for group in message.consumer_groups),
         ids=tuple(message.ids),
     )
     history = tuple(
@@ -408,6 +428,47 @@ def _transaction(message: pb.Transaction, topic_ids: Sequence[TopicId]) -> OpenT
         message.deadline_us,
         ranges,
     )
+
+
+def group_message(group: ConsumerGroup, topics: Mapping[TopicId, int]) -> pb.ConsumerGroup:
+    """One consumer group."""
+    newest_us = max(max(offsets.times_us) for offsets in group.topics.values())
+    return pb.ConsumerGroup(
+        group=group.group,
+        active_us=group.active_us,
+        newest_us=newest_us,
+        topics=[
+            pb.GroupTopic(
+                topic=topics[topic_id],
+                partitions=offsets.partitions,
+                offsets=offsets.offsets,
+                leader_epochs=leader_epochs_stated(offsets.leader_epochs),
+                ages_us=_ages_stated(newest_us, offsets.times_us),
+                metadata=metadata_stated(offsets.partitions, offsets.metadata),
+            )
+            for topic_id, offsets in group.topics.items()
+        ],
+    )
+
+
+def _ages_stated(newest_us: int, times_us: array[int]) -> list[int]:
+    # One commit usually has all partitions, so one number is enough.
+    if times_us.count(times_us[0]) == len(times_us):
+        return [newest_us - times_us[0]]
+    return [newest_us - time_us for time_us in times_us]
+
+
+def group_state(message: pb.ConsumerGroup, topic_ids: Sequence[TopicId]) -> ConsumerGroup:
+    """The inverse of `group_message`."""
+    newest_us, topics = message.newest_us, dict[TopicId, TopicOffsets]()
+    for item in message.topics:
+        times_us = array("q", [newest_us - age_us for age_us in item.ages_us])
+        if len(times_us) == 1:
+            times_us *= len(item.partitions)
+        topics[topic_ids[item.topic]] = columns(
+            item.partitions, item.offsets, item.leader_epochs, times_us, item.metadata
+        )
+    return ConsumerGroup(message.group, message.active_us, topics)
 
 
 def source_message(source: SourceState) -> pb.Source:

@@ -22,6 +22,9 @@ consecutive. Offsets without a record (aborted transactions, transaction markers
 between segments and are gaps. An entry whose offsets do not continue the partition does not count, so a
 repeated or late entry changes nothing.
 
+Consumer groups. Commits and removals of their offsets are judged one by one
+(`intake.log.consumer_groups`). An entry whose commits are all void changes nothing.
+
 Transactions. A marker takes no offset. Aborted records keep their offsets, as gaps. Nothing at or beyond the
 first offset of an open transaction is stable.
 """
@@ -37,6 +40,7 @@ from archiver.objects.paths import parse_intake_key
 from archiver.proto import intake_log_pb2 as pb
 from archiver.runtime.errors import Corrupted, Halt, NotFound
 from archiver.runtime.ids import TopicId, TopicPartition
+from intake.log.consumer_groups import CommitRefusal, ConsumerGroups
 from intake.log.entries import parse_entry, stated_configs
 from intake.log.source_positions import Positions, contradiction
 from intake.log.state import DeletedTopic, FoldState, Gap, PartitionState, TopicState, merged
@@ -87,6 +91,10 @@ class Applied:
     count."""
     producer: tuple[int, int] | None = None
     """For an opened producer: its id and epoch."""
+    claim: int = 0
+    """For claimed slots of consumer groups: the number of the claim."""
+    commits: tuple[CommitRefusal | None, ...] = ()
+    """For commits or removals of offsets, in the order of the entry: None for each that counts."""
 
 
 NOTHING = Applied()
@@ -112,6 +120,7 @@ class IntakeFold:
         self._producers = Producers()
         self._transactions = Transactions()
         self._positions = Positions()
+        self._groups = ConsumerGroups()
         # Bounded, because every checkpoint stores all of these ids.
         self._ids: deque[bytes] = deque(maxlen=IDS_REMEMBERED)
 
@@ -184,6 +193,11 @@ class IntakeFold:
     def positions(self) -> Positions:
         """Positions of sources; only the fold changes them."""
         return self._positions
+
+    @property
+    def consumer_groups(self) -> ConsumerGroups:
+        """Consumer groups with their committed offsets, and claims of slots; only the fold changes them."""
+        return self._groups
 
     def next_offset(self, tp: TopicPartition) -> int:
         """The offset of the partition's next record; `NotFound` if there is no such partition."""
@@ -280,6 +294,8 @@ class IntakeFold:
             applied = self._delete(index, entry.deleted)
         elif body == "source_forgotten":
             self._positions.forget(index, entry.source_forgotten)
+        elif body in ("slots_claimed", "offsets_committed", "offsets_removed"):
+            applied = self._change_groups(index, entry)
         else:
             # A later tick may state an earlier time. Ingest times never decrease, so the maximum holds.
             self._tick_us = max(self._tick_us, entry.tick.time_us)
@@ -310,6 +326,14 @@ class IntakeFold:
             self._grow(index, entry.grown)
         else:
             self._configure(index, entry.configured)
+
+    def _change_groups(self, index: int, entry: pb.IntakeEntry) -> Applied:
+        if entry.HasField("slots_claimed"):
+            return Applied(claim=self._groups.claimed(index, entry.slots_claimed))
+        if entry.HasField("offsets_removed"):
+            return Applied(commits=self._groups.removed(index, entry.offsets_removed))
+        committed = entry.offsets_committed
+        return Applied(commits=self._groups.committed(index, committed, self._tick_us, self._partitions_of))
 
     def _declare(self, index: int, declared: pb.TopicDeclared) -> None:
         if len(declared.topic_id) != 16 or not declared.name or declared.partitions == 0:
@@ -391,6 +415,7 @@ class IntakeFold:
             assert producer is not None, "a producer with an open transaction is not forgotten"
             self._producers.fence(producer)
         self._producers.forget_partitions(tps)
+        self._groups.forget_topic(topic_id)
         # Replace the dictionaries, `_deleted` first, so that readers find the topic in one of them.
         gone = DeletedTopic(topic_id, topic.name, topic.partitions, topic.created_us, deleted.time_us)
         self._deleted = {**self._deleted, topic_id: gone}
@@ -400,6 +425,10 @@ class IntakeFold:
         for tp in tps:
             del self._partitions[tp]
         return NOTHING
+
+    def _partitions_of(self, topic_id: TopicId) -> int:
+        topic = self._by_id.get(topic_id)
+        return 0 if topic is None else topic.partitions
 
     # files
 
@@ -609,6 +638,7 @@ class IntakeFold:
         self._partitions.update(state.partitions)
         for source in state.sources:
             self._positions.add(source)
+        self._groups.restore(state.slot_claims, state.consumer_groups)
         for producer in state.producers:
             self._producers.add(producer)
         for transaction in state.transactions:
@@ -630,6 +660,8 @@ class IntakeFold:
             producers=tuple(self._producers),
             transactions=tuple(self._transactions),
             sources=tuple(self._positions),
+            slot_claims=self._groups.claims,
+            consumer_groups=tuple(self._groups),
             ids=self._ids,
         )
 

@@ -572,6 +572,19 @@ class Sequencer:
             if written_before_ms > self._fold.barrier_ms:
                 self._append(pb.IntakeEntry(barrier=pb.Barrier(written_before_ms=written_before_ms)))
 
+    def append_made(self, make: Callable[[IntakeFold], pb.IntakeEntry | None]) -> Applied | None:
+        """Read the log up to its tail, and append the entry that `make` makes from the fold; None if it makes
+        none.
+
+        This process appends nothing in between, and an earlier entry of unknown outcome is resolved first.
+        Raises as `append_file`, and what `make` raises.
+        """
+        with self._lock:
+            self._resolve_earlier()
+            self._read.read_on()
+            entry = make(self._fold)
+            return None if entry is None else self._append(entry)
+
     def tick(self, now_us: int) -> int:
         """Guarantee that no later entry has an ingest time before `now_us`; returns the newest tick, which
         may be later.

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from archiver.runtime.ids import TopicId, TopicPartition
 from archiver.runtime.text import counted
+from intake.log.consumer_groups import ConsumerGroup, SlotClaim
 from intake.log.source_positions import SourceState
 from intake.log.transactions import OpenTransaction
 from intake.producers import Producer
@@ -139,6 +140,8 @@ class FoldState:
     producers: Sequence[Producer]
     transactions: Sequence[OpenTransaction]
     sources: Sequence[SourceState]
+    slot_claims: Sequence[SlotClaim]
+    consumer_groups: Sequence[ConsumerGroup]
     ids: Iterable[bytes]
 
 

@@ -4,6 +4,7 @@ own."""
 from __future__ import annotations
 
 from tests.mutants.breaking import Mutant
+from tests.mutants.group_mutants import GROUPS
 from tests.mutants.mirror_mutants import MIRRORING
 from tests.mutants.publish_mutants import PUBLISHING
 from tests.mutants.schema_mutants import MAPPING
@@ -725,4 +726,5 @@ MUTANTS = (
     *PUBLISHING,
     *MIRRORING,
     *BROKERS,
+    *GROUPS,
 )

@@ -66,7 +66,15 @@ def check_same(whole: IntakeFold, cut: IntakeFold, moved: History) -> None:
     expected, found = whole.state(), cut.state()
     for name in ("next_index", "cluster_id", "tick_us", "newest_us", "newest_key", "barrier_ms"):
         assert getattr(found, name) == getattr(expected, name), name
-    for name in ("topics", "deleted", "producers", "transactions", "ids"):
+    for name in (
+        "topics",
+        "deleted",
+        "producers",
+        "transactions",
+        "slot_claims",
+        "consumer_groups",
+        "ids",
+    ):
         assert list(getattr(found, name)) == list(getattr(expected, name)), name
     assert {source.name: source for source in found.sources} == {
         source.name: source for source in expected.sources
@@ -122,6 +130,7 @@ def test_the_histories_hold_what_matters() -> None:
         fold, applied = folded(entries)
         seen["gaps"] += sum(len(state.gaps) for state in fold.state().partitions.values())
         seen["deleted topics"] += len(fold.deleted_topics)
+        seen["committed offsets"] += len(fold.consumer_groups)
         seen["open at the end"] += len(fold.transactions)
         seen["raised"] += sum(producer.newest_epoch > producer.epoch for producer in fold.state().producers)
         seen["behind an open one"] += sum(
@@ -152,7 +161,7 @@ def test_the_histories_hold_what_matters() -> None:
         "barrier",
         "position",
     }
-    wanted |= {"deleted", "deleted topics", "raised", "covered", "without records"}
+    wanted |= {"deleted", "deleted topics", "raised", "covered", "without records", "committed offsets"}
     assert not [name for name in [*wanted, "repeated", "landed", "wrapped"] if seen[name] < 10], seen
 
 

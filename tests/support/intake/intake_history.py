@@ -1,5 +1,6 @@
 """Random histories of the intake log, by one seed: topics that come and go, plain segments, producers that
-repeat, wrap, raise their epochs and cover numbers without records, transactions, ticks, barriers, positions of sources.
+repeat, wrap, raise their epochs and cover numbers without records, transactions, ticks, barriers, positions of sources,
+consumer groups.
 
 Entries are made without asking a fold, so that many of them do not count: repetitions, gaps, fenced epochs,
 files behind a barrier.
@@ -14,6 +15,7 @@ from itertools import groupby
 from archiver.objects.paths import intake_key
 from archiver.proto import intake_log_pb2 as pb
 from archiver.runtime.ids import TopicId
+from intake.log.consumer_groups import GROUP_SLOTS
 from intake.producers import SEQUENCE_COUNT
 from tests.support.intake.intake_entries import topic_id_of
 
@@ -45,6 +47,8 @@ class RandomHistory:
     _names: dict[int, str] = field(default_factory=dict)
     _deleted: set[int] = field(default_factory=set)
     _senders: list[_Sender] = field(default_factory=list)
+    _claims: list[int] = field(default_factory=list)
+    """The newest claim of all slots of consumer groups, and the one before."""
     _positions: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def grow(self, steps: int) -> list[bytes]:
@@ -79,6 +83,8 @@ class RandomHistory:
             )
         elif roll < 0.22:
             self._move()
+        elif roll < 0.25:
+            self._group()
         elif roll < 0.3:
             self._open()
         elif roll < 0.45 and self._senders:
@@ -112,6 +118,28 @@ class RandomHistory:
             self._add(
                 deleted=pb.TopicDeleted(topic_id=bytes.fromhex(topic_id_of(number)), time_us=self.now_us)
             )
+
+    def _group(self) -> None:
+        """Claim the slots of all groups, commit under the newest claim or the one before, or remove."""
+        group, claim = self.chance.choice("xyz"), self.chance.choice([*self._claims, 0])
+        topic_id = bytes.fromhex(topic_id_of(self.chance.randrange(1, self._topics + 1)))
+        offsets = pb.TopicOffsets(
+            partitions=[0, self.chance.randrange(1, PARTITIONS)], offsets=[self._topics, 7]
+        )
+        roll = self.chance.random()
+        if roll < 0.3 or not self._claims:
+            self._claims = [len(self.entries) + 1, *self._claims[:1]]
+            self._add(slots_claimed=pb.GroupSlotsClaimed(slots=range(GROUP_SLOTS), node_id=1))
+        elif roll < 0.9:
+            commit = pb.GroupCommit(group=group, claim=claim, topics=[offsets])
+            self._add(
+                offsets_committed=pb.OffsetsCommitted(
+                    topic_ids=[topic_id], time_us=self.now_us, commits=[commit]
+                )
+            )
+        else:
+            removal = pb.GroupRemoval(group=group, claim=claim)
+            self._add(offsets_removed=pb.OffsetsRemoved(removals=[removal]))
 
     def _open(self) -> None:
         name = self.chance.choice(("", "", "a", "b"))

@@ -1,0 +1,465 @@
+"""Committed offsets of consumer groups, and claims to coordinate groups: a part of the intake fold.
+
+Groups are spread over a fixed number of slots by their ids. The daemon with the newest claim of a slot
+coordinates its groups. A commit or removal counts only under that claim, so a daemon that was replaced
+changes nothing, however late its entries arrive. Claims are numbered by the log, so their numbers only rise.
+
+Pure: the same entries give the same state. Offsets of a deleted topic vanish with it, and a group without
+offsets is forgotten.
+
+One thread applies entries, and others may read. So a group is a value that is replaced as a whole: a reader
+sees either all offsets of a commit or none.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from operator import lt
+from typing import Final, Literal, NamedTuple
+
+from archiver.proto import intake_log_pb2 as pb
+from archiver.runtime.errors import Corrupted
+from archiver.runtime.ids import TopicId
+
+# Claims in the log refer to slots, and groups to slots by this number. So neither may change.
+GROUP_SLOTS: Final = 64
+"""Slots over which groups are spread."""
+GROUP_ID_BYTES_MAX: Final = 1024
+"""Longest group id, as UTF-8."""
+METADATA_BYTES_MAX: Final = 32_767
+"""Longest metadata of an offset, as UTF-8. Longer texts do not fit Kafka's protocol."""
+NO_LEADER_EPOCH: Final = -1
+"""Of an offset whose consumer did not state the epoch of the last record that it read."""
+# Rounded up from a measurement with tracemalloc. They are in no stored format.
+GROUP_BYTES: Final = 400
+"""Memory of a group without its id and its offsets."""
+GROUP_TOPIC_BYTES: Final = 550
+"""Memory of a topic of a group without its offsets."""
+OFFSET_BYTES: Final = 24
+"""Memory of one committed offset without metadata."""
+METADATA_BYTES: Final = 100
+"""Memory of an offset's metadata without its text."""
+
+CommitRefusal = Literal["stale_claim"]
+"""Why a commit or removal does not count. `stale_claim`: it was made under another claim than the present one
+of the group's slot."""
+
+
+def slot_of(group: str) -> int:
+    """The slot of a group; the same in every process and version."""
+    return zlib.crc32(group.encode()) % GROUP_SLOTS
+
+
+@dataclass(frozen=True, slots=True)
+class SlotClaim:
+    """The newest claim of a slot."""
+
+    slot: int
+    number: int
+    """Greater than that of every earlier claim."""
+    node_id: int
+    """Of the daemon that made it."""
+    time_us: int
+
+
+class CommittedOffset(NamedTuple):
+    """What a group committed for one partition."""
+
+    offset: int
+    """Of the next record to read."""
+    leader_epoch: int
+    """`NO_LEADER_EPOCH` if the consumer stated none."""
+    metadata: str
+    time_us: int
+    """When it was committed. An unchanged offset that is committed again may keep an earlier time
+    (`intake.log.committed_offsets`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOffsets:
+    """Committed offsets of one topic: columns of equal length. Never changed, only replaced."""
+
+    # Arrays: an object for each offset would take ten times the memory.
+    partitions: array[int]
+    """Ascending."""
+    offsets: array[int]
+    leader_epochs: array[int]
+    times_us: array[int]
+    metadata: Mapping[int, str]
+    """By partition; only those that are not empty."""
+
+    def __iter__(self) -> Iterator[tuple[int, CommittedOffset]]:
+        for place, partition in enumerate(self.partitions):
+            yield partition, self._row(place)
+
+    def get(self, partition: int) -> CommittedOffset | None:
+        """The offset of that partition; None without one."""
+        place = bisect_left(self.partitions, partition)
+        if place == len(self.partitions) or self.partitions[place] != partition:
+            return None
+        return self._row(place)
+
+    def _row(self, place: int) -> CommittedOffset:
+        return CommittedOffset(
+            self.offsets[place],
+            self.leader_epochs[place],
+            self.metadata.get(self.partitions[place], ""),
+            self.times_us[place],
+        )
+
+    @property
+    def size(self) -> int:
+        """Estimated bytes of memory."""
+        texts = sum(METADATA_BYTES + 4 * len(text) for text in self.metadata.values()) if self.metadata else 0
+        return GROUP_TOPIC_BYTES + OFFSET_BYTES * len(self.partitions) + texts
+
+    def replaced_by(self, newer: TopicOffsets) -> TopicOffsets:
+        """These offsets with the newer ones in their places."""
+        known, count = self.partitions, len(newer.partitions)
+        first = bisect_left(known, newer.partitions[0])
+        # A consumer usually commits the same partitions again: all of the group, or a run of them.
+        if known[first : first + count] == newer.partitions:
+            if count == len(known):
+                return newer
+            places: Sequence[int] = range(first, first + count)
+        else:
+            places = [bisect_left(known, partition) for partition in newer.partitions]
+            if any(
+                place == len(known) or known[place] != partition
+                for place, partition in zip(places, newer.partitions, strict=True)
+            ):
+                return self._joined(newer)
+        offsets, epochs, times_us = self.offsets[:], self.leader_epochs[:], self.times_us[:]
+        for place, offset, epoch, time_us in zip(
+            places, newer.offsets, newer.leader_epochs, newer.times_us, strict=True
+        ):
+            offsets[place], epochs[place], times_us[place] = offset, epoch, time_us
+        return TopicOffsets(known, offsets, epochs, times_us, self._metadata_with(newer))
+
+    def _joined(self, newer: TopicOffsets) -> TopicOffsets:
+        """As `replaced_by`, for any partitions."""
+        rows = dict(zip(self.partitions, self._columns(), strict=True))
+        rows.update(zip(newer.partitions, newer._columns(), strict=True))
+        partitions = sorted(rows)
+        offsets, epochs, times_us = zip(*(rows[partition] for partition in partitions), strict=True)
+        return TopicOffsets(
+            array("I", partitions),
+            array("q", offsets),
+            array("i", epochs),
+            array("q", times_us),
+            self._metadata_with(newer),
+        )
+
+    def _columns(self) -> Iterator[tuple[int, int, int]]:
+        return zip(self.offsets, self.leader_epochs, self.times_us, strict=True)
+
+    def _metadata_with(self, newer: TopicOffsets) -> Mapping[int, str]:
+        if not self.metadata:
+            return newer.metadata
+        # A commit without metadata removes that of the commit before it.
+        replaced = set(newer.partitions)
+        kept = {number: text for number, text in self.metadata.items() if number not in replaced}
+        return {**kept, **newer.metadata}
+
+    def where(self, keep: Sequence[bool]) -> TopicOffsets | None:
+        """The offsets whose place is true in `keep`; None without any."""
+        if all(keep):
+            return self
+        partitions = array("I", compress(self.partitions, keep))
+        if not partitions:
+            return None
+        return TopicOffsets(
+            partitions,
+            array("q", compress(self.offsets, keep)),
+            array("i", compress(self.leader_epochs, keep)),
+            array("q", compress(self.times_us, keep)),
+            {number: self.metadata[number] for number in partitions if number in self.metadata},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroup:
+    """A group with committed offsets. Never changed, only replaced."""
+
+    group: str
+    active_us: int
+    """Every offset counts as committed at this time at least: the group was in use."""
+    topics: Mapping[TopicId, TopicOffsets]
+    """At least one, in the order of their first commit."""
+    size: int = field(init=False, compare=False)
+    """Estimated bytes of memory."""
+
+    def __post_init__(self) -> None:
+        size = GROUP_BYTES + len(self.group) + sum(topic.size for topic in self.topics.values())
+        object.__setattr__(self, "size", size)
+
+    def offset(self, topic_id: TopicId, partition: int) -> CommittedOffset | None:
+        """The committed offset of a partition; None without one."""
+        topic = self.topics.get(topic_id)
+        return None if topic is None else topic.get(partition)
+
+    @property
+    def newest_us(self) -> int:
+        """When the group committed, or was known to be in use, the last time."""
+        return max(self.active_us, *(max(topic.times_us) for topic in self.topics.values()))
+
+
+class ConsumerGroups:
+    """All groups with committed offsets, and the newest claim of each slot. Only the fold changes them."""
+
+    def __init__(self) -> None:
+        self._claims: dict[int, SlotClaim] = {}
+        self._groups: dict[str, ConsumerGroup] = {}
+        self._size = 0
+
+    def __iter__(self) -> Iterator[ConsumerGroup]:
+        return iter(list(self._groups.values()))  # a copy: the fold may add a group during the iteration
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    @property
+    def size(self) -> int:
+        """Estimated bytes of memory of all groups."""
+        return self._size
+
+    @property
+    def claims(self) -> list[SlotClaim]:
+        """The newest claim of each slot that was claimed, by slot."""
+        return [self._claims[slot] for slot in sorted(self._claims)]
+
+    def claim(self, slot: int) -> SlotClaim | None:
+        """The newest claim of the slot; None if there was none."""
+        return self._claims.get(slot)
+
+    def get(self, group: str) -> ConsumerGroup | None:
+        """The group; None if it has no committed offset."""
+        return self._groups.get(group)
+
+    def is_current(self, group: str, claim: int) -> bool:
+        """Whether a commit of the group under that claim counts."""
+        held = self._claims.get(slot_of(group))
+        return held is not None and held.number == claim
+
+    # Called by the fold alone.
+
+    def restore(self, claims: Sequence[SlotClaim], groups: Sequence[ConsumerGroup]) -> None:
+        """Take over the state of a checkpoint."""
+        self._claims.update({claim.slot: claim for claim in claims})
+        for group in groups:
+            self._put(group)
+
+    def claimed(self, index: int, entry: pb.GroupSlotsClaimed) -> int:
+        """Apply the claim of the entry at `index`; returns its number."""
+        slots = list(entry.slots)
+        if not slots or slots != sorted(set(slots)) or slots[-1] >= GROUP_SLOTS:
+            raise Corrupted(f"intake log: entry {index} claims impossible slots; restore the log")
+        number = index + 1  # 0 is no claim
+        for slot in slots:
+            self._claims[slot] = SlotClaim(slot, number, entry.node_id, entry.time_us)
+        return number
+
+    def committed(
+        self,
+        index: int,
+        entry: pb.OffsetsCommitted,
+        tick_us: int,
+        partitions_of: Callable[[TopicId], int],
+    ) -> tuple[CommitRefusal | None, ...]:
+        """Apply the commits of the entry at `index`; None for each that counts, or why it does not.
+
+        `partitions_of` is 0 for a topic that does not exist.
+        """
+        # As for transactions: a clock that is behind must not let offsets expire early.
+        time_us = max(entry.time_us, tick_us)
+        # All of it is checked before anything changes.
+        _check_groups(index, [commit.group for commit in entry.commits])
+        topic_ids = _topic_ids(index, entry.topic_ids)
+        stated = [
+            [
+                (_topic(index, topic_ids, topic.topic), _stated(index, topic, time_us))
+                for topic in commit.topics
+            ]
+            for commit in entry.commits
+        ]
+        return tuple(
+            self._commit(commit, topics, time_us, partitions_of)
+            for commit, topics in zip(entry.commits, stated, strict=True)
+        )
+
+    def _commit(
+        self,
+        commit: pb.GroupCommit,
+        topics: Sequence[tuple[TopicId, TopicOffsets]],
+        time_us: int,
+        partitions_of: Callable[[TopicId], int],
+    ) -> CommitRefusal | None:
+        if not self.is_current(commit.group, commit.claim):
+            return "stale_claim"
+        held = self._groups.get(commit.group)
+        if not topics:
+            if held is not None:
+                self._put(ConsumerGroup(held.group, max(held.active_us, time_us), held.topics))
+            return None
+        offsets = {} if held is None else dict(held.topics)
+        for topic_id, stated in topics:
+            count = partitions_of(topic_id)
+            # The topic was deleted since: its offsets would have vanished with it.
+            newer = (
+                stated
+                if stated.partitions[-1] < count
+                else stated.where([number < count for number in stated.partitions])
+            )
+            if newer is not None:
+                known = offsets.get(topic_id)
+                offsets[topic_id] = newer if known is None else known.replaced_by(newer)
+        if offsets:
+            self._put(ConsumerGroup(commit.group, 0 if held is None else held.active_us, offsets))
+        return None
+
+    def removed(self, index: int, entry: pb.OffsetsRemoved) -> tuple[CommitRefusal | None, ...]:
+        """Apply the removals of the entry at `index`; None for each that counts, or why it does not."""
+        _check_groups(index, [removal.group for removal in entry.removals])
+        topic_ids = _topic_ids(index, entry.topic_ids)
+        stated = [
+            {_topic(index, topic_ids, topic.topic): frozenset(topic.partitions) for topic in removal.topics}
+            for removal in entry.removals
+        ]
+        if any(len(one) < len(removal.topics) for one, removal in zip(stated, entry.removals, strict=True)):
+            raise Corrupted(f"intake log: entry {index} removes offsets of a topic twice; restore the log")
+        return tuple(
+            self._remove(removal, topics) for removal, topics in zip(entry.removals, stated, strict=True)
+        )
+
+    def _remove(
+        self, removal: pb.GroupRemoval, topics: Mapping[TopicId, frozenset[int]]
+    ) -> CommitRefusal | None:
+        if not self.is_current(removal.group, removal.claim):
+            return "stale_claim"
+        held, before_us = self._groups.get(removal.group), removal.committed_before_us
+        # A group that was in use since then keeps all of its offsets.
+        if held is None or (before_us and held.active_us >= before_us):
+            return None
+        offsets = dict(held.topics)
+        for topic_id in topics or held.topics:
+            known = held.topics.get(topic_id)
+            if known is None:
+                continue
+            named = topics.get(topic_id)
+            left = known.where(
+                [
+                    (named is not None and number not in named) or bool(before_us and time_us >= before_us)
+                    for number, time_us in zip(known.partitions, known.times_us, strict=True)
+                ]
+            )
+            if left is None:
+                del offsets[topic_id]
+            else:
+                offsets[topic_id] = left
+        self._put(ConsumerGroup(held.group, held.active_us, offsets))
+        return None
+
+    def forget_topic(self, topic_id: TopicId) -> None:
+        """The topic was deleted."""
+        for held in list(self._groups.values()):
+            if topic_id in held.topics:
+                left = {known: offsets for known, offsets in held.topics.items() if known != topic_id}
+                self._put(ConsumerGroup(held.group, held.active_us, left))
+
+    def _put(self, group: ConsumerGroup) -> None:
+        """Put a group in the place of its former state; one without offsets is forgotten."""
+        before = self._groups.get(group.group)
+        if before is not None:
+            self._size -= before.size
+        if group.topics:
+            self._size += group.size
+            self._groups[group.group] = group
+        elif before is not None:
+            del self._groups[group.group]
+
+
+# --- columns of messages
+
+
+def leader_epochs_stated(leader_epochs: array[int]) -> list[int]:
+    """The column of leader epochs, as messages state it: usually all are the same."""
+    first = leader_epochs[0]
+    if leader_epochs.count(first) < len(leader_epochs):
+        return [epoch + 1 for epoch in leader_epochs]
+    return [] if first == NO_LEADER_EPOCH else [first + 1]
+
+
+def metadata_stated(partitions: array[int], metadata: Mapping[int, str]) -> list[str]:
+    """The column of metadata, as messages state it: usually there is none."""
+    return [metadata.get(partition, "") for partition in partitions] if metadata else []
+
+
+def columns(
+    partitions: Sequence[int],
+    offsets: Sequence[int],
+    leader_epochs: Sequence[int],
+    times_us: array[int],
+    metadata: Sequence[str],
+) -> TopicOffsets:
+    """Offsets from the columns of a message. Raises `ValueError` or `OverflowError` for impossible ones."""
+    numbers, count = array("I", partitions), len(partitions)
+    if len(leader_epochs) == count > 1:
+        epochs = array("i", [epoch - 1 for epoch in leader_epochs])
+    elif len(leader_epochs) < 2:
+        epochs = array("i", [leader_epochs[0] - 1 if leader_epochs else NO_LEADER_EPOCH]) * count
+    else:
+        raise ValueError("leader epochs")
+    found = TopicOffsets(
+        numbers,
+        array("q", offsets),
+        epochs,
+        times_us,
+        {number: text for number, text in zip(numbers, metadata, strict=True) if text} if metadata else {},
+    )
+    # Places are found by bisection, so the order is part of the format.
+    if (
+        not count
+        or not len(found.offsets) == len(times_us) == count
+        or not all(map(lt, numbers, numbers[1:]))
+    ):
+        raise ValueError("columns")
+    if found.metadata and any(
+        len(text) > METADATA_BYTES_MAX or len(text.encode()) > METADATA_BYTES_MAX
+        for text in found.metadata.values()
+    ):
+        raise ValueError("metadata")
+    return found
+
+
+def _stated(index: int, topic: pb.TopicOffsets, time_us: int) -> TopicOffsets:
+    try:
+        times_us = array("q", [time_us]) * len(topic.partitions)
+        return columns(topic.partitions, topic.offsets, topic.leader_epochs, times_us, topic.metadata)
+    except (ValueError, OverflowError) as error:
+        raise Corrupted(
+            f"intake log: entry {index} states impossible offsets of a group ({error}); restore the log"
+        ) from error
+
+
+def _topic_ids(index: int, stated: Sequence[bytes]) -> list[TopicId]:
+    if any(len(topic_id) != 16 for topic_id in stated) or len(set(stated)) < len(stated):
+        raise Corrupted(f"intake log: entry {index} states impossible ids of topics; restore the log")
+    return [TopicId(topic_id.hex()) for topic_id in stated]
+
+
+def _topic(index: int, topic_ids: Sequence[TopicId], place: int) -> TopicId:
+    if place >= len(topic_ids):
+        raise Corrupted(
+            f"intake log: entry {index} refers to topic {place} of {len(topic_ids)}; restore the log"
+        )
+    return topic_ids[place]
+
+
+def _check_groups(index: int, groups: Sequence[str]) -> None:
+    if any(len(group.encode()) > GROUP_ID_BYTES_MAX for group in groups):
+        raise Corrupted(f"intake log: entry {index} states a group id of impossible length; restore the log")

@@ -1,0 +1,94 @@
+"""Ways to break the committed offsets of consumer groups on purpose, and which tests should notice."""
+
+from __future__ import annotations
+
+from tests.mutants.breaking import Mutant
+
+_FOLDED, _APPENDED = "intake/log/consumer_groups.py", "intake/log/committed_offsets.py"
+_TESTS = ("tests/unit/test_consumer_groups.py", "tests/unit/test_committed_offsets.py")
+
+
+def _mutant(name: str, path: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant(f"groups: {name}", path, old, new, tests or _TESTS, simulated=False)
+
+
+GROUPS = (
+    _mutant(
+        "a commit under a stale claim counts",
+        _FOLDED,
+        "        return held is not None and held.number == claim",
+        "        return held is not None and held.number >= claim",
+    ),
+    _mutant(
+        "a removal under a stale claim counts",
+        _FOLDED,
+        '        if not self.is_current(removal.group, removal.claim):\n            return "stale_claim"\n',
+        "",
+    ),
+    _mutant(
+        "an offset that was committed since expires early",
+        _FOLDED,
+        "or bool(before_us and time_us >= before_us)",
+        "or bool(before_us and time_us > before_us)",
+    ),
+    _mutant(
+        "a group that was in use expires early",
+        _FOLDED,
+        "held is None or (before_us and held.active_us >= before_us)",
+        "held is None",
+    ),
+    _mutant(
+        "a clock that is behind lets offsets expire early",
+        _FOLDED,
+        "time_us = max(entry.time_us, tick_us)",
+        "time_us = entry.time_us",
+    ),
+    _mutant(
+        "offsets of a deleted topic stay",
+        "intake/log/fold.py",
+        "        self._groups.forget_topic(topic_id)\n",
+        "",
+    ),
+    _mutant(
+        "a checkpoint forgets the claims",
+        "intake/log/fold.py",
+        "self._groups.restore(state.slot_claims, state.consumer_groups)",
+        "self._groups.restore((), state.consumer_groups)",
+    ),
+    _mutant(
+        "a commit shows a part of its offsets first",
+        _FOLDED,
+        "        offsets, epochs, times_us = self.offsets[:], self.leader_epochs[:], self.times_us[:]\n",
+        "        offsets, epochs, times_us = self.offsets, self.leader_epochs, self.times_us\n",
+    ),
+    _mutant(
+        "an unknown commit counts as not appended",
+        _APPENDED,
+        '                outcomes[place] = "unknown"\n',
+        '                outcomes[place] = "not_appended"\n',
+    ),
+    _mutant(
+        "what is unchanged is left out before an unknown entry is resolved",
+        "intake/log/sequencer.py",
+        "            self._resolve_earlier()\n            self._read.read_on()\n            entry = make(self._fold)\n",
+        "            self._read.read_on()\n            entry = make(self._fold)\n",
+    ),
+    _mutant(
+        "what is unchanged is left out after a commit of the same entry",
+        _APPENDED,
+        "alone=commit.group not in entry.groups",
+        "alone=True",
+    ),
+    _mutant(
+        "an old unchanged offset is not stored again",
+        _APPENDED,
+        "or max(before.time_us, active_us) < fresh_us",
+        "",
+    ),
+    _mutant(
+        "memory has no bound",
+        _APPENDED,
+        "groups.size >= self._bounds.memory_bytes_max and",
+        "groups.size < 0 and",
+    ),
+)
