@@ -15,19 +15,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from archiver.runtime.errors import InvalidInput
+from intake.thrift_compact import Compact, Fields
 
 _HEADER_BYTES: Final = 4096
 _HEADER_BYTES_MAX: Final = 1 << 20
 """Of one page header; it may carry the smallest and the largest value."""
-_DEPTH_MAX: Final = 16
 # Numbers of `PageType` in `parquet.thrift`; index pages (1) are skipped.
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
 # Numbers of `Encoding` in `parquet.thrift`.
 _PLAIN, _PLAIN_DICTIONARY, _DELTA_LENGTHS, _RLE_DICTIONARY = 0, 2, 6, 8
-# Types of the Thrift compact protocol.
-_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 _LENGTH: Final = struct.Struct("<I")
-_NUMBER_MAX: Final = 2**31 - 1
 _CODECS: Final[dict[str, Literal["snappy", "gzip", "brotli", "zstd"]]] = {
     "SNAPPY": "snappy",
     "GZIP": "gzip",
@@ -227,23 +224,20 @@ def _longest(
     return longest
 
 
-Header = dict[int, object]
-
-
 def _number(header: object, field: int) -> int:
     """A whole number of a header, -1 if it is missing."""
     found = header.get(field) if isinstance(header, dict) else None
     return found if isinstance(found, int) and not isinstance(found, bool) else -1
 
 
-def _header_at(source: BinaryIO | pa.NativeFile, position: int) -> tuple[Header, int]:
+def _header_at(source: BinaryIO | pa.NativeFile, position: int) -> tuple[Fields, int]:
     """A page header and its number of bytes."""
     # Almost every header fits; one with long statistics is read again with more room.
     room = _HEADER_BYTES
     while True:
         source.seek(position)
         data = source.read(room)
-        compact = _Compact(data)
+        compact = Compact(data, "a page header")
         try:
             header = compact.struct(0)
         except IndexError as error:
@@ -252,71 +246,3 @@ def _header_at(source: BinaryIO | pa.NativeFile, position: int) -> tuple[Header,
             room *= 16
             continue
         return header, compact.at
-
-
-class _Compact:
-    """Thrift's compact protocol, as far as page headers use it. `IndexError` where the data ends."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.at = 0
-
-    def struct(self, depth: int) -> Header:
-        """Fields by their numbers; strings and lists are skipped."""
-        # A crafted header could nest until the stack overflows.
-        if depth > _DEPTH_MAX:
-            raise InvalidInput("a page header is nested too deeply")
-        found: Header = {}
-        field = 0
-        while byte := self._byte():
-            step, kind = byte >> 4, byte & 0x0F
-            # A step of 0 means that the field number follows in full.
-            field = field + step if step else self._zigzag()
-            found[field] = self._value(kind, depth)
-        return found
-
-    def _value(self, kind: int, depth: int) -> object:
-        if kind in (_TRUE, _FALSE):
-            return kind == _TRUE
-        if kind in (_I16, _I32, _I64):
-            return self._zigzag()
-        if kind == _STRUCT:
-            return self.struct(depth + 1)
-        if kind in (_BYTE, _DOUBLE):
-            self._pass(1 if kind == _BYTE else 8)
-        elif kind == _BINARY:
-            self._pass(self._varint())
-        else:
-            raise InvalidInput("a page header has a field of a kind that page headers do not have")
-        return None
-
-    def _byte(self) -> int:
-        self.at += 1
-        return self._data[self.at - 1]
-
-    def _varint(self) -> int:
-        found = shift = 0
-        while True:
-            byte = self._byte()
-            found |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return found
-            # No number of a header has more than 64 bits.
-            if shift > 63:
-                raise InvalidInput("a page header has a number without an end")
-
-    def _zigzag(self) -> int:
-        """A 32-bit number. A reader that truncates a longer one would see another value, so longer ones are
-        refused.
-        """
-        found = self._varint()
-        number = (found >> 1) ^ -(found & 1)
-        if not -_NUMBER_MAX <= number <= _NUMBER_MAX:
-            raise InvalidInput("a page header has a number that does not fit")
-        return number
-
-    def _pass(self, count: int) -> None:
-        self.at += count
-        if self.at > len(self._data):
-            raise IndexError
