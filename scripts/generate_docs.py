@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from archiver.config.settings import TEMPLATES, Settings, TopicTemplateSettings  # noqa: E402 - after the path is known
-from archiver.config.types import Group, parse_duration, parse_retention, parse_size  # noqa: E402
+from archiver.config.types import Group, descriptions, parse_duration, parse_retention, parse_size  # noqa: E402
 from archiver.web import openapi  # noqa: E402
 from scripts import metrics_page  # noqa: E402
 from scripts.performance import page as performance_page  # noqa: E402
@@ -76,6 +76,7 @@ def _sections(group: type[Group], prefix: str, title: str) -> list[str]:
     """The group's table, then those of the groups inside it."""
     rows: list[str] = []
     below: list[str] = []
+    texts = descriptions(group)
     for attribute, field in group.model_fields.items():
         name = field.alias or attribute
         inner = _group_in(field.annotation)
@@ -83,14 +84,16 @@ def _sections(group: type[Group], prefix: str, title: str) -> list[str]:
             # In the file they are entries of `topics`, and their groups have the keys of a topic's groups.
             below.append(_sections(TopicTemplateSettings, "topics[].", "`topics[]` with `pattern`")[0])
             continue
-        text = _one_line(field.description or "")
+        text = _one_line(texts.get(attribute, ""))
         if inner is None:
-            rows.append(f"| `{name}` | {_kind(field.annotation, field)} | {_default(field)} | {text} |\n")
+            rows.append(
+                f"| `{name}` | {_kind(field.annotation, field)} | {_default(field, text)} | {text} |\n"
+            )
             continue
         key = f"{prefix}{name}{'[]' if get_origin(field.annotation) is tuple else ''}"
         rows.append(
             f"| `{name}` | group{'s' if key.endswith(']') else ''}, see [{key}](#{_anchor(key)}) | "
-            f"{_default(field)} | {text} |\n"
+            f"{_default(field, text)} | {text} |\n"
         )
         below.extend(_sections(inner, f"{key}.", f"`{key}`"))
     paragraphs = [_one_line(paragraph) for paragraph in (group.__doc__ or "").split("\n\n")]
@@ -188,14 +191,14 @@ def _bounds(metadata: list[object], *, duration: bool, size: bool) -> str:
     return f", {', '.join(words)}" if words else ""
 
 
-def _default(field: FieldInfo) -> str:
+def _default(field: FieldInfo, text: str) -> str:
     if field.is_required():
         return "required"
     value = field.default
     if value is PydanticUndefined:
         return "empty"
     if value is None:
-        return "`forever`" if "forever" in (field.description or "") else "none"
+        return "`forever`" if "forever" in text else "none"
     if isinstance(value, Group):
         return "its own defaults"
     if isinstance(value, tuple):

@@ -5,11 +5,14 @@ Pure, except that a secret is read from its variable or file. No message repeats
 
 from __future__ import annotations
 
+import ast
 import glob
+import inspect
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -19,10 +22,12 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     SecretStr,
     ValidationInfo,
     WithJsonSchema,
 )
+from pydantic_core import CoreSchema
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {
@@ -72,12 +77,42 @@ class Group(BaseModel):
         frozen=True,
         # A misspelled key would otherwise leave a default in force, without a message.
         extra="forbid",
-        use_attribute_docstrings=True,
         # A message of the library must not repeat a value, because it may be a secret.
         hide_input_in_errors=True,
         # Defaults are written as in the file, for example paths, and must be resolved as well.
         validate_default=True,
     )
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema)["properties"]
+        texts = descriptions(cls)
+        for attribute, info in cls.model_fields.items():
+            if attribute in texts:
+                properties[info.alias or attribute]["description"] = texts[attribute]
+        return schema
+
+
+def descriptions(group: type[Group]) -> dict[str, str]:
+    """The docstrings under the fields of a group and of its base classes, by attribute."""
+    # Read on request: `use_attribute_docstrings` parses the source of each group in every command.
+    found: dict[str, str] = {}
+    for owner in reversed(group.__mro__):
+        if issubclass(owner, Group):
+            (definition,) = ast.parse(inspect.getsource(owner)).body
+            assert isinstance(definition, ast.ClassDef)
+            found |= dict(_described(definition.body))
+    return found
+
+
+def _described(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+    for attribute, text in pairwise(body):
+        match attribute, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                yield name, inspect.cleandoc(words)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ OWN_MAX = 16
 """Modules of this project that `archiver --help` may import."""
 SLOW = HEAVY | {"pyarrow.compute", "sqlalchemy", "requests", "boto3", "apscheduler", "starlette"}
 """Modules that reading both logs does not need."""
+HTTP = {"requests", "urllib3", "pyiceberg.catalog.rest", "tenacity"}
+"""Modules that a catalog in a database does not need."""
 OTHER_WORK = {"archiver.app.maintenance", "archiver.app.archiving", "intake.write", "archiver.schema"}
 FILES = {"name": "files", "partitions": 1, "archive": {"kind": "parquet"}}
 
@@ -124,6 +126,34 @@ def test_status_without_tables_imports_no_catalog(tmp_path: Path) -> None:
     loaded = loaded_by(["status"], deployment.environ())
     assert "reconcile.snapshot.retention_floor" in loaded
     assert not (SLOW | OTHER_WORK) & loaded
+
+
+def test_status_of_a_catalog_in_a_database_imports_no_http_client(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path / "d")
+    deployment.produce([{"topic": "clicks", "value": None}])
+    loaded = loaded_by(["status"], deployment.environ())
+    assert {"pyiceberg.catalog.sql", "sqlalchemy"} <= loaded
+    assert not (HTTP | OTHER_WORK | {"pandas", "pyspark", "duckdb"}) & loaded
+
+
+@pytest.mark.parametrize(("arguments", "collects"), [(["status"], False), (["audit"], True)])
+def test_only_brief_commands_run_without_garbage_collection(
+    arguments: list[str], collects: bool, tmp_path: Path
+) -> None:
+    program = (
+        "import atexit, gc, sys\n"
+        "atexit.register(lambda: print(gc.isenabled(), gc.get_freeze_count() > 0, file=sys.__stderr__))\n"
+        f"from archiver.cli.app import main\nsys.argv = {['archiver', *arguments]!r}\nmain()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env=Deployment(tmp_path / "d").environ(),
+    )
+    assert done.stderr.splitlines()[-1] == f"{collects} True"
 
 
 def test_status_takes_what_holds_intake_from_the_daemon() -> None:

@@ -44,7 +44,6 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 
-from archiver.catalog.iceberg.auth import advice
 from archiver.catalog.iceberg.guard import guarded_table, open_catalog
 from archiver.catalog.iceberg.guarded_io import GuardedFileIO
 from archiver.catalog.iceberg.outcomes import (
@@ -197,11 +196,11 @@ class IcebergTables:
             return self._view(identifier, catalog.load_table(identifier))
         except (NoSuchTableError, NoSuchNamespaceError) as error:
             # The catalog has the table and not its file. Creating it again would give it a second uuid.
-            if metadata_lost(error):
+            if self._rest and metadata_lost(error):
                 raise _unreadable(identifier, error) from error
             # A web server at a wrong address says 404 as well. That must not halt the topic or create a
             # table.
-            if not tells_of_table(error):
+            if self._rest and not tells_of_table(error):
                 raise RetryLater(
                     f"{why}: it answers as no catalog does ({said(error)}); is its uri right?"
                 ) from error
@@ -581,6 +580,8 @@ class IcebergTables:
     def _check_known(self, error: Exception) -> None:
         """Raise `Halt` if a REST catalog rejects our identity, also with a new token."""
         if self._rest and unauthorized(error):
+            from archiver.catalog.iceberg.auth import advice
+
             raise Halt(
                 f"catalog {self._name} refuses us ({said(error)}): {advice(self._properties)}"
             ) from error

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-import requests
-import urllib3.exceptions
 from pydantic import ValidationError
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 
 from archiver.catalog.tables import SwapOutcome
 from archiver.runtime.errors import ArchiverError, Halt, InvalidInput, RetryLater, passing
 from archiver.runtime.redaction import excerpt
+
+# requests and urllib3 are imported where they are used: a catalog in a database needs no HTTP client.
+if TYPE_CHECKING:
+    import requests
 
 # --- Errors of metadata files
 
@@ -104,14 +107,6 @@ UNAUTHORIZED = frozenset({401, 419})
 GATEWAY = frozenset({502, 503, 504})
 """Answers of a gateway whose catalog is not reachable."""
 
-_NEVER_SENT = (
-    requests.ConnectTimeout,
-    requests.exceptions.InvalidHeader,
-    requests.exceptions.InvalidURL,
-    requests.exceptions.MissingSchema,
-    requests.exceptions.InvalidSchema,
-)
-
 
 def outcome_of(error: Exception) -> SwapOutcome:
     """The outcome of a change of a table that ended with this error: CONFLICT means not applied, else
@@ -143,6 +138,8 @@ def is_no(error: Exception) -> bool:
 
 def unreached(error: Exception) -> bool:
     """Whether the error means that the catalog is unreachable, and not something about one table."""
+    import requests
+
     return isinstance(error, requests.ConnectionError | requests.Timeout) or status_of(error) in GATEWAY
 
 
@@ -157,19 +154,15 @@ def tells_of_table(error: Exception) -> bool:
     """Whether "there is no such table" comes from a catalog. A web server at a wrong address answers 404 as
     well, but not in a catalog's form.
     """
-    cause = error.__cause__
-    if not isinstance(cause, requests.HTTPError) or cause.response is None:
-        # Not from HTTP: a SQL catalog itself found no row.
-        return True
-    return _error_document(cause.response) is not None
+    response = _response(error)
+    # Without a response a SQL catalog itself found no row.
+    return response is None or _error_document(response) is not None
 
 
 def metadata_lost(error: Exception) -> bool:
     """Whether "there is no such table" means that the catalog has the table, but not its metadata file."""
-    cause = error.__cause__
-    if not isinstance(cause, requests.HTTPError) or cause.response is None:
-        return False
-    document = _error_document(cause.response)
+    response = _response(error)
+    document = None if response is None else _error_document(response)
     return document is not None and document.get("type") == "NotFoundException"
 
 
@@ -187,15 +180,31 @@ def _error_document(response: requests.Response) -> dict[str, object] | None:
 
 def status_of(error: BaseException) -> int | None:
     """The status of the HTTP answer behind an error of pyiceberg; None if there is none."""
+    response = _response(error)
+    return None if response is None else int(response.status_code)
+
+
+def _response(error: BaseException) -> requests.Response | None:
+    """The HTTP response behind an error of pyiceberg; None if there is none."""
+    import requests
+
     cause = error if isinstance(error, requests.HTTPError) else error.__cause__
-    if isinstance(cause, requests.HTTPError) and cause.response is not None:
-        return int(cause.response.status_code)
-    return None
+    return cause.response if isinstance(cause, requests.HTTPError) else None
 
 
 def _never_sent(error: Exception) -> bool:
     """Whether no connection was made, so that nothing was sent."""
-    if isinstance(error, _NEVER_SENT):
+    import requests
+    import urllib3.exceptions
+
+    never = (
+        requests.ConnectTimeout,
+        requests.exceptions.InvalidHeader,
+        requests.exceptions.InvalidURL,
+        requests.exceptions.MissingSchema,
+        requests.exceptions.InvalidSchema,
+    )
+    if isinstance(error, never):
         return True
     # Only a new connection that failed proves it. A kept one that is gone may have delivered the request.
     inner = error.args[0] if isinstance(error, requests.ConnectionError) and error.args else None

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 from archiver.catalog.iceberg.guarded_io import IMPLEMENTATION, LIMITS
 from archiver.catalog.iceberg.remote_limits import RemoteLimits
-from archiver.catalog.iceberg.rest import IMPLEMENTATION as BOUNDED_REST
 from archiver.runtime.errors import ConfigInvalid
 
 SQLITE_TIMEOUT_S: Final = 60
@@ -35,6 +34,9 @@ def prepared_properties(name: str, properties: Mapping[str, str], limits: Remote
                 f"catalog {name} has no uri: write the address of the REST catalog, such as "
                 "https://catalog.example.com"
             )
+        # Imported here: a catalog of another type needs no HTTP client.
+        from archiver.catalog.iceberg.rest import IMPLEMENTATION as BOUNDED_REST
+
         # `py-catalog-impl` takes its place: pyiceberg accepts only one of the two.
         del prepared["type"]
         return _nested_tls(prepared) | {"py-catalog-impl": BOUNDED_REST, **_NO_RETRIES}
