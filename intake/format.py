@@ -75,6 +75,8 @@ class SegmentRows:
     """Its producer batch; None without an idempotent producer."""
     offset: int | None = None
     """Of its first record, in a mirrored topic; the others follow it."""
+    log_append_time: bool = False
+    """The accept times replaced the event times of its records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class PlacedSegment:
     accept_max_us: int
     stamp: Stamp | None = None
     offset: int | None = None
+    log_append_time: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,7 @@ def write_intake_file(
                         segment.accept_max_us,
                         segment.stamp,
                         segment.offset,
+                        segment.log_append_time,
                     )
                 )
                 first_row += segment.rows

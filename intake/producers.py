@@ -21,7 +21,7 @@ A refused batch changes nothing. No clock is read: a log entry says when produce
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -88,6 +88,8 @@ class KnownBatch:
     epoch: int = 0
     covered: int = 0
     """As in its stamp."""
+    append_us: int = 0
+    """The append time, which replaced the event times of its records; 0: they kept their own."""
 
     @property
     def numbers(self) -> int:
@@ -269,15 +271,17 @@ class Producers:
         runs = _runs(known, stamp.sequence, numbers)
         return "forgotten" if runs is None else Repeated(runs)
 
-    def appended(self, tp: TopicPartition, stamp: Stamp, rows: int, base: int, time_us: int) -> None:
-        """Record a judged batch that is in the log from offset `base` on."""
+    def appended(
+        self, tp: TopicPartition, stamp: Stamp, rows: int, base: int, time_us: int, append_us: int = 0
+    ) -> None:
+        """Record a judged batch that is in the log from offset `base` on; `append_us` as in `KnownBatch`."""
         producer = self._by_id.get(stamp.producer_id)
         if producer is None:
             # The epoch of its opening: other partitions begin in the epoch that their batches have.
             producer = Producer(stamp.producer_id, 0, "", 0, time_us)
             self.add(producer)
         known = producer.batches.get(tp)
-        batch = KnownBatch(stamp.sequence, rows, base, stamp.epoch, stamp.covered)
+        batch = KnownBatch(stamp.sequence, rows, base, stamp.epoch, stamp.covered, append_us)
         if known and known[-1].epoch == stamp.epoch:
             known.append(batch)
         else:
@@ -286,6 +290,14 @@ class Producers:
             producer.batches[tp] = deque([batch], maxlen=BATCHES_REMEMBERED)
         # Accept times come from the clocks of several writers, so they may go back.
         producer.last_used_us = max(producer.last_used_us, time_us)
+
+    def append_us(self, tp: TopicPartition, producer_id: int, runs: Sequence[Run]) -> int:
+        """The append time of the first record of a repetition, 0 if it has none: as in `KnownBatch`."""
+        if not runs:
+            return 0
+        offset, _ = runs[0]
+        known = self._by_id[producer_id].batches[tp]
+        return next((one.append_us for one in known if one.base <= offset < one.base + one.rows), 0)
 
 
 def _begins_alone(stamp: Stamp) -> bool:

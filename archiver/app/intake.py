@@ -16,7 +16,7 @@ from archiver.runtime.errors import ConfigInvalid, InvalidInput
 from archiver.runtime.ids import TopicId
 from intake.log.checkpointer import CheckpointLoop
 from intake.log.fold import DeletedTopic, TopicState
-from intake.log.state import Configs, fewer_configured
+from intake.log.state import APPEND_TIME_CHANGES_MAX, TIMESTAMP_TYPE, Configs, fewer_configured
 from intake.write.accept_clock import AcceptClock
 from intake.write.schema_validation import EdgeFetch, EdgeSchemas, edge_rules
 from intake.write.writer import IntakeWriter
@@ -205,7 +205,23 @@ class Intake:
             key = fixed_by(self._deployment.configured, topic, name)
             if key is not None:
                 raise InvalidInput(f"{name} is fixed by the key {key} of the configuration file")
-        return tuple(sorted({**after, **dict(_checked(changed))}.items()))
+        configs = tuple(sorted({**after, **dict(_checked(changed))}.items()))
+        self._check_timestamp_type(topic, before, configs)
+        return configs
+
+    def _check_timestamp_type(self, topic: str, before: Configs, after: Configs) -> None:
+        """Raise `InvalidInput` if a topic of the log cannot get that timestamp type."""
+        fold = self._deployment.sequencer.fold
+        known = fold.topics_by_name.get(topic)
+        if known is None or dict(before).get(TIMESTAMP_TYPE) == (stated := dict(after).get(TIMESTAMP_TYPE)):
+            return
+        if known.mirrored and stated == "LogAppendTime":
+            raise InvalidInput(f"{TIMESTAMP_TYPE}: records of a mirrored topic have the times of its source")
+        partitions = [fold.partition((known.topic_id, number)) for number in range(known.partitions)]
+        if any(len(one.append_time_changes) >= APPEND_TIME_CHANGES_MAX for one in partitions):
+            raise InvalidInput(
+                f"{TIMESTAMP_TYPE} was changed {APPEND_TIME_CHANGES_MAX} times; create another topic"
+            )
 
     def check_deletable(self, topic: TopicState) -> None:
         """Raise `ConfigInvalid` while the topic is in the configuration: a reader of it would recreate it."""

@@ -176,8 +176,9 @@ CONFIGS: Mapping[str, TopicConfig] = {
         TopicConfig(
             "message.timestamp.type",
             "string",
-            "Always CreateTime. The time of ingestion is a column of its own.",
-            _one_of("CreateTime", why="; the time of ingestion is a column of its own"),
+            "CreateTime: records keep the times of their producers. LogAppendTime: the accept time replaces "
+            "the event time of new records.",
+            _one_of("CreateTime", "LogAppendTime"),
             "CreateTime",
         ),
         TopicConfig(

@@ -15,10 +15,12 @@ from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
 
@@ -88,6 +90,9 @@ class FetchLimits:
     wait_s: float = 30.0
     """Longest wait for another thread that decodes the same records; then they are decoded again."""
 
+
+AppendTimes = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.bool_] | None]
+"""For each of some offsets, whether its record has the append time; None: none of them has."""
 
 OpenStream = Callable[[Backlog, LedgerFold, IntakeReader, set[str]], RecordStream]
 """Opens a stream by states of both logs; the reader and the keys of verified archives are shared by all."""
@@ -221,8 +226,15 @@ class _Cursor:
     """An open read of a partition, which gives chunk after chunk. Used by one thread at a time."""
 
     def __init__(
-        self, stream: RecordStream, batches: Iterator[StreamBatch], at: int, stop: int, chunk_bytes: int
+        self,
+        stream: RecordStream,
+        batches: Iterator[StreamBatch],
+        at: int,
+        stop: int,
+        chunk_bytes: int,
+        append_times: AppendTimes,
     ) -> None:
+        self._append_times = append_times
         self.stream = stream
         self.stop = stop
         """Without a further chunk there is no record from its place up to here."""
@@ -296,8 +308,10 @@ class _Cursor:
         self._held.append(batch.records)
 
     def _encoded(self, records: pa.RecordBatch) -> _Chunk:
-        start, self._at = self._at, records.column("offset")[-1].as_py() + 1
-        self.last = _Chunk(start, self._at, tuple(encode(_joined(records))), self._source)
+        offsets = records.column("offset").to_numpy(zero_copy_only=False)
+        batches = encode(_joined(records), append_times=self._append_times(offsets))
+        start, self._at = self._at, int(offsets[-1]) + 1
+        self.last = _Chunk(start, self._at, tuple(batches), self._source)
         return self.last
 
 
@@ -669,7 +683,8 @@ class FetchReader:
         except BaseException:
             self._give_back(stream)
             raise
-        return _Cursor(stream, batches, at, stop, self._limits.chunk_bytes)
+        append_times = partial(self._log.have_append_time, topic_id, partition)
+        return _Cursor(stream, batches, at, stop, self._limits.chunk_bytes, append_times)
 
     def _check_start(self, key: _Key, at: int) -> None:
         bounds = self._log.bounds(key[0], key[1])

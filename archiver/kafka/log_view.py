@@ -11,6 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from archiver.ledger.fold import LedgerFold
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import RetryLater
@@ -113,6 +116,14 @@ class LogView:
         if ledger is None:
             raise RetryLater("the control log was not read yet; try again when the metadata store answers")
         return Bounds(min(ledger.topic(topic_id).start(partition), high), stable, high)
+
+    def have_append_time(
+        self, topic_id: TopicId, partition: int, offsets: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.bool_] | None:
+        """For each of these offsets, whether its record has the append time; None: none of them has. Reads
+        nothing. Raises `NotFound` for an unknown partition.
+        """
+        return self._view().fold.partition((topic_id, partition)).have_append_time(offsets)
 
     def available(self, topic_id: TopicId, partition: int, offset: int, *, committed: bool) -> int:
         """About how many bytes a consumer at `offset` could read now; 0 if there is nothing. Only offsets

@@ -55,6 +55,7 @@ RECORD_ERRORS_MAX: Final = 100
 """Invalid records of one batch that a response names."""
 TIMEOUT_MAX_S: Final = 600.0
 """Longest wait for an outcome, also if the client allows more."""
+_NO_TIME: Final = -1
 
 _ERRORS: Final[Mapping[Refusal, ErrorCode]] = {
     "fenced": ErrorCode.invalid_producer_epoch,
@@ -79,6 +80,8 @@ class Answer:
     why: str | None = None
     """For people; None if the code says enough."""
     base_offset: int = NO_OFFSET
+    append_time_ms: int = _NO_TIME
+    """The append time of the records, if it replaced the times that the client gave them."""
     records: Mapping[int, str] = field(default_factory=dict)
     """Invalid records, each with the reason."""
 
@@ -359,6 +362,7 @@ class ProduceHandler:
                         "index": part.index,
                         "error_code": int(answer.code),
                         "base_offset": answer.base_offset,
+                        "log_append_time": answer.append_time_ms,
                         # Also with UNKNOWN_PRODUCER_ID: without it a Java client repeats the batch for ever.
                         "log_start_offset": -1 if batch is None else self._log_start(batch.topic, part.index),
                         "record_errors": [
@@ -475,7 +479,11 @@ def _outcome(batch: _Batch) -> Answer:
         # It may be stored: a client with sequence numbers repeats it without harm.
         return Answer(ErrorCode.request_timed_out, "not acknowledged in time; it may be stored")
     offset, worst = batch.pending.outcome()
-    return Answer(ErrorCode.none, base_offset=offset) if worst.outcome == "ok" else _failure(worst)
+    if worst.outcome != "ok":
+        return _failure(worst)
+    append_us = batch.pending.append_us()
+    # Consumers get the same milliseconds, because `encode` rounds down as well.
+    return Answer(ErrorCode.none, None, offset, append_us // 1000 if append_us else _NO_TIME)
 
 
 def _failure(verdict: FlushOutcome) -> Answer:

@@ -564,13 +564,20 @@ _RECORD_VARINTS_MAX = 34
 
 
 def encode(
-    records: pa.RecordBatch, *, rows_max: int = BATCH_ROWS, bytes_max: int = BATCH_BYTES
+    records: pa.RecordBatch,
+    *,
+    append_times: Mask | None = None,
+    rows_max: int = BATCH_ROWS,
+    bytes_max: int = BATCH_BYTES,
 ) -> list[EncodedBatch]:
     """Rows of `STREAM_SCHEMA`, offsets ascending, as uncompressed batches for consumers.
 
     Rows with one `batch_start` become one batch, whose base offset is `batch_start`. Rows without one become
     batches of consecutive offsets, of at most `rows_max` rows and about `bytes_max` bytes. A row without
     event time gets the timestamp -1.
+
+    `append_times`: which rows have the append time as event time; None: none. They are in batches of the type
+    LogAppendTime, each of one time, because consumers give all its records the newest time of the batch.
     """
     if not records.num_rows:
         return []
@@ -585,7 +592,11 @@ def encode(
     header_counts = list_lengths(column["headers"])
     sizes = binary_lengths(column["key"]) + binary_lengths(column["value"]) + header_sizes
     sums = np.concatenate(([0], np.cumsum(sizes + _RECORD_VARINTS_MAX)))
-    spans = _batch_spans(offsets, starts, sums, rows_max, bytes_max)
+    breaks: Mask = np.zeros(len(offsets) - 1, np.bool_)
+    if append_times is not None:
+        breaks |= append_times[1:] != append_times[:-1]
+        breaks |= append_times[1:] & (timestamps[1:] != timestamps[:-1])
+    spans = _batch_spans(offsets, starts, sums, breaks, rows_max, bytes_max)
     first_rows = np.array([first for first, _, _ in spans], np.int64)
     rows_of = np.diff(np.concatenate((first_rows, [len(offsets)])))
     bases = np.repeat(np.array([base for _, _, base in spans], np.int64), rows_of)
@@ -601,7 +612,13 @@ def encode(
     )
     ends = np.concatenate(([0], np.cumsum(record_sizes)))
     return [
-        _batch(base, offsets[first:end], timestamps[first:end], body[ends[first] : ends[end]])
+        _batch(
+            base,
+            offsets[first:end],
+            timestamps[first:end],
+            body[ends[first] : ends[end]],
+            _LOG_APPEND_TIME if append_times is not None and append_times[first] else 0,
+        )
         for first, end, base in spans
     ]
 
@@ -612,20 +629,23 @@ def _numpy(column: ArrowArray) -> Ints:
 
 
 def _batch_spans(
-    offsets: Ints, starts: Ints, sums: Ints, rows_max: int, bytes_max: int
+    offsets: Ints, starts: Ints, sums: Ints, breaks: Mask, rows_max: int, bytes_max: int
 ) -> list[tuple[int, int, int]]:
-    """First row, end and base offset of each batch."""
-    new = starts[1:] != starts[:-1]
+    """First row, end and base offset of each batch. `breaks`: rows but the first that must begin one."""
+    new = breaks | (starts[1:] != starts[:-1])
     new |= (starts[1:] < 0) & (offsets[1:] != offsets[:-1] + 1)
     firsts = [0, *(np.flatnonzero(new) + 1).tolist()]
     spans = []
     for run, run_end in zip(firsts, [*firsts[1:], len(offsets)], strict=True):
         start, known = int(starts[run]), starts[run] >= 0
+        # A batch of a producer that is continued, in another type or at another time, has a base of its own.
+        begun = run > 0 and starts[run] == starts[run - 1]
         first = run
         while first < run_end:
             offset = int(offsets[first])
             # A delta has 31 bits, and the rest of a batch that had to be split begins a new one.
-            base = start if known and first == run and 0 <= offset - start <= _INT32_MAX else offset
+            whole = known and first == run and not begun
+            base = start if whole and 0 <= offset - start <= _INT32_MAX else offset
             byte_limit = int(sums[first]) + (_SIZE_MAX if known else bytes_max)
             end = min(
                 run_end,
@@ -741,7 +761,9 @@ def _joined(
     return np.frombuffer(data, np.uint8)[: int(lengths.sum())]
 
 
-def _batch(base: int, offsets: Ints, timestamps: Ints, body: npt.NDArray[np.uint8]) -> EncodedBatch:
+def _batch(
+    base: int, offsets: Ints, timestamps: Ints, body: npt.NDArray[np.uint8], attributes: int
+) -> EncodedBatch:
     last, newest = int(offsets[-1]), int(timestamps.max())
     header = bytearray(_HEADER.size)
     _HEADER.pack_into(
@@ -752,7 +774,7 @@ def _batch(base: int, offsets: Ints, timestamps: Ints, body: npt.NDArray[np.uint
         LEADER_EPOCH,
         _MAGIC,
         0,
-        0,
+        attributes,
         last - base,
         int(timestamps[0]),
         newest,

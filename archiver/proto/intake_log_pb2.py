@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x61rchiver/proto/intake_log.proto\x12\x16\x61rchiver.intake_log.v1\"\xb6\x07\n\x0bIntakeEntry\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\x0c\x12\x36\n\x05topic\x18\x03 \x01(\x0b\x32%.archiver.intake_log.v1.TopicDeclaredH\x00\x12\x32\n\x04\x66ile\x18\x04 \x01(\x0b\x32\".archiver.intake_log.v1.IntakeFileH\x00\x12,\n\x04tick\x18\x05 \x01(\x0b\x32\x1c.archiver.intake_log.v1.TickH\x00\x12\x37\n\x07\x63luster\x18\x06 \x01(\x0b\x32$.archiver.intake_log.v1.ClusterBoundH\x00\x12:\n\x08producer\x18\x07 \x01(\x0b\x32&.archiver.intake_log.v1.ProducerOpenedH\x00\x12?\n\x0btransaction\x18\x08 \x01(\x0b\x32(.archiver.intake_log.v1.TransactionEndedH\x00\x12\x32\n\x07\x62\x61rrier\x18\t \x01(\x0b\x32\x1f.archiver.intake_log.v1.BarrierH\x00\x12?\n\tforgotten\x18\n \x01(\x0b\x32*.archiver.intake_log.v1.ProducersForgottenH\x00\x12\x37\n\x07\x64\x65leted\x18\x0b \x01(\x0b\x32$.archiver.intake_log.v1.TopicDeletedH\x00\x12\x43\n\x10source_forgotten\x18\x0c \x01(\x0b\x32\'.archiver.intake_log.v1.SourceForgottenH\x00\x12\x33\n\x05grown\x18\r \x01(\x0b\x32\".archiver.intake_log.v1.TopicGrownH\x00\x12=\n\nconfigured\x18\x0e \x01(\x0b\x32\'.archiver.intake_log.v1.TopicConfiguredH\x00\x12\x42\n\rslots_claimed\x18\x10 \x01(\x0b\x32).archiver.intake_log.v1.GroupSlotsClaimedH\x00\x12\x45\n\x11offsets_committed\x18\x11 \x01(\x0b\x32(.archiver.intake_log.v1.OffsetsCommittedH\x00\x12\x41\n\x0foffsets_removed\x18\x12 \x01(\x0b\x32&.archiver.intake_log.v1.OffsetsRemovedH\x00\x42\x06\n\x04\x62ody\"\"\n\x0c\x43lusterBound\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\"\x9f\x01\n\rTopicDeclared\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x01(\r\x12\x12\n\ncreated_us\x18\x04 \x01(\x03\x12\x10\n\x08mirrored\x18\x05 \x01(\x08\x12\x34\n\x07\x63onfigs\x18\x06 \x03(\x0b\x32#.archiver.intake_log.v1.TopicConfig\"G\n\nTopicGrown\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x12\n\npartitions\x18\x02 \x01(\r\x12\x13\n\x0bown_offsets\x18\x03 \x01(\x08\"Y\n\x0fTopicConfigured\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x34\n\x07\x63onfigs\x18\x02 \x03(\x0b\x32#.archiver.intake_log.v1.TopicConfig\"*\n\x0bTopicConfig\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\xb0\x01\n\nIntakeFile\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x15\n\rfooter_sha256\x18\x03 \x01(\x0c\x12\x35\n\x06topics\x18\x04 \x03(\x0b\x32%.archiver.intake_log.v1.TopicSegments\x12\x39\n\tpositions\x18\x05 \x03(\x0b\x32&.archiver.intake_log.v1.SourcePosition\"\x86\x01\n\x0eSourcePosition\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0c\n\x04item\x18\x02 \x01(\t\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x04\x12\x0c\n\x04\x64one\x18\x05 \x01(\x08\x12\x10\n\x08identity\x18\x06 \x01(\x0c\x12\x0c\n\x04seen\x18\x07 \x01(\x04\x12\r\n\x05\x63ount\x18\x08 \x01(\x04\"T\n\rTopicSegments\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x31\n\x08segments\x18\x02 \x03(\x0b\x32\x1f.archiver.intake_log.v1.Segment\"\xd3\x01\n\x07Segment\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x11\n\trow_group\x18\x02 \x01(\r\x12\x11\n\tfirst_row\x18\x03 \x01(\r\x12\x0c\n\x04rows\x18\x04 \x01(\r\x12\x11\n\traw_bytes\x18\x05 \x01(\x04\x12\x15\n\raccept_max_us\x18\x06 \x01(\x03\x12\x37\n\x08producer\x18\x07 \x01(\x0b\x32%.archiver.intake_log.v1.ProducerBatch\x12\x13\n\x06offset\x18\x08 \x01(\x04H\x00\x88\x01\x01\x42\t\n\x07_offset\"m\n\rProducerBatch\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x10\n\x08sequence\x18\x03 \x01(\r\x12\x15\n\rtransactional\x18\x04 \x01(\x08\x12\x0f\n\x07\x63overed\x18\x05 \x01(\r\"[\n\x0eProducerOpened\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x1e\n\x16transaction_timeout_us\x18\x02 \x01(\x03\x12\x0f\n\x07time_us\x18\x03 \x01(\x03\"f\n\x10TransactionEnded\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x0e\n\x06\x63ommit\x18\x03 \x01(\x08\x12\r\n\x05\x66\x65nce\x18\x04 \x01(\x08\x12\x0f\n\x07time_us\x18\x05 \x01(\x03\"$\n\x07\x42\x61rrier\x12\x19\n\x11written_before_ms\x18\x01 \x01(\x03\"+\n\x12ProducersForgotten\x12\x15\n\ridle_since_us\x18\x01 \x01(\x03\"1\n\x0cTopicDeleted\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x0f\n\x07time_us\x18\x02 \x01(\x03\">\n\x0fSourceForgotten\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\r\n\x05items\x18\x02 \x03(\t\x12\x0c\n\x04seen\x18\x03 \x01(\x04\"\x17\n\x04Tick\x12\x0f\n\x07time_us\x18\x01 \x01(\x03\"D\n\x11GroupSlotsClaimed\x12\r\n\x05slots\x18\x01 \x03(\r\x12\x0f\n\x07node_id\x18\x02 \x01(\r\x12\x0f\n\x07time_us\x18\x03 \x01(\x03\"l\n\x10OffsetsCommitted\x12\x11\n\ttopic_ids\x18\x01 \x03(\x0c\x12\x0f\n\x07time_us\x18\x02 \x01(\x03\x12\x34\n\x07\x63ommits\x18\x03 \x03(\x0b\x32#.archiver.intake_log.v1.GroupCommit\"a\n\x0bGroupCommit\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05\x63laim\x18\x02 \x01(\x04\x12\x34\n\x06topics\x18\x03 \x03(\x0b\x32$.archiver.intake_log.v1.TopicOffsets\"k\n\x0cTopicOffsets\x12\r\n\x05topic\x18\x01 \x01(\r\x12\x12\n\npartitions\x18\x02 \x03(\r\x12\x0f\n\x07offsets\x18\x03 \x03(\x04\x12\x15\n\rleader_epochs\x18\x04 \x03(\r\x12\x10\n\x08metadata\x18\x05 \x03(\t\"[\n\x0eOffsetsRemoved\x12\x11\n\ttopic_ids\x18\x01 \x03(\x0c\x12\x36\n\x08removals\x18\x02 \x03(\x0b\x32$.archiver.intake_log.v1.GroupRemoval\"\x82\x01\n\x0cGroupRemoval\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05\x63laim\x18\x02 \x01(\x04\x12\x37\n\x06topics\x18\x03 \x03(\x0b\x32\'.archiver.intake_log.v1.TopicPartitions\x12\x1b\n\x13\x63ommitted_before_us\x18\x04 \x01(\x03\"4\n\x0fTopicPartitions\x12\r\n\x05topic\x18\x01 \x01(\r\x12\x12\n\npartitions\x18\x02 \x03(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x61rchiver/proto/intake_log.proto\x12\x16\x61rchiver.intake_log.v1\"\xb6\x07\n\x0bIntakeEntry\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\x0c\x12\x36\n\x05topic\x18\x03 \x01(\x0b\x32%.archiver.intake_log.v1.TopicDeclaredH\x00\x12\x32\n\x04\x66ile\x18\x04 \x01(\x0b\x32\".archiver.intake_log.v1.IntakeFileH\x00\x12,\n\x04tick\x18\x05 \x01(\x0b\x32\x1c.archiver.intake_log.v1.TickH\x00\x12\x37\n\x07\x63luster\x18\x06 \x01(\x0b\x32$.archiver.intake_log.v1.ClusterBoundH\x00\x12:\n\x08producer\x18\x07 \x01(\x0b\x32&.archiver.intake_log.v1.ProducerOpenedH\x00\x12?\n\x0btransaction\x18\x08 \x01(\x0b\x32(.archiver.intake_log.v1.TransactionEndedH\x00\x12\x32\n\x07\x62\x61rrier\x18\t \x01(\x0b\x32\x1f.archiver.intake_log.v1.BarrierH\x00\x12?\n\tforgotten\x18\n \x01(\x0b\x32*.archiver.intake_log.v1.ProducersForgottenH\x00\x12\x37\n\x07\x64\x65leted\x18\x0b \x01(\x0b\x32$.archiver.intake_log.v1.TopicDeletedH\x00\x12\x43\n\x10source_forgotten\x18\x0c \x01(\x0b\x32\'.archiver.intake_log.v1.SourceForgottenH\x00\x12\x33\n\x05grown\x18\r \x01(\x0b\x32\".archiver.intake_log.v1.TopicGrownH\x00\x12=\n\nconfigured\x18\x0e \x01(\x0b\x32\'.archiver.intake_log.v1.TopicConfiguredH\x00\x12\x42\n\rslots_claimed\x18\x10 \x01(\x0b\x32).archiver.intake_log.v1.GroupSlotsClaimedH\x00\x12\x45\n\x11offsets_committed\x18\x11 \x01(\x0b\x32(.archiver.intake_log.v1.OffsetsCommittedH\x00\x12\x41\n\x0foffsets_removed\x18\x12 \x01(\x0b\x32&.archiver.intake_log.v1.OffsetsRemovedH\x00\x42\x06\n\x04\x62ody\"\"\n\x0c\x43lusterBound\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\"\x9f\x01\n\rTopicDeclared\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x01(\r\x12\x12\n\ncreated_us\x18\x04 \x01(\x03\x12\x10\n\x08mirrored\x18\x05 \x01(\x08\x12\x34\n\x07\x63onfigs\x18\x06 \x03(\x0b\x32#.archiver.intake_log.v1.TopicConfig\"G\n\nTopicGrown\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x12\n\npartitions\x18\x02 \x01(\r\x12\x13\n\x0bown_offsets\x18\x03 \x01(\x08\"Y\n\x0fTopicConfigured\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x34\n\x07\x63onfigs\x18\x02 \x03(\x0b\x32#.archiver.intake_log.v1.TopicConfig\"*\n\x0bTopicConfig\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\xb0\x01\n\nIntakeFile\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x15\n\rfooter_sha256\x18\x03 \x01(\x0c\x12\x35\n\x06topics\x18\x04 \x03(\x0b\x32%.archiver.intake_log.v1.TopicSegments\x12\x39\n\tpositions\x18\x05 \x03(\x0b\x32&.archiver.intake_log.v1.SourcePosition\"\x86\x01\n\x0eSourcePosition\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0c\n\x04item\x18\x02 \x01(\t\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x04 \x01(\x04\x12\x0c\n\x04\x64one\x18\x05 \x01(\x08\x12\x10\n\x08identity\x18\x06 \x01(\x0c\x12\x0c\n\x04seen\x18\x07 \x01(\x04\x12\r\n\x05\x63ount\x18\x08 \x01(\x04\"T\n\rTopicSegments\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x31\n\x08segments\x18\x02 \x03(\x0b\x32\x1f.archiver.intake_log.v1.Segment\"\xec\x01\n\x07Segment\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x11\n\trow_group\x18\x02 \x01(\r\x12\x11\n\tfirst_row\x18\x03 \x01(\r\x12\x0c\n\x04rows\x18\x04 \x01(\r\x12\x11\n\traw_bytes\x18\x05 \x01(\x04\x12\x15\n\raccept_max_us\x18\x06 \x01(\x03\x12\x37\n\x08producer\x18\x07 \x01(\x0b\x32%.archiver.intake_log.v1.ProducerBatch\x12\x13\n\x06offset\x18\x08 \x01(\x04H\x00\x88\x01\x01\x12\x17\n\x0flog_append_time\x18\t \x01(\x08\x42\t\n\x07_offset\"m\n\rProducerBatch\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x10\n\x08sequence\x18\x03 \x01(\r\x12\x15\n\rtransactional\x18\x04 \x01(\x08\x12\x0f\n\x07\x63overed\x18\x05 \x01(\r\"[\n\x0eProducerOpened\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x1e\n\x16transaction_timeout_us\x18\x02 \x01(\x03\x12\x0f\n\x07time_us\x18\x03 \x01(\x03\"f\n\x10TransactionEnded\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x0e\n\x06\x63ommit\x18\x03 \x01(\x08\x12\r\n\x05\x66\x65nce\x18\x04 \x01(\x08\x12\x0f\n\x07time_us\x18\x05 \x01(\x03\"$\n\x07\x42\x61rrier\x12\x19\n\x11written_before_ms\x18\x01 \x01(\x03\"+\n\x12ProducersForgotten\x12\x15\n\ridle_since_us\x18\x01 \x01(\x03\"1\n\x0cTopicDeleted\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x0f\n\x07time_us\x18\x02 \x01(\x03\">\n\x0fSourceForgotten\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\r\n\x05items\x18\x02 \x03(\t\x12\x0c\n\x04seen\x18\x03 \x01(\x04\"\x17\n\x04Tick\x12\x0f\n\x07time_us\x18\x01 \x01(\x03\"D\n\x11GroupSlotsClaimed\x12\r\n\x05slots\x18\x01 \x03(\r\x12\x0f\n\x07node_id\x18\x02 \x01(\r\x12\x0f\n\x07time_us\x18\x03 \x01(\x03\"l\n\x10OffsetsCommitted\x12\x11\n\ttopic_ids\x18\x01 \x03(\x0c\x12\x0f\n\x07time_us\x18\x02 \x01(\x03\x12\x34\n\x07\x63ommits\x18\x03 \x03(\x0b\x32#.archiver.intake_log.v1.GroupCommit\"a\n\x0bGroupCommit\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05\x63laim\x18\x02 \x01(\x04\x12\x34\n\x06topics\x18\x03 \x03(\x0b\x32$.archiver.intake_log.v1.TopicOffsets\"k\n\x0cTopicOffsets\x12\r\n\x05topic\x18\x01 \x01(\r\x12\x12\n\npartitions\x18\x02 \x03(\r\x12\x0f\n\x07offsets\x18\x03 \x03(\x04\x12\x15\n\rleader_epochs\x18\x04 \x03(\r\x12\x10\n\x08metadata\x18\x05 \x03(\t\"[\n\x0eOffsetsRemoved\x12\x11\n\ttopic_ids\x18\x01 \x03(\x0c\x12\x36\n\x08removals\x18\x02 \x03(\x0b\x32$.archiver.intake_log.v1.GroupRemoval\"\x82\x01\n\x0cGroupRemoval\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05\x63laim\x18\x02 \x01(\x04\x12\x37\n\x06topics\x18\x03 \x03(\x0b\x32\'.archiver.intake_log.v1.TopicPartitions\x12\x1b\n\x13\x63ommitted_before_us\x18\x04 \x01(\x03\"4\n\x0fTopicPartitions\x12\r\n\x05topic\x18\x01 \x01(\r\x12\x12\n\npartitions\x18\x02 \x03(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -50,35 +50,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOPICSEGMENTS']._serialized_start=1734
   _globals['_TOPICSEGMENTS']._serialized_end=1818
   _globals['_SEGMENT']._serialized_start=1821
-  _globals['_SEGMENT']._serialized_end=2032
-  _globals['_PRODUCERBATCH']._serialized_start=2034
-  _globals['_PRODUCERBATCH']._serialized_end=2143
-  _globals['_PRODUCEROPENED']._serialized_start=2145
-  _globals['_PRODUCEROPENED']._serialized_end=2236
-  _globals['_TRANSACTIONENDED']._serialized_start=2238
-  _globals['_TRANSACTIONENDED']._serialized_end=2340
-  _globals['_BARRIER']._serialized_start=2342
-  _globals['_BARRIER']._serialized_end=2378
-  _globals['_PRODUCERSFORGOTTEN']._serialized_start=2380
-  _globals['_PRODUCERSFORGOTTEN']._serialized_end=2423
-  _globals['_TOPICDELETED']._serialized_start=2425
-  _globals['_TOPICDELETED']._serialized_end=2474
-  _globals['_SOURCEFORGOTTEN']._serialized_start=2476
-  _globals['_SOURCEFORGOTTEN']._serialized_end=2538
-  _globals['_TICK']._serialized_start=2540
-  _globals['_TICK']._serialized_end=2563
-  _globals['_GROUPSLOTSCLAIMED']._serialized_start=2565
-  _globals['_GROUPSLOTSCLAIMED']._serialized_end=2633
-  _globals['_OFFSETSCOMMITTED']._serialized_start=2635
-  _globals['_OFFSETSCOMMITTED']._serialized_end=2743
-  _globals['_GROUPCOMMIT']._serialized_start=2745
-  _globals['_GROUPCOMMIT']._serialized_end=2842
-  _globals['_TOPICOFFSETS']._serialized_start=2844
-  _globals['_TOPICOFFSETS']._serialized_end=2951
-  _globals['_OFFSETSREMOVED']._serialized_start=2953
-  _globals['_OFFSETSREMOVED']._serialized_end=3044
-  _globals['_GROUPREMOVAL']._serialized_start=3047
-  _globals['_GROUPREMOVAL']._serialized_end=3177
-  _globals['_TOPICPARTITIONS']._serialized_start=3179
-  _globals['_TOPICPARTITIONS']._serialized_end=3231
+  _globals['_SEGMENT']._serialized_end=2057
+  _globals['_PRODUCERBATCH']._serialized_start=2059
+  _globals['_PRODUCERBATCH']._serialized_end=2168
+  _globals['_PRODUCEROPENED']._serialized_start=2170
+  _globals['_PRODUCEROPENED']._serialized_end=2261
+  _globals['_TRANSACTIONENDED']._serialized_start=2263
+  _globals['_TRANSACTIONENDED']._serialized_end=2365
+  _globals['_BARRIER']._serialized_start=2367
+  _globals['_BARRIER']._serialized_end=2403
+  _globals['_PRODUCERSFORGOTTEN']._serialized_start=2405
+  _globals['_PRODUCERSFORGOTTEN']._serialized_end=2448
+  _globals['_TOPICDELETED']._serialized_start=2450
+  _globals['_TOPICDELETED']._serialized_end=2499
+  _globals['_SOURCEFORGOTTEN']._serialized_start=2501
+  _globals['_SOURCEFORGOTTEN']._serialized_end=2563
+  _globals['_TICK']._serialized_start=2565
+  _globals['_TICK']._serialized_end=2588
+  _globals['_GROUPSLOTSCLAIMED']._serialized_start=2590
+  _globals['_GROUPSLOTSCLAIMED']._serialized_end=2658
+  _globals['_OFFSETSCOMMITTED']._serialized_start=2660
+  _globals['_OFFSETSCOMMITTED']._serialized_end=2768
+  _globals['_GROUPCOMMIT']._serialized_start=2770
+  _globals['_GROUPCOMMIT']._serialized_end=2867
+  _globals['_TOPICOFFSETS']._serialized_start=2869
+  _globals['_TOPICOFFSETS']._serialized_end=2976
+  _globals['_OFFSETSREMOVED']._serialized_start=2978
+  _globals['_OFFSETSREMOVED']._serialized_end=3069
+  _globals['_GROUPREMOVAL']._serialized_start=3072
+  _globals['_GROUPREMOVAL']._serialized_end=3202
+  _globals['_TOPICPARTITIONS']._serialized_start=3204
+  _globals['_TOPICPARTITIONS']._serialized_end=3256
 # @@protoc_insertion_point(module_scope)

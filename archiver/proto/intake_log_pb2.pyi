@@ -135,7 +135,7 @@ class TopicSegments(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ...) -> None: ...
 
 class Segment(_message.Message):
-    __slots__ = ("partition", "row_group", "first_row", "rows", "raw_bytes", "accept_max_us", "producer", "offset")
+    __slots__ = ("partition", "row_group", "first_row", "rows", "raw_bytes", "accept_max_us", "producer", "offset", "log_append_time")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ROW_GROUP_FIELD_NUMBER: _ClassVar[int]
     FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +144,7 @@ class Segment(_message.Message):
     ACCEPT_MAX_US_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOG_APPEND_TIME_FIELD_NUMBER: _ClassVar[int]
     partition: int
     row_group: int
     first_row: int
@@ -152,7 +153,8 @@ class Segment(_message.Message):
     accept_max_us: int
     producer: ProducerBatch
     offset: int
-    def __init__(self, partition: _Optional[int] = ..., row_group: _Optional[int] = ..., first_row: _Optional[int] = ..., rows: _Optional[int] = ..., raw_bytes: _Optional[int] = ..., accept_max_us: _Optional[int] = ..., producer: _Optional[_Union[ProducerBatch, _Mapping]] = ..., offset: _Optional[int] = ...) -> None: ...
+    log_append_time: bool
+    def __init__(self, partition: _Optional[int] = ..., row_group: _Optional[int] = ..., first_row: _Optional[int] = ..., rows: _Optional[int] = ..., raw_bytes: _Optional[int] = ..., accept_max_us: _Optional[int] = ..., producer: _Optional[_Union[ProducerBatch, _Mapping]] = ..., offset: _Optional[int] = ..., log_append_time: _Optional[bool] = ...) -> None: ...
 
 class ProducerBatch(_message.Message):
     __slots__ = ("producer_id", "epoch", "sequence", "transactional", "covered")

@@ -77,18 +77,20 @@ class Deleted(_message.Message):
     def __init__(self, time_us: _Optional[int] = ..., partitions: _Optional[int] = ...) -> None: ...
 
 class Partition(_message.Message):
-    __slots__ = ("next_offset", "ingest_max_us", "shelved_to", "segments", "gaps")
+    __slots__ = ("next_offset", "ingest_max_us", "shelved_to", "segments", "gaps", "append_time_changes")
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     INGEST_MAX_US_FIELD_NUMBER: _ClassVar[int]
     SHELVED_TO_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     GAPS_FIELD_NUMBER: _ClassVar[int]
+    APPEND_TIME_CHANGES_FIELD_NUMBER: _ClassVar[int]
     next_offset: int
     ingest_max_us: int
     shelved_to: int
     segments: _containers.RepeatedCompositeFieldContainer[Segment]
     gaps: _containers.RepeatedCompositeFieldContainer[Range]
-    def __init__(self, next_offset: _Optional[int] = ..., ingest_max_us: _Optional[int] = ..., shelved_to: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., gaps: _Optional[_Iterable[_Union[Range, _Mapping]]] = ...) -> None: ...
+    append_time_changes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, next_offset: _Optional[int] = ..., ingest_max_us: _Optional[int] = ..., shelved_to: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., gaps: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., append_time_changes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class File(_message.Message):
     __slots__ = ("log_index", "key", "size", "footer_sha256")
@@ -147,7 +149,7 @@ class Producer(_message.Message):
     def __init__(self, producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., transactional_id: _Optional[str] = ..., transaction_timeout_us: _Optional[int] = ..., last_used_us: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[Batches, _Mapping]]] = ...) -> None: ...
 
 class Batches(_message.Message):
-    __slots__ = ("topic", "partition", "sequences", "rows", "bases", "epoch", "covered")
+    __slots__ = ("topic", "partition", "sequences", "rows", "bases", "epoch", "covered", "append_us")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +157,7 @@ class Batches(_message.Message):
     BASES_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     COVERED_FIELD_NUMBER: _ClassVar[int]
+    APPEND_US_FIELD_NUMBER: _ClassVar[int]
     topic: int
     partition: int
     sequences: _containers.RepeatedScalarFieldContainer[int]
@@ -162,7 +165,8 @@ class Batches(_message.Message):
     bases: _containers.RepeatedScalarFieldContainer[int]
     epoch: int
     covered: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, topic: _Optional[int] = ..., partition: _Optional[int] = ..., sequences: _Optional[_Iterable[int]] = ..., rows: _Optional[_Iterable[int]] = ..., bases: _Optional[_Iterable[int]] = ..., epoch: _Optional[int] = ..., covered: _Optional[_Iterable[int]] = ...) -> None: ...
+    append_us: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[int] = ..., partition: _Optional[int] = ..., sequences: _Optional[_Iterable[int]] = ..., rows: _Optional[_Iterable[int]] = ..., bases: _Optional[_Iterable[int]] = ..., epoch: _Optional[int] = ..., covered: _Optional[_Iterable[int]] = ..., append_us: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Transaction(_message.Message):
     __slots__ = ("producer_id", "epoch", "transactional_id", "started_us", "deadline_us", "ranges")

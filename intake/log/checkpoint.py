@@ -44,9 +44,9 @@ from intake.segments import FileRef, HeldSegments, SegmentRef
 FORMAT = 1
 """Of the object; part of its key as well."""
 # Format 4 also added configs of topics, and committed offsets of consumer groups.
-STATE_FORMATS = (1, 2, 3, 4)
+STATE_FORMATS = (1, 2, 3, 4, 5)
 """Of the state: 2 added deleted topics and positions of sources, 3 mirrored topics, 4 epochs that producers
-raised themselves, and batches with more sequence numbers than records."""
+raised themselves, and batches with more sequence numbers than records, 5 append times."""
 MAGIC = b"archiver.state.1"
 
 
@@ -130,6 +130,8 @@ def same(one: FoldState, other: FoldState) -> bool:
             twin.ingest_max_us,
             twin.history_end,
         ):
+            return False
+        if state.append_time_changes != twin.append_time_changes:
             return False
         # Adjacent gaps may be separate elements in one fold and joined in the other.
         if state.segments != twin.segments or _gaps(state) != _gaps(twin):
@@ -225,6 +227,9 @@ def _state_message(checkpoint: Checkpoint) -> pb.IntakeState:
 
 def _state_format(state: FoldState) -> int:
     """The oldest format that can express the state, so that older versions can read it."""
+    # An earlier version would forget which records have the append time.
+    if any(held.append_time_changes for held in state.partitions.values()):
+        return 5
     # An earlier version would archive and delete by other settings, or lose committed offsets.
     if state.slot_claims or state.consumer_groups or any(topic.configs for topic in state.topics):
         return 4
@@ -275,6 +280,7 @@ def _partition_message(state: PartitionState, places: Mapping[int, int]) -> pb.P
             for segment in state.segments
         ],
         gaps=[pb.Range(base=base, end=end) for base, end in _gaps(state)],
+        append_time_changes=state.append_time_changes,
     )
 
 
@@ -296,6 +302,9 @@ def _producer_message(producer: Producer, topics: Mapping[TopicId, int]) -> pb.P
                 epoch=batches[-1].epoch if batches[-1].epoch != producer.epoch else 0,
                 covered=[batch.covered for batch in batches]
                 if any(batch.covered for batch in batches)
+                else (),
+                append_us=[batch.append_us for batch in batches]
+                if any(batch.append_us for batch in batches)
                 else (),
             )
             # The batches are in the order of the first batch per partition, which follows from the log.
@@ -390,7 +399,14 @@ def _partition(message: pb.Partition, files: Sequence[FileRef]) -> PartitionStat
         for segment in message.segments
     )
     gaps = [(gap.base, gap.end) for gap in message.gaps]
-    return PartitionState(message.next_offset, message.ingest_max_us, message.shelved_to, segments, gaps)
+    return PartitionState(
+        message.next_offset,
+        message.ingest_max_us,
+        message.shelved_to,
+        segments,
+        gaps,
+        list(message.append_time_changes),
+    )
 
 
 def _producer(message: pb.Producer, topic_ids: Sequence[TopicId]) -> Producer:
@@ -404,10 +420,11 @@ def _producer(message: pb.Producer, topic_ids: Sequence[TopicId]) -> Producer:
     for item in message.batches:
         epoch = item.epoch or message.epoch
         covered = item.covered or [0] * len(item.rows)
+        append_us = item.append_us or [0] * len(item.rows)
         batches = (
-            KnownBatch(sequence, rows, base, epoch, numbers)
-            for sequence, rows, base, numbers in zip(
-                item.sequences, item.rows, item.bases, covered, strict=True
+            KnownBatch(sequence, rows, base, epoch, numbers, time_us)
+            for sequence, rows, base, numbers, time_us in zip(
+                item.sequences, item.rows, item.bases, covered, append_us, strict=True
             )
         )
         # The same bound as in a live fold, or the two would differ after the next batch.

@@ -22,11 +22,11 @@ _FRAME_BYTES = 8
 """Upper bound of the tag and length of a nested message."""
 
 # Format 5 also added configs of topics, and committed offsets of consumer groups.
-ENTRY_FORMATS = (1, 2, 3, 4, 5)
+ENTRY_FORMATS = (1, 2, 3, 4, 5, 6)
 """Format 2 added producers, transactions and barriers, format 3 deleted topics and positions of sources,
 format 4 mirrored topics, format 5 growth of topics that are not mirrored, epochs that a producer without a
 transactional id raised itself, producers without an entry of their own, and batches with more sequence
-numbers than records."""
+numbers than records, format 6 segments with append times."""
 
 _BODIES_OF_5 = ("configured", "slots_claimed", "offsets_committed", "offsets_removed")
 
@@ -56,6 +56,9 @@ def format_of(entry: pb.IntakeEntry) -> int:
     """The format of a new entry: the oldest that can express it, so that older readers can read on."""
     segments = [segment for group in entry.file.topics for segment in group.segments]
     # In descending order: the newest content of an entry decides.
+    if any(segment.log_append_time for segment in segments):
+        # An older version would show these times to consumers as those of the producers.
+        return 6
     newest = any(
         segment.producer.covered
         or (segment.producer.epoch and not segment.producer.transactional)
@@ -118,6 +121,7 @@ def file_entry(
                     accept_max_us=segment.accept_max_us,
                     producer=batch_entry(segment.stamp),
                     offset=segment.offset,
+                    log_append_time=segment.log_append_time,
                 )
                 for segment in group
             ],

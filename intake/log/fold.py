@@ -78,6 +78,8 @@ class Landed:
     segment: SegmentRef | None
     """The segment added to the backlog; None for a repetition, for a refused one, and without records."""
     refusal: Refusal | None = None
+    append_us: int = 0
+    """For a repetition: the append time of the original's first record, 0 if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -527,7 +529,8 @@ class IntakeFold:
         stamp = Stamp(stated.producer_id, stated.epoch, stated.sequence, stated.transactional, stated.covered)
         verdict = self._producers.judge(tp, stamp, segment.rows)
         if isinstance(verdict, Repeated):
-            return Landed(tp, segment.rows, verdict.runs, None)
+            append_us = self._producers.append_us(tp, stamp.producer_id, verdict.runs)
+            return Landed(tp, segment.rows, verdict.runs, None, append_us=append_us)
         if verdict is not None:
             return Landed(tp, segment.rows, (), None, verdict)
         base = self._partitions[tp].next_offset
@@ -536,7 +539,9 @@ class IntakeFold:
             self._transactions.wrote(
                 self._transaction(stamp, segment.accept_max_us), tp, base, base + segment.rows
             )
-        self._producers.appended(tp, stamp, segment.rows, base, segment.accept_max_us)
+        accept_us = segment.accept_max_us
+        append_us = accept_us if segment.log_append_time else 0
+        self._producers.appended(tp, stamp, segment.rows, base, accept_us, append_us)
         if not segment.rows:
             return Landed(tp, 0, (), None)
         return self._place_segment(ref, tp, segment)
@@ -566,7 +571,7 @@ class IntakeFold:
         placed = SegmentRef(
             ref, segment.row_group, segment.first_row, rows, base, segment.raw_bytes, accept_max_us, floor_us
         )
-        held.append(placed)
+        held.append(placed, log_append_time=segment.log_append_time)
         self._newest_us = max(self._newest_us, accept_max_us)
         return Landed(tp, rows, ((base, rows),), placed)
 

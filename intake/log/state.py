@@ -13,6 +13,9 @@ from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from archiver.runtime.ids import TopicId, TopicPartition
 from archiver.runtime.text import counted
 from intake.log.consumer_groups import ConsumerGroup, SlotClaim
@@ -27,6 +30,11 @@ CONFIGS_MAX = 100
 """Most configs of a topic."""
 CONFIG_CHARS_MAX = 255
 """Most characters of a config's name or value."""
+APPEND_TIME_CHANGES_MAX = 100
+"""Most changes of the timestamp type in a partition, by which clients can make checkpoints larger."""
+TIMESTAMP_TYPE = "message.timestamp.type"
+"""The only config with a meaning to the intake log."""
+_LOG_APPEND_TIME = (TIMESTAMP_TYPE, "LogAppendTime")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,12 @@ class TopicState:
     """Its records have offsets from an upstream, and only its source writes to it."""
     configs: Configs = ()
     """What clients set for this topic; `archiver.config.topic_configs` has their meaning."""
+
+    @property
+    def log_append_time(self) -> bool:
+        """Whether the accept time replaces the event time of new records."""
+        # Records of a mirrored topic are those of its upstream.
+        return not self.mirrored and _LOG_APPEND_TIME in self.configs
 
 
 def fewer_configured(topic: TopicState, configured: int) -> str:
@@ -79,9 +93,15 @@ class PartitionState:
     segments: HeldSegments = field(default_factory=HeldSegments)
     gaps: list[Gap] = field(default_factory=list)
     """Ascending; two adjacent gaps may be separate elements."""
+    append_time_changes: list[int] = field(default_factory=list)
+    """Ascending offsets, also below `history_end`. From the first on, records have the append time; from the
+    second on, they do not; and so on."""
 
-    def append(self, segment: SegmentRef) -> None:
+    def append(self, segment: SegmentRef, *, log_append_time: bool = False) -> None:
         """Append the segment at `next_offset`."""
+        # The offset before the segment, so that a reader of its records knows their timestamp type.
+        if log_append_time != bool(len(self.append_time_changes) % 2):
+            self.append_time_changes.append(segment.base)
         # The segment before `next_offset`, so that a concurrent reader finds all records below the end it
         # read.
         self.segments.append(segment)
@@ -96,6 +116,15 @@ class PartitionState:
             # The gap first: a reader that sees the new end must find no hole below it.
             self.gaps.append((self.next_offset, offset))
             self.next_offset = offset
+
+    def have_append_time(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
+        """For each of these offsets, whether its record has the append time; None: none of them has."""
+        if not self.append_time_changes:
+            return None
+        # A copy, because the fold may append to the list.
+        changes = np.array(list(self.append_time_changes), np.int64)
+        mask: npt.NDArray[np.bool_] = np.searchsorted(changes, offsets, side="right") % 2 == 1
+        return mask if mask.any() else None
 
     def from_offset(self, start: int) -> Segments:
         """The segments that reach beyond `start`."""

@@ -49,6 +49,8 @@ class FlushOutcome:
     refusal: Refusal | None = None
     refused: bool = False
     """As in `Acknowledgement`."""
+    append_us: int = 0
+    """The append time, which replaced the event times of the records; 0: they kept their own."""
 
 
 OK = FlushOutcome("ok")
@@ -265,6 +267,16 @@ class PendingReceived:
         verdicts = [verdict for part in self._parts for verdict in part.answered.verdicts]
         offset = NO_OFFSET if self._own is None else int(self._own.answered.offsets[0])
         return offset, max(verdicts, key=lambda verdict: _SEVERITY[verdict.outcome])
+
+    def append_us(self) -> int:
+        """The append time of the first record in the topic it was sent to. 0: there is none, or it kept its
+        own time. Only once it is `done`.
+        """
+        if self._own is None:
+            return 0
+        own = self._own.answered
+        verdict: FlushOutcome = own.verdicts[int(own.verdict_of[0])]
+        return verdict.append_us
 
 
 class PendingParts(PendingBatch):

@@ -8,9 +8,10 @@ have, the whole flush is refused.
 
 Records without an idempotent producer form one segment per partition. A producer's records form one segment
 per run of sequence numbers, so single sends are joined. Records whose numbers the caller stated are not
-joined with others. They are also cut where the log's knowledge of the producer ends, because known and new
-records must not share a batch. A batch that covers more numbers than it has records is one segment, perhaps
-without a row. Records of a mirrored topic form one segment per run of consecutive offsets.
+joined with others, and with append times each batch is alone. They are also cut where the log's knowledge of
+the producer ends, because known and new records must not share a batch. A batch that covers more numbers than
+it has records is one segment, perhaps without a row. Records of a mirrored topic form one segment per run of
+consecutive offsets.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ ENTRY_BYTES = 256
 TOPIC_BYTES = 32
 """Upper bound of what a topic adds to an entry, without its segments."""
 SEGMENT_BYTES = 56
-"""Upper bound of a segment: four 32-bit and two 64-bit varints with tags, and the length prefix."""
+"""Upper bound of a segment: four 32-bit and two 64-bit varints and a boolean with tags, and the length
+prefix."""
 OFFSET_BYTES = 12
 """Upper bound of a stated offset in a segment: a 64-bit varint with its tag."""
 STAMP_BYTES = 34
@@ -183,6 +185,7 @@ class SortedFlush:
         """
         self._gathered = _gather(items)
         self.rows = len(self._gathered.row_bytes)
+        # The newest state of each topic: all its rows have the same timestamp type.
         topics = sorted(
             {topic.name: topic for topic in self._gathered.topics}.values(), key=lambda topic: topic.name
         )
@@ -198,8 +201,15 @@ class SortedFlush:
             stored = [not (isinstance(item, BatchItem) and item.numbers_only) for item in items]
             self._kept = np.repeat(stored, self._gathered.item_rows)[self.order]
         changed = sorted_slots[1:] != sorted_slots[:-1]
+        self.accept_us = self._gathered.accept_us[self.order]
         if self._stamps is not None:
             changed |= self._stamps.breaks()
+            if any(topic.log_append_time for topic in topics):
+                # A client repeats each of its batches alone, and gets the append time that the log knows.
+                numbers = np.searchsorted(begins, sorted_slots, side="right") - 1
+                appended = np.array([topic.log_append_time for topic in topics])[numbers]
+                times_differ = self.accept_us[1:] != self.accept_us[:-1]
+                changed |= (appended & self._stamps.stated)[1:] & times_differ
         offsets = self._gathered.offsets
         self._offsets = None if offsets is None else offsets[self.order]
         if self._offsets is not None:
@@ -210,7 +220,6 @@ class SortedFlush:
         if self._stamps is not None and known_end is not None and bool(self._stamps.stated.any()):
             self._cut_at_known_ends(_places(topics, begins, sorted_slots), self._stamps, known_end)
         self.ends: Int64Array = np.append(self.starts[1:], self.rows)
-        self.accept_us = self._gathered.accept_us[self.order]
         segment_bytes = np.add.reduceat(self._gathered.row_bytes[self.order], self.starts)
         self.topics: list[TopicState] = []
         """Per segment."""
@@ -230,7 +239,16 @@ class SortedFlush:
         ):
             self.topics.append(topic)
             self.segments.append(
-                SegmentRows(topic.topic_id, partition, count, raw_bytes, newest_us, stamp, offset)
+                SegmentRows(
+                    topic.topic_id,
+                    partition,
+                    count,
+                    raw_bytes,
+                    newest_us,
+                    stamp,
+                    offset,
+                    topic.log_append_time,
+                )
             )
 
     def _segment_stamps(self, items: Sequence[Item]) -> list[Stamp | None]:
@@ -330,13 +348,17 @@ class SortedFlush:
             np.repeat([segment.partition for segment in segments], segment_rows).astype(np.int32)
         )
         accept_column = pa.array(accept_us).cast(TIMESTAMP)
+        event_column = _event_times(taken.column("event_timestamp"), accept_column)
+        if any(segment.log_append_time for segment in segments):
+            replaced = np.repeat([segment.log_append_time for segment in segments], segment_rows)
+            event_column = pc.if_else(pa.array(replaced), accept_column, event_column)
         arrays = [
             topic_column,
             partition_column,
             taken.column("key"),
             taken.column("value"),
             taken.column("headers"),
-            _event_times(taken.column("event_timestamp"), accept_us),
+            event_column,
             accept_column,
             pa.array(self._batch_numbers(part)),
             *self._producer_columns(part, rows),
@@ -504,8 +526,8 @@ def _take(columns: pa.RecordBatch, order: Int64Array) -> pa.RecordBatch:
     return columns.take(order)
 
 
-def _event_times(column: ArrowArray, accept_us: Int64Array) -> ArrowArray:
+def _event_times(column: ArrowArray, accept_times: ArrowArray) -> ArrowArray:
     """Use the accept time where a record has no event time, as a Kafka producer does."""
     if column.null_count == 0:
         return column
-    return pc.coalesce(column, pa.array(accept_us).cast(TIMESTAMP))
+    return pc.coalesce(column, accept_times)

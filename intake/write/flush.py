@@ -207,7 +207,8 @@ class FlushWriter:
         except ArchiverError as error:
             return _Outcomes.all(rows, _verdict("unknown", f"{key} was appended, and then", error))
         counts = (flush.ends - flush.starts)[part.first_segment : part.end_segment]
-        return self._outcomes(landed, file.segments, counts)
+        accept_us = flush.accept_us[part.first_row : part.end_row]
+        return self._outcomes(landed, file.segments, counts, accept_us)
 
     def publish_moving(self, items: Sequence[Item], moves: Sequence[Move]) -> Refusal | None:
         """Store the items as one file, and append the entry that also moves positions of sources.
@@ -260,11 +261,15 @@ class FlushWriter:
         return key
 
     def _outcomes(
-        self, landed: Sequence[Landed], segments: Sequence[PlacedSegment], rows: Int64Array
+        self,
+        landed: Sequence[Landed],
+        segments: Sequence[PlacedSegment],
+        rows: Int64Array,
+        accept_us: Int64Array,
     ) -> _Outcomes:
         """Offsets from the fold: a repeated batch has those of the original, a refused segment has none.
 
-        `rows`: of the flush, per segment, with the placeholders that are not stored.
+        `rows`: of the flush, per segment, with the placeholders that are not stored. `accept_us`: per row.
         """
         # Offset of a row: base of its segment plus its distance from the segment's first row.
         firsts = np.cumsum(rows) - rows
@@ -273,9 +278,21 @@ class FlushWriter:
         outcomes = _Outcomes(offsets, np.zeros(len(offsets), np.int32), [OK])
         for number, one in enumerate(landed):
             # The usual segment: its offsets were computed above for all at once.
-            if one.refusal is None and len(one.runs) == 1 and one.runs[0][1] == rows[number]:
+            usual = one.refusal is None and len(one.runs) == 1 and one.runs[0][1] == rows[number]
+            appended = one.append_us or (one.segment is not None and segments[number].log_append_time)
+            if usual and not appended:
                 continue
             span = np.arange(firsts[number], firsts[number] + rows[number])
+            if appended:
+                times_us = np.full(len(span), one.append_us) if one.append_us else accept_us[span]
+                # Rows that were accepted at the same time share a verdict.
+                known_us, places = np.unique(times_us, return_inverse=True)
+                outcomes.verdict_of[span] = places + len(outcomes.verdicts)
+                outcomes.verdicts.extend(
+                    FlushOutcome("ok", append_us=time_us) for time_us in known_us.tolist()
+                )
+            if usual:
+                continue
             if one.refusal is not None:
                 outcomes.put(
                     span, _Outcomes.all(len(span), self._refused(one.refusal, one, segments[number].stamp))
@@ -373,8 +390,10 @@ class FlushWriter:
                         if item.source is not None:
                             item.source.record_acknowledged(item, verdict)
                 elif item.pending.set_outcome(item.first_row, offsets[row:end], verdict_of[row:end], known):
-                    for number, rows in enumerate(np.bincount(verdict_of[row:end]).tolist()):
-                        counts[known[number].outcome] += 0 if item.numbers_only else rows
+                    rows = np.bincount(verdict_of[row:end])
+                    # A flush may have a verdict for each batch.
+                    for number in np.flatnonzero(rows).tolist():
+                        counts[known[number].outcome] += 0 if item.numbers_only else int(rows[number])
                     if item.source is not None:
                         item.source.batch_acknowledged(item, verdict_of[row:end], known)
                 row = end

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from archiver.spark.java import require_java
+from intake.records import Record
 from tests.support.kafka.listening import Listening, configured, listening
 from tests.support.servers.maven import jars
 
@@ -17,6 +18,7 @@ RELEASE = "4.3.1"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
+CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 TOOL_S = 100
 
 pytestmark = pytest.mark.timeout(400)
@@ -98,6 +100,28 @@ def test_configs_are_described_and_changed(tools: Tools) -> None:
     assert "less than an hour" in tools.refused(CONFIGS, *entity, "shop.c", *add, "retention.ms=5")
     brokers = tools.run(CONFIGS, "--entity-type", "brokers", "--describe", "--all")
     assert "num.partitions=1" in brokers
+
+
+def test_a_java_consumer_sees_the_timestamp_type(tools: Tools) -> None:
+    created_us = 1_700_000_000_000_000
+    entity = ("--entity-type", "topics", "--entity-name", "shop.d", "--alter")
+    tools.run(TOPICS, "--create", "--topic", "shop.d", "--partitions", "1")
+    tools.served.writer.send("shop.d", Record(None, b"one", (), created_us), 0).result(20)
+    tools.run(CONFIGS, *entity, "--add-config", "message.timestamp.type=LogAppendTime")
+    for value in (b"two", b"three"):
+        tools.served.writer.send("shop.d", Record(None, value, (), created_us), 0).result(20)
+    tools.run(CONFIGS, *entity, "--delete-config", "message.timestamp.type")
+    tools.served.writer.send("shop.d", Record(None, b"four", (), created_us), 0).result(20)
+    read = ("--topic", "shop.d", "--partition", "0", "--offset", "earliest", "--max-messages", "4")
+    shown = tools.run(CONSUMER, *read, "--formatter-property", "print.timestamp=true")
+    times = [(one.timestamp_us or 0) // 1000 for one in tools.served.stored("shop.d")[0]]
+    types = ["CreateTime", "LogAppendTime", "LogAppendTime", "CreateTime"]
+    assert times[0] == times[3] == created_us // 1000 < times[1] <= times[2]
+    assert shown.split() == [
+        text
+        for kind, time_ms, value in zip(types, times, ["one", "two", "three", "four"], strict=True)
+        for text in (f"{kind}:{time_ms}", value)
+    ]
 
 
 def test_records_stay_until_retention_removes_them(tools: Tools, tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ DIFFERENCES = """
 | Groups, committed offsets and transactions are not offered over Kafka yet. The HTTP interface has transactions. | They follow. Clients report that the API or the coordinator is not supported. |
 | Records of aborted transactions are left out by the server, and the list of aborted transactions is empty. | Read-committed clients need no filter of their own. |
 | There are no control batches, except an empty batch where offsets without records end a partition. | Markers take no offset. The empty batch moves a consumer past the gap. |
-| Each batch is served uncompressed and with CreateTime. | Records are stored in Parquet files, not as the batch that came in. |
+| Each batch is served uncompressed. With LogAppendTime it holds records of one time, so a batch can come back as several. | Records are stored in Parquet files, not as the batch that came in. |
+| `message.timestamp.type` can be changed about 100 times per topic, and not for mirrored topics. | Each change takes room in every checkpoint. Mirrored records keep the times of their source. |
 | A record without a timestamp gets the time at which it was accepted. | Tables are partitioned by time. |
 | Header names must be UTF-8. | They are text in tables and in the Python interface. |
 | One record that cannot be stored refuses its whole batch with `INVALID_RECORD`. The response names its index. | A batch is stored as a whole or not at all. |

@@ -180,8 +180,8 @@ def test_a_wrong_bit_is_noticed() -> None:
 
 
 def test_a_newer_format_halts() -> None:
-    payload = pb.IntakeState(format=5, next_index=1).SerializeToString()
-    with pytest.raises(Halt, match=r"format 5, this version knows 4; upgrade"):
+    payload = pb.IntakeState(format=6, next_index=1).SerializeToString()
+    with pytest.raises(Halt, match=r"format 6, this version knows 5; upgrade"):
         decode(MAGIC + hashlib.sha256(payload).digest() + payload, "there")
 
 

@@ -12,6 +12,7 @@ import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AioBuilder
@@ -606,7 +607,7 @@ def test_what_is_encoded_is_decoded() -> None:
     assert rows_of(decoded(one.data)[0]) == rows
 
 
-def spans(batch: pa.RecordBatch, **bounds: int) -> list[tuple[int, int, int]]:
+def spans(batch: pa.RecordBatch, **bounds: Any) -> list[tuple[int, int, int]]:
     return [(one.base_offset, one.last_offset, one.records) for one in encode(batch, **bounds)]
 
 
@@ -640,6 +641,34 @@ def test_a_large_batch_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_batch, "_SIZE_MAX", 1000)
     rows: list[Row] = [(BASE_MS, None, bytes(300), [])] * 7
     assert spans(stream(rows, range(7), [0] * 7)) == [(0, 1, 2), (2, 3, 2), (4, 5, 2), (6, 6, 1)]
+
+
+def test_append_times_are_in_batches_of_one_time() -> None:
+    """A client gives each record of such a batch the newest time of the batch."""
+    times = [5, 5, 7, 7, 8, 9, 9, 1, 2]
+    rows: list[Row] = [(BASE_MS + one, b"k", None, []) for one in times]
+    starts: list[int | None] = [10, 10, 10, None, None, 15, 15, 15, 15]
+    batch = stream(rows, range(10, 19), starts)
+    types = np.array([False, True, True, True, True, True, True, False, False])
+    encoded = encode(batch, append_times=types)
+    assert [(one.base_offset, one.last_offset) for one in encoded] == [
+        (10, 10),
+        (11, 11),
+        (12, 12),
+        (13, 13),
+        (14, 14),
+        (15, 16),
+        (17, 18),
+    ]
+    headers = [read_header(one.data) for one in encoded]
+    assert [one.log_append_time for one in headers] == [False, True, True, True, True, True, False]
+    data = b"".join(one.data for one in encoded)
+    for client in CLIENTS:
+        assert read_by(client, data) == [*zip(range(10, 19), rows, strict=True)]
+    judged: Any = AioRecords(encoded[5].data).next_batch()
+    assert [record.timestamp_type for record in judged] == [1, 1]
+    # Without the types these are the batches of the producers.
+    assert [one.base_offset for one in encode(batch)] == [10, 13, 15]
 
 
 def test_timestamps_that_consumers_see() -> None:

@@ -48,7 +48,10 @@ def test_the_largest_entry_is_not_larger_than_it_is_reckoned(
         else None
     )
     largest = [
-        PlacedSegment(TopicId(f"{topic:032x}"), top, top, top, top, (1 << 64) - 1, (1 << 63) - 1, stamp)
+        PlacedSegment(
+            *(TopicId(f"{topic:032x}"), top, top, top, top, (1 << 64) - 1, (1 << 63) - 1, stamp),
+            log_append_time=True,
+        )
         for topic in range(topics)
         for _ in range(segments)
     ]
