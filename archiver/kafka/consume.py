@@ -17,6 +17,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from archiver.kafka.fetch import EARLIEST, Fetched, FetchReader, OffsetOutOfRange
+from archiver.kafka.large import sized
 from archiver.kafka.listener import AnswerMemory, Body, Session
 from archiver.kafka.log_view import LogView
 from archiver.kafka.metadata import LEADER_EPOCH
@@ -159,9 +160,9 @@ class ConsumeHandler:
             return _no_session()
         committed = body.isolation_level == _READ_COMMITTED
         asked_s = self._clock.monotonic_s()
-        parts = self._parts(session, body)
+        parts = await sized(self._threads, request.elements, self._parts, session, body)
         loop = asyncio.get_running_loop()
-        if any(self._beyond_end(part) for part in parts):
+        if await sized(self._threads, len(parts), lambda: any(map(self._beyond_end, parts))):
             # Another daemon may have stored the records below these offsets. If the log cannot be read, the
             # read of these partitions meets that error again and names it.
             with contextlib.suppress(ArchiverError):
@@ -178,7 +179,7 @@ class ConsumeHandler:
         for part in parts:
             if part.found is not None and part.found.source is not None:
                 self._counts.fetch("cache" if part.found.cached else part.found.source)
-        return _fetched(parts, committed)
+        return await sized(self._threads, len(parts), _fetched, parts, committed)
 
     def _parts(self, session: Session, body: Any) -> list[_Part]:
         topics = self._topics()
@@ -218,7 +219,8 @@ class ConsumeHandler:
         until_s = loop.time() + min(max(0, body.max_wait) / 1000, self._wait_max_s)
         while True:
             seen = self._log.generation
-            if self._enough(parts, max(1, body.min_bytes) if body.max_wait > 0 else 0, committed):
+            bytes_min = max(1, body.min_bytes) if body.max_wait > 0 else 0
+            if await sized(self._threads, len(parts), self._enough, parts, bytes_min, committed):
                 return
             if loop.time() >= until_s or self._stopping.is_set():
                 return

@@ -14,6 +14,7 @@ import ssl
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final
@@ -21,7 +22,15 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from archiver.config.kafka_listener import KafkaListenerSettings
-from archiver.kafka.protocol import ApiKey, KafkaRequest, Malformed, read_request, write_response
+from archiver.kafka.large import ELEMENTS_IN_LOOP, elements_of, sized
+from archiver.kafka.protocol import (
+    ApiKey,
+    KafkaRequest,
+    Malformed,
+    ManyElements,
+    read_request,
+    write_response,
+)
 from archiver.kafka.sasl import SaslExchange
 from archiver.runtime.redaction import excerpt
 from archiver.status.kafka_port import ListenerCounts, api_name
@@ -35,6 +44,8 @@ FETCHES_MAX: Final = 1
 """Fetch requests of one connection in work, as in Kafka. `Session.answer_bytes` is of the only one."""
 ANSWER_PARTS: Final = 4
 """One answer of Fetch takes at most this part of the memory that is free."""
+LARGE_THREADS: Final = 2
+"""Threads that read requests and write answers with many elements."""
 HANDSHAKE_BYTES_MAX: Final = 64 * 1024
 """Largest request of a client that is not authenticated yet."""
 RATE_MIN: Final = 64 * 1024
@@ -169,6 +180,8 @@ class KafkaServer(Port):
         )
         self.answers = AnswerMemory(answers_bytes_max)
         """Bytes of answers of Fetch, from before their records are read until they are written."""
+        self.large_threads = ThreadPoolExecutor(LARGE_THREADS, "kafka-large")
+        """For requests and answers with many elements (`archiver.kafka.large`)."""
         self.counts = counts or ListenerCounts()
         self.settings = settings
         self.handle = handle
@@ -196,6 +209,7 @@ class KafkaServer(Port):
             with contextlib.suppress(RuntimeError):  # the loop has ended by itself
                 loop.call_soon_threadsafe(event.set)
         self._join(grace_s)
+        self.large_threads.shutdown(wait=False, cancel_futures=True)
 
     def _serve(self, listener: Listener) -> None:
         context = None if self._tls is None else self._tls.context()
@@ -268,11 +282,12 @@ class KafkaServer(Port):
         if self._logged <= LOGGED_PER_MINUTE:
             _log.warning("Kafka client %s is disconnected: %s", session.peer, excerpt(why))
 
-    def answered(self, session: Session, entry: _Entry, body: Body | None, sent: int) -> None:
+    def answered(
+        self, session: Session, entry: _Entry, body: Body | None, sent: int, errors: Mapping[str, int]
+    ) -> None:
         """Count a request whose answer of `sent` bytes is written, and log it by `kafka.access_log`."""
         api = api_name(entry.request.api.name)
         seconds = asyncio.get_running_loop().time() - entry.began_s
-        errors = {} if body is None else _errors(body)
         self.counts.answered(api, seconds)
         self.counts.failed(api, errors)
         self.counts.bytes_out += sent
@@ -377,7 +392,7 @@ class _Connection:
             while True:
                 frame, size = await self._frame(limit_s)
                 try:
-                    request = read_request(memoryview(frame))
+                    request = await self._request(frame)
                     if request.api is ApiKey.FETCH:
                         # The connection ends with any error, so the place is given back by the writer only.
                         await self._fetches.acquire()
@@ -447,6 +462,14 @@ class _Connection:
         self._requested = True
         return frame, size
 
+    async def _request(self, frame: bytes) -> KafkaRequest:
+        data = memoryview(frame)
+        try:
+            return read_request(data, ELEMENTS_IN_LOOP)
+        except ManyElements:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._server.large_threads, read_request, data)
+
     async def _write_all(self) -> None:
         counts = self._server.counts
         while not (self._ended and self._answers.empty()):
@@ -456,7 +479,8 @@ class _Connection:
             request, task, size = entry.request, entry.task, entry.size
             try:
                 body = await task
-                data = None if body is None else write_response(request, body)
+                elements = 0 if body is None else elements_of(body)
+                data, errors = await sized(self._server.large_threads, elements, _written, request, body)
             except Exception:  # noqa: BLE001
                 counts.refuse("failed")
                 # A defect of the listener. Other connections go on, and the client reconnects.
@@ -469,7 +493,7 @@ class _Connection:
             finally:
                 task.cancel()
                 self._budget.give(size)
-            self._server.answered(self._session, entry, body, 0 if data is None else len(data))
+            self._server.answered(self._session, entry, body, 0 if data is None else len(data), errors)
             if (why := self._session.closing) is not None:
                 self._server.note(self._session, "unauthenticated", why)
             if data is not None:
@@ -505,6 +529,11 @@ class _TooLarge(Exception):
 
 async def _answer(handle: Handle, session: Session, request: KafkaRequest) -> Body | None:
     return await handle(session, request)
+
+
+def _written(request: KafkaRequest, body: Body | None) -> tuple[bytes | None, dict[str, int]]:
+    """The bytes of an answer, and its errors."""
+    return (None, {}) if body is None else (write_response(request, body), _errors(body))
 
 
 def _errors(body: Body) -> dict[str, int]:

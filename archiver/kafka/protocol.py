@@ -25,6 +25,9 @@ from kio.index import load_request_schema, load_response_schema
 
 ELEMENTS_MAX: Final = 500_000
 """Most array elements in one request. An element of one byte takes a hundred in memory."""
+PRODUCE_ELEMENTS_MAX: Final = 20_000
+"""Most array elements of a Produce request. Its partitions are queued in the listener's loop, in the order of
+the requests. A client's largest request, 1 MiB by default, has room for 15,000."""
 CLIENT_ID_MAX: Final = 255
 """Most characters of a client id that are kept; the rest is cut."""
 _UNSIGNED_VARINT_BYTES: Final = 5
@@ -32,6 +35,10 @@ _UNSIGNED_VARINT_BYTES: Final = 5
 
 class Malformed(Exception):
     """The bytes are no request of the stated API and version."""
+
+
+class ManyElements(Exception):
+    """The request has more elements than the caller reads now."""
 
 
 class ApiKey(enum.IntEnum):
@@ -80,13 +87,24 @@ VERSIONS: Final[Mapping[ApiKey, tuple[int, int]]] = {
 class _Cursor:
     """A position in the bytes of one request."""
 
-    __slots__ = ("at", "data", "elements", "end")
+    __slots__ = ("at", "data", "elements", "elements_max", "elements_now", "end")
 
-    def __init__(self, data: memoryview) -> None:
+    def __init__(self, data: memoryview, elements_max: int, elements_now: int) -> None:
+        """`elements_max` is what a request may have, `elements_now` what the caller reads now."""
         self.data = data
         self.at = 0
         self.end = len(data)
         self.elements = 0
+        self.elements_max = elements_max
+        self.elements_now = elements_now
+
+    def count(self, elements: int) -> None:
+        """Count elements before they are read."""
+        self.elements += elements
+        if self.elements > self.elements_max:
+            raise Malformed(f"more than {self.elements_max} elements")
+        if self.elements > self.elements_now:
+            raise ManyElements
 
     def take(self, count: int) -> memoryview:
         """The next bytes."""
@@ -217,9 +235,7 @@ def _array(item: tuple[_Read, _Write], *, flexible: bool, nullable: bool) -> tup
         # Every element takes at least a byte, so a length beyond the bytes left is false.
         if length > cursor.end - cursor.at:
             raise Malformed(f"an array of {length} elements where {cursor.end - cursor.at} bytes are left")
-        cursor.elements += length
-        if cursor.elements > ELEMENTS_MAX:
-            raise Malformed(f"more than {ELEMENTS_MAX} elements")
+        cursor.count(length)
         return [read_item(cursor) for _ in range(length)]
 
     def write(out: bytearray, value: Sequence[Any] | None) -> None:
@@ -354,6 +370,7 @@ def _read_tags(cursor: _Cursor, tagged: Mapping[int, _Member], message: SimpleNa
     # A tag takes at least two bytes.
     if 2 * count > cursor.end - cursor.at:
         raise Malformed(f"{count} tagged fields where {cursor.end - cursor.at} bytes are left")
+    cursor.count(count)
     before = -1
     for _ in range(count):
         tag, size = cursor.varint(), cursor.varint()
@@ -363,7 +380,7 @@ def _read_tags(cursor: _Cursor, tagged: Mapping[int, _Member], message: SimpleNa
         content = cursor.take(size)
         # Unknown tags are skipped: newer clients may send them in any flexible version.
         if tag in tagged:
-            inner = _Cursor(content)
+            inner = _Cursor(content, cursor.elements_max, cursor.elements_now)
             inner.elements = cursor.elements
             setattr(message, tagged[tag].name, tagged[tag].read(inner))
             cursor.elements = inner.elements
@@ -383,13 +400,17 @@ class KafkaRequest:
     """Fields by the names of kio's schema. Of an `ApiVersions` request of an unknown version, no field."""
     known: bool = True
     """False for `ApiVersions` of an unknown version, which Kafka answers instead of closing (KIP-511)."""
+    elements: int = 0
+    """Elements of all its arrays, and tagged fields."""
 
 
 _HEAD: Final = struct.Struct(">hhi")
 
 
-def read_request(data: memoryview) -> KafkaRequest:
-    """Read one request, without its size. Raises `Malformed`."""
+def read_request(data: memoryview, elements_now: int | None = None) -> KafkaRequest:
+    """Read one request, without its size. Raises `Malformed`, and `ManyElements` if it has more than
+    `elements_now`.
+    """
     if len(data) < _HEAD.size:
         raise Malformed("less than a request header")
     key, version, correlation_id = _HEAD.unpack_from(data)
@@ -405,12 +426,14 @@ def read_request(data: memoryview) -> KafkaRequest:
             f"version {version} of {api.name} is not supported; versions {lowest} to {highest} are"
         )
     schema: Any = load_request_schema(api, version)
-    cursor = _Cursor(data)
+    elements_max = PRODUCE_ELEMENTS_MAX if api is ApiKey.PRODUCE else ELEMENTS_MAX
+    cursor = _Cursor(data, elements_max, elements_max if elements_now is None else elements_now)
     header = _codec(schema.__header_schema__)[0](cursor)
     body = _codec(schema)[0](cursor)
     # Bytes after the request are ignored, as by Kafka: librdkafka writes a null array of Metadata 12 with
     # four bytes instead of one.
-    return KafkaRequest(api, version, correlation_id, (header.client_id or "")[:CLIENT_ID_MAX], body)
+    client_id = (header.client_id or "")[:CLIENT_ID_MAX]
+    return KafkaRequest(api, version, correlation_id, client_id, body, elements=cursor.elements)
 
 
 def write_response(request: KafkaRequest, body: Mapping[str, Any]) -> bytes:

@@ -68,17 +68,18 @@ class KafkaService:
         # Threads of their own: a request for many topics may take a minute.
         self._topic_threads = ThreadPoolExecutor(TOPIC_THREADS, "kafka-topics")
         self._topics = self._topic_requests()
+        counts = ListenerCounts()
+        self.server = KafkaServer(self._handle, settings, retry_max_s, connections_max, self._session, counts)
         self._metadata = MetadataHandler(
             application.cluster.cluster_id,
             topics,
             self._brokers,
             self._may("describe"),
             self._read_on,
+            self.server.large_threads,
             self._topics.auto_create if settings.auto_create_topics else None,
         )
         self._reader = self._fetch_reader()
-        counts = ListenerCounts()
-        self.server = KafkaServer(self._handle, settings, retry_max_s, connections_max, self._session, counts)
         # Threads of their own: consumers that are far behind must not take those that producers need.
         self._fetch_threads = ThreadPoolExecutor(THREADS, "kafka-fetch")
         # A thread of its own: consumers that keep up must not wait for those that read archives.

@@ -19,7 +19,15 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from archiver.kafka import protocol
-from archiver.kafka.protocol import VERSIONS, ApiKey, KafkaRequest, Malformed, read_request, write_response
+from archiver.kafka.protocol import (
+    VERSIONS,
+    ApiKey,
+    KafkaRequest,
+    Malformed,
+    ManyElements,
+    read_request,
+    write_response,
+)
 
 EVERY_VERSION = [(api, version) for api, (low, high) in VERSIONS.items() for version in range(low, high + 1)]
 
@@ -167,6 +175,32 @@ def test_an_array_longer_than_the_request_is_malformed(api: ApiKey, version: int
     tags = b"\x00" if schema.__flexible__ else b""
     data = struct.pack(">hhih", api, version, 1, -1) + tags + content
     with pytest.raises(Malformed, match="elements where"):
+        read_request(memoryview(data))
+
+
+def test_elements_are_read_up_to_the_number_of_the_caller() -> None:
+    content = struct.pack(">i", 3) + 3 * struct.pack(">h1s", 1, b"a")
+    data = memoryview(struct.pack(">hhih", ApiKey.METADATA, 1, 1, -1) + content)
+    with pytest.raises(ManyElements):
+        read_request(data, 2)
+    assert read_request(data, 3).elements == 3
+
+
+def test_many_tagged_fields_are_malformed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is skipped, which takes as long as an element."""
+    monkeypatch.setattr(protocol, "ELEMENTS_MAX", 100)
+    fields = b"".join(bytes([tag, 0]) for tag in range(101))
+    # Metadata 9 has a flexible header; its tagged fields are unknown, and stand before the body.
+    data = struct.pack(">hhih", ApiKey.METADATA, 9, 1, -1) + b"\x65" + fields + b"\x00" + bytes(8)
+    with pytest.raises(Malformed, match="more than 100 elements"):
+        read_request(memoryview(data))
+
+
+def test_a_produce_request_has_fewer_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "PRODUCE_ELEMENTS_MAX", 1000)
+    topics = struct.pack(">i", 1001) + 1001 * struct.pack(">h1si", 1, b"a", 0)
+    data = struct.pack(">hhihhhi", ApiKey.PRODUCE, 3, 1, -1, -1, 1, 0) + topics
+    with pytest.raises(Malformed, match="more than 1000 elements"):
         read_request(memoryview(data))
 
 
