@@ -41,7 +41,7 @@ def status(
     ] = False,
 ) -> int:
     """Show the state of the logs, the leadership and every topic."""
-    from archiver.status.document import status_document
+    from archiver.app.status_document import status_document
 
     with application_of(_settings(config)) as app:
         # The daemon's state is separate: this command reads logs and stores itself.
@@ -89,7 +89,7 @@ def _settings(config: Path | None) -> Settings:
 
 
 def _print(document: dict[str, Any], *, rounds_known: bool) -> None:
-    from archiver.status.document import ENDS
+    from archiver.app.status_document import ENDS
 
     print(f"cluster {document['cluster']} ({document['cluster_id']}) in {document['data']}")
     print(f"leader: {document['leader'] or 'none'}, epoch {document['epoch']}")

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from archiver.app.application import Application
+from archiver.app.status_document import daemon_document, status_document
 from archiver.config.settings import Settings, load_settings
 from archiver.control_topic.publisher import EventPublisher, PublishedState
 from archiver.daemon.cycles import Cycles, Summary, summarize_error
@@ -44,7 +45,6 @@ from archiver.runtime.exit_codes import FINE, WRONG, Done
 from archiver.runtime.ids import IdSource, SystemIds
 from archiver.runtime.redaction import MESSAGE_MAX, excerpt
 from archiver.runtime.text import counted
-from archiver.status.document import daemon_document, status_document
 from archiver.status.history import LagHistory
 from archiver.status.journal import Journal, Refusal
 from archiver.status.kafka_port import KafkaPort

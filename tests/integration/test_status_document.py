@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from archiver.app.status_document import daemon_document, status_document
 from archiver.config.settings import load_settings
 from archiver.runtime.rfc3339 import format_time
-from archiver.status.document import daemon_document, status_document
 from archiver.status.journal import Journal, Refusal
 from archiver.web.page import HEADERS, page
 from intake.records import Record

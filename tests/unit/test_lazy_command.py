@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from archiver.app.status_document import _oldest_required
 from archiver.cli.app import COMMANDS, load_command
-from archiver.status.document import _oldest_required
 from tests.support.builders.deployment import Deployment
 
 HEAVY = {"pyspark", "pyiceberg", "pandas", "duckdb"}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from archiver.app.status_document import daemon_document
 from archiver.runtime.redaction import MESSAGE_MAX
-from archiver.status.document import daemon_document
 from archiver.status.journal import FINDINGS_MAX, Cycle, Journal
 from intake.sources.files import source
 from intake.sources.files.ingest import Failed

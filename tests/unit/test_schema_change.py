@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from archiver.app.status_document import daemon_document
 from archiver.config.topics import TopicSettings
 from archiver.publish.report import ArchiveReport
 from archiver.refine.prepare_topic import FIELDS_SHOWN, SchemaChange, change_of, check_allowed
@@ -15,7 +16,6 @@ from archiver.schema.evolution.evolve import Policy, is_allowed
 from archiver.schema.evolution.state import Decision, TopicSchema, decide
 from archiver.schema.protobuf.descriptors import Envelope, Source
 from archiver.status.advice import advice, verdict
-from archiver.status.document import daemon_document
 from archiver.status.journal import SCHEMA_CHANGE_KEPT_S, Journal
 from archiver.status.mapping import plan_of
 from tests.support.schema.protos import F, field, file_of, source

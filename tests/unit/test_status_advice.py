@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from archiver.app.status_document import daemon_document
 from archiver.publish.progress import HeldBack
 from archiver.runtime.text import counted, moment
 from archiver.status.advice import ANCHORS, RUNBOOK, SEVERITIES, Advice, advice, verdict
 from archiver.status.ages import age, age_at, count, numbers
-from archiver.status.document import daemon_document
 from archiver.status.journal import Cycle, Journal, Refusal
 from archiver.status.lag import LagReport
 from archiver.status.reasons import CAUSES, Cause

@@ -7,7 +7,7 @@ added but never removed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from archiver.publish.progress import HeldBack, positions, troubles, whole_backlog
 from archiver.runtime.errors import Halt
@@ -21,50 +21,16 @@ from archiver.status.lag import STAGES, PartitionLag, TopicLag, lag_report
 from intake.log.clock_check import log_ahead_text
 
 if TYPE_CHECKING:
-    from archiver.config.settings import Settings
-    from archiver.ledger.fold import LedgerFold
-    from archiver.log.lease import Lease
-    from archiver.log.store import Log
-    from archiver.objects.cluster import ClusterIdentity
-    from archiver.objects.store import ObjectStore
+    from archiver.app.deployment import Deployment
     from intake.log.backlog import Backlog
-    from intake.log.sequencer import Sequencer
     from intake.sources.files.source import FilesState
     from intake.sources.kafka.upstream_changes import MirrorState
-    from reconcile.snapshot.oldest_required import OldestRequired
 
 ENDS = (
     "after its time a running writer or the next `archiver archive` aborts it, and opening its "
     "transactional id again does so at once"
 )
 """How an open transaction ends if its producer does not end it."""
-
-
-# A Protocol: `archiver.app` is above this package.
-class Deployment(Protocol):
-    """Source of the document; `archiver.app.deployment.Deployment` is one."""
-
-    settings: Settings
-    objects: ObjectStore
-    cluster: ClusterIdentity
-    intake_log: Log
-    control_log: Log
-    lease: Lease
-    refused_topics: Mapping[str, str]
-    ignored_configs: Mapping[str, str]
-
-    @property
-    def sequencer(self) -> Sequencer:
-        """Fold of the intake log."""
-
-    def ledger(self) -> LedgerFold:
-        """The control log, read to its tail."""
-
-    def backlog(self) -> Backlog:
-        """The intake log, read to its tail."""
-
-    def oldest_required(self) -> OldestRequired | None:
-        """Oldest required intake file, and what requires it."""
 
 
 def status_document(
