@@ -223,7 +223,9 @@ class Repairer:
         if rows is None:
             raise TopicHalted(
                 state.name,
-                "some files of its table cannot be read (`archiver audit` lists them): repair them first",
+                "data files of its table are missing, unreadable or contradict the table, so the offset up "
+                "to which it is complete is unknown; restore the files that `archiver audit` names, and run "
+                "again",
             )
         # No history is left before a cut of the lineage. Rows that others removed may be the missing ones
         # between the rows that are there.

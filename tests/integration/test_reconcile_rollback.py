@@ -116,6 +116,17 @@ def test_somebody_compacted_after_the_rollback(deployment: Deployment) -> None:
         driver.check_complete("orders")
 
 
+def test_a_rollback_with_a_missing_data_file_is_left_and_says_what_to_do(deployment: Deployment) -> None:
+    roll_back(deployment)
+    rewrite(deployment, "replace")
+    with catalog_table(deployment, "shop.clicks") as table:
+        Path(next(iter(table.scan().plan_files())).file.file_path.removeprefix("file://")).unlink()
+    report = reconciled(deployment, "everything", "clicks")
+    assert fixed(report) == []
+    (why,) = [finding.repair for finding, _ in report.findings if finding.id == "rolled-back"]
+    assert "restore the files that `archiver audit` names" in why
+
+
 def test_rows_that_were_erased_before_do_not_come_back(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path / "d")
     with Driver(deployment) as driver:

@@ -10,6 +10,8 @@ import pytest
 
 from archiver.objects.cluster import ClusterIdentity, ensure_cluster, read_cluster
 from archiver.objects.local import LocalObjectStore
+from archiver.objects.paths import cluster_key
+from archiver.objects.s3.store import ClusterCheck
 from archiver.objects.store import ObjectStore
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import ConfigInvalid, Corrupted
@@ -25,6 +27,27 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
 
 def ensure(store: ObjectStore, name: str = "demo", seed: int = 1) -> ClusterIdentity:
     return ensure_cluster(store, name, SeededIds(seed), ManualClock(1_767_323_045_678_901))
+
+
+def test_an_error_during_the_check_of_a_bucket_causes_another_check() -> None:
+    reads = 0
+    stated = MemoryObjectStore()
+    identity = ensure(stated)
+
+    def read() -> bytes:
+        nonlocal reads
+        reads += 1
+        if reads == 1:
+            check.doubt()
+        return stated.read(cluster_key())
+
+    check = ClusterCheck(identity.cluster_id, "s3://bucket", read, ManualClock(0))
+    for expected in (1, 2, 2):
+        check.check()
+        assert reads == expected
+    check.doubt()
+    check.check()
+    assert reads == 3
 
 
 def test_a_new_folder_gets_an_identity_and_keeps_it(store: ObjectStore) -> None:

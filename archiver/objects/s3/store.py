@@ -222,25 +222,25 @@ class ClusterCheck:
         self._clock = clock
         # So that the first operation checks, even if the clock starts at 0.
         self._checked_s = -VALID_S
-        self._troubles = 0
-        self._checked_troubles = -1
-        """Number of errors at the last successful check; -1: never checked."""
+        self._doubt = object()
+        """Replaced by each error. A counter could lose one of two errors at the same time."""
+        self._checked_doubt: object | None = None
+        """The doubt that the last successful check removed; None: never checked."""
 
     def doubt(self) -> None:
         """Record an error after which another bucket may reply; the next operation checks first."""
-        self._troubles += 1
+        self._doubt = object()
 
     def check(self) -> None:
         """Raise `RetryLater` unless the bucket belongs to this cluster. Errors of the read pass through."""
         if self._cluster_id is None:
             return
-        now_s, troubles = self._clock.monotonic_s(), self._troubles
-        if self._checked_troubles == troubles and now_s - self._checked_s < VALID_S:
+        now_s, doubt = self._clock.monotonic_s(), self._doubt
+        if self._checked_doubt is doubt and now_s - self._checked_s < VALID_S:
             return
         self._verify()
-        # `troubles` was read before the check: an error during it, even if a retry succeeded, causes another
-        # check.
-        self._checked_s, self._checked_troubles = now_s, troubles
+        # Read before the check: an error during it, even if a retry succeeded, causes another check.
+        self._checked_s, self._checked_doubt = now_s, doubt
 
     def _verify(self) -> None:
         try:

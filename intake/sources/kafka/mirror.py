@@ -20,7 +20,7 @@ from functools import partial
 from archiver.config.groups import IntakeSettings
 from archiver.config.kafka import KafkaSourceSettings
 from archiver.runtime.clock import Clock
-from archiver.runtime.errors import ConfigInvalid, InvalidInput, NotFound, RecordRefused, RetryLater
+from archiver.runtime.errors import ConfigInvalid, InvalidInput, NotFound
 from archiver.runtime.ids import TopicPartition
 from archiver.runtime.redaction import MESSAGE_MAX, excerpt
 from archiver.runtime.text import counted
@@ -715,10 +715,7 @@ class Mirror:
             self._rewind()
             return
         moves = piece.moves(self._sequencer.fold.next_index)
-        try:
-            refusal = self._send(piece, moves)
-        except RecordRefused as error:
-            raise RetryLater(str(error)) from error
+        refusal = self._send(piece, moves)
         if refusal is not None:
             self._log_race(refusal)
             self._rewind()
