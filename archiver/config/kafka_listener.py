@@ -173,6 +173,30 @@ class KafkaListenerSettings(Group):
     fetch_cache_bytes: Annotated[Size, Field(ge=0, le=2**36)] = 64 * 2**20
     """Memory for record batches that were read and encoded, so that several consumers of a partition share
     the work; 0: none. Default 64 MiB. Raise it for many consumer groups on the same topics."""
+    group_session_timeout_min: Annotated[Duration, Field(gt=0, le=86400)] = 6.0
+    """Shortest `session.timeout.ms` of a member of a consumer group. Default 6 s, as in Kafka. A member that
+    sends no heartbeat for its session timeout is removed. Lower it for tests only."""
+    group_session_timeout_max: Annotated[Duration, Field(gt=0, le=86400)] = 1800.0
+    """Longest `session.timeout.ms` of a member. Default 30 min, as in Kafka. Partitions of a member that died
+    stay unread for so long."""
+    group_rebalance_timeout_max: Annotated[Duration, Field(ge=1, le=86400)] = 1800.0
+    """Longest time for the members of a group to join again, and to ask for their partitions. Default 30 min.
+    A longer `max.poll.interval.ms` counts as this. The longest of a group's members counts."""
+    group_initial_rebalance_delay: Annotated[Duration, Field(ge=0, le=300)] = 3.0
+    """Time that a group without members waits for further ones before it assigns partitions. Default 3 s, as
+    in Kafka. Raise it if many consumers start at the same time; lower it for tests."""
+    group_members_max: Annotated[StrictInt, Field(ge=1, le=10_000)] = 1000
+    """Most members of one consumer group. Default 1000. A further one gets `GROUP_MAX_SIZE_REACHED`."""
+    groups_max: Annotated[StrictInt, Field(ge=1, le=1_000_000)] = 20_000
+    """Most consumer groups with members that one daemon coordinates. Default 20,000. Members of further
+    groups wait. Groups that only have committed offsets do not count."""
+    group_metadata_bytes_max: Annotated[Size, Field(ge=1024, le=2**27)] = 2**20
+    """Largest metadata that a member of a group joins with, and largest assignment of one member, in bytes.
+    Default 1 MiB. Raise it if a member gets `MESSAGE_TOO_LARGE`, for example in a large Streams
+    application."""
+    groups_bytes_max: Annotated[Size, Field(ge=2**20, le=2**36)] = 128 * 2**20
+    """Memory for the members of all groups of a daemon, with their metadata and assignments. Default 128 MiB.
+    At the limit, further members wait. Raise it for very many or very large groups."""
     offsets_retention: Annotated[Duration, Field(ge=60, le=3650 * 86400)] = 7 * 86400.0
     """How long committed offsets of a consumer group without members are kept. Default 7 d, as in Kafka. A
     consumer that returns later starts where its `auto.offset.reset` says. Raise it for consumers that pause
@@ -206,6 +230,11 @@ class KafkaListenerSettings(Group):
             )
         if (unprotected := self._unprotected()) is not None:
             problems["listen"] = unprotected
+        if self.group_session_timeout_min > self.group_session_timeout_max:
+            problems["group_session_timeout_min"] = (
+                f"{self.group_session_timeout_min} s is longer than kafka.group_session_timeout_max "
+                f"({self.group_session_timeout_max} s); no member could join"
+            )
         # A request over the whole memory could never be received.
         if self.request_bytes_max > self.requests_bytes_max:
             problems["request_bytes_max"] = (

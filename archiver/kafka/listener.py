@@ -15,7 +15,7 @@ import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -80,6 +80,12 @@ class Session:
     """From the answer to the handshake on."""
     closing: str | None = None
     """Why the connection is closed behind the next answer."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the client sends nothing more: its connection is closed, or is being closed."""
+    commits: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held until a commit of offsets is queued, so that those of a connection keep their order."""
+    release: Callable[[KafkaRequest], None] = lambda _: None
+    """Frees the memory of a request that waits for other clients, and keeps nothing of its bytes."""
     answer_bytes: int = 0
     """What the Fetch in work holds of `KafkaServer.answers`; given back when its answer is written."""
 
@@ -318,7 +324,7 @@ class _Entry:
     request: KafkaRequest
     task: asyncio.Task[Body | None]
     size: int
-    """Bytes of the request, which it holds of the budget."""
+    """Bytes of the request."""
     began_s: float
     """Time of the loop when the request was whole."""
 
@@ -343,6 +349,9 @@ class _Connection:
             server.settings.requests_per_connection_max
         )
         self._fetches = asyncio.Semaphore(FETCHES_MAX)
+        self._sizes: dict[int, int] = {}
+        """Bytes that requests in work hold of the budget, by the identity of the request."""
+        session.release = self._release
         self.closed = asyncio.Event()
         self._ended = False
         """No further request is accepted."""
@@ -400,6 +409,9 @@ class _Connection:
                     self._budget.give(size)
                     raise
                 session.client_id = request.client_id
+                # It would stay until the next request comes.
+                del frame
+                self._sizes[id(request)] = size
                 # The task starts before that of the next request, so its first step keeps the order.
                 task = asyncio.create_task(_answer(server.handle, session, request))
                 try:
@@ -407,7 +419,7 @@ class _Connection:
                 except BaseException:
                     # The request is in no queue, so nothing else ends it.
                     task.cancel()
-                    self._budget.give(size)
+                    self._release(request)
                     raise
         except asyncio.IncompleteReadError as error:
             if error.partial:
@@ -423,6 +435,7 @@ class _Connection:
             pass
         finally:
             self._ended = True
+            self._session.ended.set()
             # Wakes the writer. It does not sleep while the queue is full.
             with contextlib.suppress(asyncio.QueueFull):
                 self._answers.put_nowait(None)
@@ -476,7 +489,7 @@ class _Connection:
             entry = await self._answers.get()
             if entry is None:
                 continue
-            request, task, size = entry.request, entry.task, entry.size
+            request, task = entry.request, entry.task
             try:
                 body = await task
                 elements = 0 if body is None else elements_of(body)
@@ -492,7 +505,7 @@ class _Connection:
                 return
             finally:
                 task.cancel()
-                self._budget.give(size)
+                self._release(request)
             self._server.answered(self._session, entry, body, 0 if data is None else len(data), errors)
             if (why := self._session.closing) is not None:
                 self._server.note(self._session, "unauthenticated", why)
@@ -520,7 +533,11 @@ class _Connection:
             entry = self._answers.get_nowait()
             if entry is not None:
                 entry.task.cancel()
-                self._budget.give(entry.size)
+                self._release(entry.request)
+
+    def _release(self, request: KafkaRequest) -> None:
+        """Free what a request holds of the budget; no effect the second time."""
+        self._budget.give(self._sizes.pop(id(request), 0))
 
 
 class _TooLarge(Exception):
@@ -541,10 +558,10 @@ def _errors(body: Body) -> dict[str, int]:
     found: dict[str, int] = {}
     left: list[Mapping[str, Any]] = [body]
     while left:
-        for field, value in left.pop().items():
-            if field == "error_code" and value:
-                name = _error_name(value)
-                found[name] = found.get(name, 0) + 1
+        for name, value in left.pop().items():
+            if name == "error_code" and value:
+                error = _error_name(value)
+                found[error] = found.get(error, 0) + 1
             elif isinstance(value, Mapping):
                 left.append(value)
             # Lists of numbers and texts, for example replicas, have no errors.

@@ -45,6 +45,7 @@ class Membership:
         self._rack = rack
         self._interval_s = timeout_s / RENEWALS
         self._registered: tuple[str, int] | None = None
+        self._own: Broker | None = None
         self._live: Sequence[Broker] = ()
         self._trouble = ""
         self._stopping = threading.Event()
@@ -55,6 +56,11 @@ class Membership:
     def live(self) -> Sequence[Broker]:
         """The live daemons as of the last renewal, by node id."""
         return self._live
+
+    @property
+    def own(self) -> Broker | None:
+        """This daemon as of its last registration; None before the first one, and from `leave` on."""
+        return None if self._stopping.is_set() else self._own
 
     @property
     def registered(self) -> bool:
@@ -109,10 +115,11 @@ class Membership:
         try:
             # A port that was opened again may have another number.
             if address != self._registered:
-                self._registry.register(*address, self._rack)
+                self._own = self._registry.register(*address, self._rack)
                 self._registered = address
             else:
-                self._registry.heartbeat()
+                # A lost registration may be made again under another node id.
+                self._own = self._registry.heartbeat()
         except ArchiverError as error:
             trouble = str(error)
         except Exception:  # noqa: BLE001

@@ -25,9 +25,9 @@ from kio.index import load_request_schema, load_response_schema
 
 ELEMENTS_MAX: Final = 500_000
 """Most array elements in one request. An element of one byte takes a hundred in memory."""
-PRODUCE_ELEMENTS_MAX: Final = 20_000
-"""Most array elements of a Produce request. Its partitions are queued in the listener's loop, in the order of
-the requests. A client's largest request, 1 MiB by default, has room for 15,000."""
+LOOP_ELEMENTS_MAX: Final = 20_000
+"""Most array elements of a request whose elements are handled in the listener's loop (`IN_LOOP`). A Produce
+request of 1 MiB, the default of clients, has room for 15,000."""
 CLIENT_ID_MAX: Final = 255
 """Most characters of a client id that are kept; the rest is cut."""
 _UNSIGNED_VARINT_BYTES: Final = 5
@@ -48,6 +48,15 @@ class ApiKey(enum.IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
@@ -58,7 +67,9 @@ class ApiKey(enum.IntEnum):
     ALTER_CONFIGS = 33
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
 
 
@@ -67,6 +78,16 @@ VERSIONS: Final[Mapping[ApiKey, tuple[int, int]]] = {
     ApiKey.FETCH: (4, 12),
     ApiKey.LIST_OFFSETS: (1, 8),
     ApiKey.METADATA: (1, 12),
+    # Later versions of these two are for members of the protocol of KIP-848.
+    ApiKey.OFFSET_COMMIT: (2, 8),
+    ApiKey.OFFSET_FETCH: (1, 8),
+    ApiKey.FIND_COORDINATOR: (0, 4),
+    ApiKey.JOIN_GROUP: (0, 9),
+    ApiKey.HEARTBEAT: (0, 4),
+    ApiKey.LEAVE_GROUP: (0, 5),
+    ApiKey.SYNC_GROUP: (0, 5),
+    ApiKey.DESCRIBE_GROUPS: (0, 5),
+    ApiKey.LIST_GROUPS: (0, 5),
     # Version 0 is followed by messages without a request around them.
     ApiKey.SASL_HANDSHAKE: (1, 1),
     ApiKey.API_VERSIONS: (0, 4),
@@ -78,10 +99,27 @@ VERSIONS: Final[Mapping[ApiKey, tuple[int, int]]] = {
     ApiKey.ALTER_CONFIGS: (0, 2),
     ApiKey.SASL_AUTHENTICATE: (0, 2),
     ApiKey.CREATE_PARTITIONS: (0, 3),
+    ApiKey.DELETE_GROUPS: (0, 2),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
+    ApiKey.OFFSET_DELETE: (0, 0),
     ApiKey.DESCRIBE_CLUSTER: (0, 1),
 }
 """The lowest and the highest version of each API."""
+IN_LOOP: Final = frozenset(
+    {
+        # Its partitions are queued in the order of the requests.
+        ApiKey.PRODUCE,
+        # Groups in memory belong to the loop.
+        ApiKey.FIND_COORDINATOR,
+        ApiKey.JOIN_GROUP,
+        ApiKey.SYNC_GROUP,
+        ApiKey.LEAVE_GROUP,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.LIST_GROUPS,
+        ApiKey.DELETE_GROUPS,
+        ApiKey.OFFSET_DELETE,
+    }
+)
 
 
 class _Cursor:
@@ -426,7 +464,7 @@ def read_request(data: memoryview, elements_now: int | None = None) -> KafkaRequ
             f"version {version} of {api.name} is not supported; versions {lowest} to {highest} are"
         )
     schema: Any = load_request_schema(api, version)
-    elements_max = PRODUCE_ELEMENTS_MAX if api is ApiKey.PRODUCE else ELEMENTS_MAX
+    elements_max = LOOP_ELEMENTS_MAX if api in IN_LOOP else ELEMENTS_MAX
     cursor = _Cursor(data, elements_max, elements_max if elements_now is None else elements_now)
     header = _codec(schema.__header_schema__)[0](cursor)
     body = _codec(schema)[0](cursor)

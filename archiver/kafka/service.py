@@ -14,21 +14,29 @@ from archiver.config.kafka_listener import KafkaListenerSettings, Operation
 from archiver.kafka.acl import Authorizer, Resource, principal_of_certificate
 from archiver.kafka.authentication import BEFORE, Authenticator
 from archiver.kafka.consume import ConsumeHandler
+from archiver.kafka.coordinator import GroupCoordinator
 from archiver.kafka.fetch import FetchLimits, FetchReader
+from archiver.kafka.group_offsets import OffsetRequests
+from archiver.kafka.groups import GroupRequests
 from archiver.kafka.listener import Body, KafkaServer, Session
 from archiver.kafka.log_view import Bounds, LogView
 from archiver.kafka.membership import Membership
 from archiver.kafka.metadata import MetadataHandler, api_versions
+from archiver.kafka.offset_queue import OffsetQueue
 from archiver.kafka.produce import BatchQueue, ProduceHandler, ProducerIds
 from archiver.kafka.protocol import ApiKey, KafkaRequest
+from archiver.kafka.slot_claims import SlotClaims
 from archiver.kafka.topic_configs import TopicConfigs, batch_bytes_max
 from archiver.kafka.topics import TopicRequests, Topics
 from archiver.kafka.users import UsersFile
 from archiver.log.brokers import Broker
 from archiver.runtime.errors import ArchiverError
 from archiver.runtime.ids import TopicId
-from archiver.status.kafka_port import KafkaPort, ListenerCounts, LiveBroker
+from archiver.status.kafka_port import GroupCounts, KafkaPort, ListenerCounts, LiveBroker
+from intake.log.committed_offsets import CommittedOffsets, OffsetBounds
+from intake.log.consumer_groups import ConsumerGroups
 from intake.log.fold import TopicState
+from intake.log.sequencer import Sequencer
 from intake.write.writer import IntakeWriter
 
 THREADS: Final = 4
@@ -107,17 +115,22 @@ class KafkaService:
             lambda name: batch_bytes_max(topics().get(name)),
             counts,
         )
+        # One thread: claims and commits are appended in their order.
+        self._offset_threads = ThreadPoolExecutor(1, "kafka-offsets")
         self._membership = Membership(
             application.logs.brokers(settings.broker_timeout),
             self._address,
             settings.rack or "",
             settings.broker_timeout,
         )
+        self._group_counts = GroupCounts()
+        self._coordinator, self._groups, self._offsets = self._group_requests(sequencer)
 
     @property
     def state(self) -> KafkaPort:
         """What status and metrics show."""
         address = self._address()
+        self._coordinator.show()
         return KafkaPort(
             listen=self._settings.listen,
             address=None if address is None else _joined(*address),
@@ -127,6 +140,7 @@ class KafkaService:
             unregistered_because=self._membership.trouble,
             live=[LiveBroker(one.node_id, one.host, one.port, one.rack) for one in self._membership.live],
             counts=self.server.counts,
+            groups=self._group_counts,
         )
 
     def _authenticator_of_users(self) -> Authenticator | None:
@@ -159,6 +173,52 @@ class KafkaService:
             Topics(*parts, self._bounds), TopicConfigs(*parts, self._node_ids), self._topic_threads
         )
 
+    def _group_requests(self, sequencer: Sequencer) -> tuple[GroupCoordinator, GroupRequests, OffsetRequests]:
+        settings, clock = self._settings, self._application.clock
+
+        def groups() -> ConsumerGroups:
+            return sequencer.fold.consumer_groups
+
+        offsets = CommittedOffsets(
+            sequencer,
+            clock,
+            OffsetBounds(settings.group_offsets_bytes_max, round(settings.offsets_refresh * 1e6)),
+        )
+        queue = OffsetQueue(offsets, self._offset_threads)
+        coordinator = GroupCoordinator(
+            settings,
+            lambda on_lost: SlotClaims(
+                offsets,
+                groups,
+                lambda: self._membership.live,
+                lambda: self._membership.own,
+                self._offset_threads,
+                on_lost,
+            ),
+            queue,
+            groups,
+            lambda since_s: self._log.refresh(since_s=since_s),
+            self._threads,
+            clock,
+            self._application.ids,
+            self._group_counts,
+        )
+        return (
+            coordinator,
+            GroupRequests(coordinator, settings, self._authorizer),
+            OffsetRequests(
+                coordinator,
+                queue,
+                groups,
+                lambda: sequencer.fold.topics_by_name,
+                self._read_on,
+                self._authorizer,
+                self.server.large_threads,
+                settings.offset_metadata_bytes_max,
+                self._group_counts,
+            ),
+        )
+
     def start(self) -> None:
         """Read the control log, then open the port. Never raises for a port that is taken."""
         # Here, because the listener's loop must not read it. After a failure, the first fetch reads it.
@@ -174,6 +234,7 @@ class KafkaService:
         if (loop := self.server.loop) is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended by itself
                 loop.call_soon_threadsafe(self._consume.stop)
+                loop.call_soon_threadsafe(self._coordinator.stop)
 
     def stop(self, grace_s: float) -> None:
         """Answer what is in work and close, within `grace_s`."""
@@ -181,7 +242,13 @@ class KafkaService:
         self._batches.close()
         self._fetch_threads.shutdown(wait=True, cancel_futures=True)
         self._reader.close()
-        for threads in (self._threads, self._watch_threads, self._topic_threads, self._authentication):
+        for threads in (
+            self._threads,
+            self._watch_threads,
+            self._topic_threads,
+            self._offset_threads,
+            self._authentication,
+        ):
             if threads is not None:
                 threads.shutdown(wait=False, cancel_futures=True)
 
@@ -220,9 +287,9 @@ class KafkaService:
                 return api_versions(request)
             case ApiKey.DESCRIBE_CLUSTER:
                 return await self._metadata.cluster(session, request)
-        if request.api in self._topics:
-            return await self._topics(session, request)
-        raise AssertionError(f"{request.api.name} has no handler")
+        handlers = (self._topics, self._groups, self._offsets)
+        answer = next(one for one in handlers if request.api in one)
+        return await answer(session, request)
 
     def _bounds(self, topic_id: TopicId, partition: int) -> Bounds:
         """As `LogView.bounds`, in a thread that may read the control log."""

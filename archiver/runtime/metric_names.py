@@ -82,10 +82,14 @@ KAFKA_ERRORS: Final = (
     "UNSUPPORTED_VERSION", "INVALID_REQUEST", "OUT_OF_ORDER_SEQUENCE_NUMBER", "DUPLICATE_SEQUENCE_NUMBER",
     "INVALID_PRODUCER_EPOCH", "INVALID_TXN_STATE", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "KAFKA_STORAGE_ERROR",
     "SASL_AUTHENTICATION_FAILED", "UNKNOWN_PRODUCER_ID", "FETCH_SESSION_ID_NOT_FOUND", "UNSUPPORTED_COMPRESSION_TYPE",
-    "INVALID_RECORD", "PRODUCER_FENCED", OTHER_VALUE,
+    "INVALID_RECORD", "PRODUCER_FENCED", "INVALID_GROUP_ID", "INCONSISTENT_GROUP_PROTOCOL", "INVALID_SESSION_TIMEOUT",
+    "MEMBER_ID_REQUIRED", "GROUP_MAX_SIZE_REACHED", "FENCED_INSTANCE_ID", "OFFSET_METADATA_TOO_LARGE", "NON_EMPTY_GROUP",
+    "GROUP_ID_NOT_FOUND", "GROUP_SUBSCRIBED_TO_TOPIC", OTHER_VALUE,
 )  # fmt: skip
 """Kafka's names of the errors that have a series of their own."""
 KAFKA_CUTS: Final = ("malformed", "too_large", "slow", "unauthenticated", "failed")
+GROUP_STATES: Final = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable")
+OFFSET_COMMITS: Final = ("ok", "stale_claim", "full", "too_large", "not_appended", "unknown", "refused")
 KAFKA_ORIGINS: Final = ("archive", "intake", "cache", "gap")
 # From a local catalog to twice the default of `archive.commit_timeout` (60 s).
 COMMIT_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -115,6 +119,8 @@ LABELS: Final[dict[str, tuple[str, ...] | None]] = {
     "code": KAFKA_ERRORS,
     "cut": KAFKA_CUTS,
     "origin": KAFKA_ORIGINS,
+    "group_state": GROUP_STATES,
+    "commit": OFFSET_COMMITS,
     "version": None,
     "python": None,
 }
@@ -338,6 +344,16 @@ _KAFKA: dict[str, Metric] = {
     "archiver_kafka_fetched_partitions_total": _counter(
         "partitions with records in answers to Fetch, by where the first records came from: archive; intake; cache (read "
             "before, kafka.fetch_cache_bytes); gap (offsets without records)", "origin", shown="intake",
+    ),
+    "archiver_kafka_groups": _gauge("consumer groups that this daemon coordinates and knows members of, by Kafka's state", "group_state", shown="intake"),
+    "archiver_kafka_group_members": _gauge("members of those groups", shown="intake"),
+    "archiver_kafka_group_slots": _gauge("slots of consumer groups that this daemon coordinates, of 64", shown="intake"),
+    "archiver_kafka_group_slots_lost_total": _counter("slots that another daemon coordinates since", shown="intake"),
+    "archiver_kafka_group_rebalances_total": _counter("rebalances of consumer groups that ended", shown="intake"),
+    "archiver_kafka_offset_commits_total": _counter(
+        "commits of offsets: ok; stale_claim (another daemon coordinates the group); full (kafka.group_offsets_bytes_max); "
+            "too_large; not_appended and unknown (the metadata store did not answer in time); refused (the member is unknown, "
+            "or of another generation)", "commit", shown="intake",
     ),
 }  # fmt: skip
 

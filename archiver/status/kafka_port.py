@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from archiver.runtime.metric_names import KAFKA_APIS, KAFKA_CUTS, KAFKA_ERRORS, KAFKA_ORIGINS, OTHER_VALUE
+from archiver.runtime.metric_names import (
+    GROUP_STATES,
+    KAFKA_APIS,
+    KAFKA_CUTS,
+    KAFKA_ERRORS,
+    KAFKA_ORIGINS,
+    OFFSET_COMMITS,
+    OTHER_VALUE,
+)
 from archiver.status.lag_metrics import Family
 
 # Errors of which the first one matters: `increase` needs a sample from before it.
@@ -62,6 +70,29 @@ class ListenerCounts:
         self.fetched[origin] = self.fetched.get(origin, 0) + 1
 
 
+@dataclass(slots=True)
+class GroupCounts:
+    """Consumer groups of a daemon: now, and counters since the process started. The listener's thread changes
+    them, any thread reads them.
+    """
+
+    states: Mapping[str, int] = field(default_factory=dict)
+    """Groups by Kafka's name of their state (`GROUP_STATES`)."""
+    members: int = 0
+    slots: int = 0
+    """Slots of groups that this daemon coordinates."""
+    slots_lost: int = 0
+    """Slots that another daemon coordinates since."""
+    rebalances: int = 0
+    """Rebalances that ended."""
+    commits: dict[str, int] = field(default_factory=dict)
+    """Commits of offsets by their outcome (`OFFSET_COMMITS`)."""
+
+    def committed(self, outcome: str) -> None:
+        """Count a commit."""
+        self.commits[outcome] = self.commits.get(outcome, 0) + 1
+
+
 @dataclass(frozen=True, slots=True)
 class LiveBroker:
     """A live daemon in the list that Kafka clients are given."""
@@ -89,6 +120,7 @@ class KafkaPort:
     live: Sequence[LiveBroker]
     """The live daemons as of the last renewal."""
     counts: ListenerCounts = field(default_factory=ListenerCounts)
+    groups: GroupCounts = field(default_factory=GroupCounts)
 
 
 def kafka_document(port: KafkaPort) -> dict[str, Any]:
@@ -107,12 +139,14 @@ def kafka_document(port: KafkaPort) -> dict[str, Any]:
         "connections": counts.connections,
         "requests": dict(sorted(counts.requests.items())),
         "produced_records": counts.produced_records,
+        "groups": dict(sorted(port.groups.states.items())),
+        "group_members": port.groups.members,
     }
 
 
 def kafka_families(port: KafkaPort) -> list[Family]:
     """Metrics of the listener."""
-    counts = port.counts
+    counts, groups = port.counts, port.groups
     # Copies: the listener's thread adds keys while a scrape reads.
     requests, seconds, errors = dict(counts.requests), dict(counts.seconds), dict(counts.errors)
     return [
@@ -137,6 +171,12 @@ def kafka_families(port: KafkaPort) -> list[Family]:
         Family("archiver_kafka_produced_batches_total", {(): float(counts.produced_batches)}),
         Family("archiver_kafka_produced_records_total", {(): float(counts.produced_records)}),
         Family("archiver_kafka_fetched_partitions_total", _of(dict(counts.fetched), KAFKA_ORIGINS)),
+        Family("archiver_kafka_groups", _of(dict(groups.states), GROUP_STATES)),
+        Family("archiver_kafka_group_members", {(): float(groups.members)}),
+        Family("archiver_kafka_group_slots", {(): float(groups.slots)}),
+        Family("archiver_kafka_group_slots_lost_total", {(): float(groups.slots_lost)}),
+        Family("archiver_kafka_group_rebalances_total", {(): float(groups.rebalances)}),
+        Family("archiver_kafka_offset_commits_total", _of(dict(groups.commits), OFFSET_COMMITS)),
     ]
 
 

@@ -25,7 +25,12 @@ DIFFERENCES = """
 | `acks=1` and `acks=all` are the same. | A batch is acknowledged when its file and its entry in the log are stored. There are no replicas to wait for. |
 | Produce is offered up to version 11. | Version 12 adds partitions to transactions implicitly (KIP-890). |
 | Fetch is offered up to version 12, without fetch sessions. | Sessions need memory for each consumer, on one daemon. Each request states its partitions. |
-| Groups, committed offsets and transactions are not offered over Kafka yet. The HTTP interface has transactions. | They follow. Clients report that the API or the coordinator is not supported. |
+| Transactions are not offered over Kafka yet. The HTTP interface has them. | They follow. FindCoordinator of a transactional id answers `INVALID_REQUEST`. |
+| Groups have the classic protocol; that of KIP-848 (`group.protocol=consumer`) is not offered. OffsetCommit and OffsetFetch are offered up to version 8. | It follows. Later versions of both requests are for members of that protocol. |
+| The members of a group are in the memory of its coordinator. When another daemon takes over, members join again, and generations begin at 1. | Committed offsets are in the intake log, and commits of an earlier coordinator are void ([groups.md](protocols/groups.md)). |
+| A commit of an unknown group with a generation gets `UNKNOWN_MEMBER_ID`, in every version. | Its members have not joined this coordinator yet; with this error they do. Kafka answers `ILLEGAL_GENERATION`, or from version 9 on `GROUP_ID_NOT_FOUND`. |
+| A rebalance timeout (`max.poll.interval.ms`) above `kafka.group_rebalance_timeout_max` counts as that. Groups, members and their metadata have bounds. | Each takes memory of a daemon. |
+| Offsets of a group with members do not expire, also of topics that it no longer reads. | A daemon does not interpret subscriptions for this. |
 | Records of aborted transactions are left out by the server, and the list of aborted transactions is empty. | Read-committed clients need no filter of their own. |
 | There are no control batches, except an empty batch where offsets without records end a partition. | Markers take no offset. The empty batch moves a consumer past the gap. |
 | Each batch is served uncompressed. With LogAppendTime it holds records of one time, so a batch can come back as several. | Records are stored in Parquet files, not as the batch that came in. |
@@ -36,7 +41,6 @@ DIFFERENCES = """
 | With `validate: dlq`, records that do not match the schema go to another topic, and the client gets a success. | A producer cannot repair them, and they are not lost. |
 | A batch over `max.message.bytes` gets `MESSAGE_TOO_LARGE`. The limit applies to the batch as sent. | As in Kafka. The limit for one record is `intake.record_bytes_max`. |
 | `cleanup.policy=compact` is accepted, and every record is kept. | A reader finds the newest value of each key last, which is what compaction promises. |
-| DeleteRecords makes records unreadable at once. Rows stay in the table, and objects in the bucket, until `archiver clean` runs and the whole archive lies below the offset. | Archives are not rewritten. Records that are not archived yet are archived first, so that every offset is in the table once. |
 | Configs for segments, flushes and replicas are accepted without effect. | No value of them changes what a client can observe. |
 | Message formats 0 and 1 are refused. | Clients write format 2 since Kafka 0.11. |
 """

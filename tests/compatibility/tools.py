@@ -21,6 +21,7 @@ MADE: Final = "made-by-tools"
 LINES: Final = "".join(f"key {number}\tvalue {number}\n" for number in range(50))
 NOT_RUN: Final = "not run here"
 _TOOLS: Final = "org.apache.kafka.tools"
+_COOPERATIVE: Final = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
 
 
 class Scene(NamedTuple):
@@ -170,8 +171,32 @@ def _cluster(scene: Scene) -> None:
     assert scene.listener.application.cluster.cluster_id in printed
 
 
+def _console_group(scene: Scene) -> None:
+    for more in ((), ("--consumer-property", "partition.assignment.strategy=" + _COOPERATIVE)):
+        printed = scene.admin(
+            f"{_TOOLS}.consumer.ConsoleConsumer",
+            *("--topic", READ, "--group", f"console{len(more)}", "--from-beginning", *more),
+            *("--max-messages", str(COUNT), "--timeout-ms", "20000"),
+            *("--formatter-property", "print.offset=true", "--formatter-property", "print.value=false"),
+        )
+        assert [int(number) for number in re.findall(r"Offset:(\d+)", printed)] == list(range(COUNT))
+
+
 def _consumer_groups(scene: Scene) -> None:
-    scene.admin(f"{_TOOLS}.consumer.group.ConsumerGroupCommand", "--list")
+    def ask(*arguments: str) -> str:
+        return scene.admin(f"{_TOOLS}.consumer.group.ConsumerGroupCommand", *arguments)
+
+    group, place = "by-tools", ("--topic", f"{READ}:0")
+    reset = ask("--reset-offsets", "--group", group, *place, "--to-offset", "7", "--execute")
+    assert re.search(rf"{group}\s+{READ}\s+0\s+7\b", reset), reset
+    assert group in ask("--list").split()
+    described = ask("--describe", "--group", group)
+    assert re.search(rf"{READ}\s+0\s+7\s+{COUNT}\s+{COUNT - 7}\b", described), described
+    assert re.search(r"Empty\s+0\b", ask("--describe", "--group", group, "--state"))
+    assert "Successful" in ask("--delete-offsets", "--group", group, *place)
+    ask("--reset-offsets", "--group", group, *place, "--to-latest", "--execute")
+    assert "was successful" in ask("--delete", "--group", group)
+    assert group not in ask("--list").split()
 
 
 def _transactions(scene: Scene) -> None:
@@ -209,7 +234,8 @@ TOOLS: Final[dict[str, Callable[[Scene], None]]] = {
     "`kafka-get-offsets`": _get_offsets,
     "`kafka-broker-api-versions`": _api_versions,
     "`kafka-cluster cluster-id`": _cluster,
-    "`kafka-consumer-groups --list`": _consumer_groups,
+    "`kafka-console-consumer` in a group, eager and cooperative": _console_group,
+    "`kafka-consumer-groups`: list, describe, reset and delete offsets, delete": _consumer_groups,
     "`kafka-transactions list`": _transactions,
     "`kcat -L`": _kcat_list,
     "`kcat -P`, idempotent, zstd": _kcat_produce,

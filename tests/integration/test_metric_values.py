@@ -254,7 +254,7 @@ def test_every_name_is_exported_and_every_exported_name_is_in_the_table(process:
     process.look()
     found = process.scrape()
     elsewhere = {name for name in METRICS if name.startswith(ELSEWHERE)}
-    assert len(elsewhere) == 21
+    assert len(elsewhere) == 27
     assert table_names(found) == set(METRICS) - elsewhere
     assert found[series("archiver_audit_verdict", verdict="valid")] == 1
     assert found[series("archiver_checkpoint_index")] == application.sequencer.checkpoint_index

@@ -197,7 +197,7 @@ def test_many_tagged_fields_are_malformed(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_produce_request_has_fewer_elements(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "PRODUCE_ELEMENTS_MAX", 1000)
+    monkeypatch.setattr(protocol, "LOOP_ELEMENTS_MAX", 1000)
     topics = struct.pack(">i", 1001) + 1001 * struct.pack(">h1si", 1, b"a", 0)
     data = struct.pack(">hhihhhi", ApiKey.PRODUCE, 3, 1, -1, -1, 1, 0) + topics
     with pytest.raises(Malformed, match="more than 1000 elements"):

@@ -1,0 +1,423 @@
+"""The consumer groups that this daemon coordinates: their members in memory, their timers, and their end.
+
+Membership is in no log: after a change of coordinator all members join again. Only the listener's loop may
+call this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from archiver.config.kafka_listener import KafkaListenerSettings
+from archiver.kafka.group import (
+    MEMBER_BYTES,
+    NEVER,
+    Group,
+    GroupLimits,
+    Join,
+    Joined,
+    State,
+    Sync,
+    Synced,
+    protocols_size,
+)
+from archiver.kafka.offset_queue import OffsetQueue
+from archiver.kafka.slot_claims import SlotClaims
+from archiver.kafka.topic_configs import Refused
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ArchiverError
+from archiver.runtime.ids import IdSource, new_uuid
+from archiver.runtime.redaction import excerpt
+from archiver.status.kafka_port import GroupCounts
+from intake.log.committed_offsets import Commit, Removal
+from intake.log.consumer_groups import GROUP_ID_BYTES_MAX, ConsumerGroup, ConsumerGroups, slot_of
+
+_log = logging.getLogger(__name__)
+
+CHECK_S: Final = 1.0
+"""Interval at which lost slots are noticed without a request."""
+EXPIRY_S: Final = 600.0
+"""Interval at which expired offsets are removed, as in Kafka; less for a short retention."""
+REFRESHES: Final = 4
+"""Times within the retention that a group with members is marked as in use, also if it commits nothing."""
+TOGETHER: Final = 100
+"""Groups that are checked for expired offsets before other work has its turn."""
+
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A group in memory."""
+
+    name: str
+    group: Group
+    slot: int
+    size: int = 0
+    """Its part in the sum of all groups."""
+    generation: int = 0
+    has_members: bool = False
+    """Both as of the last event."""
+    armed_s: float = NEVER
+    timer: asyncio.TimerHandle | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a request needs that may wait for other members."""
+
+    ended: asyncio.Event
+    """Set when the connection of the client has ended."""
+    release: Callable[[], None]
+    """Called when the wait begins: what is kept of the request is counted as memory of the group."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupShown:
+    """A group as admin clients see it."""
+
+    name: str
+    group: Group | None
+    """None: no member was here since the daemon coordinates it, and it has committed offsets."""
+
+    @property
+    def state(self) -> State:
+        """Kafka's name of the state is its value."""
+        return State.EMPTY if self.group is None else self.group.state
+
+    @property
+    def protocol_type(self) -> str:
+        """Empty for a group that only commits offsets."""
+        return "" if self.group is None else self.group.protocol_type or ""
+
+
+class GroupCoordinator:
+    """Answers the requests of members. Every method raises `Refused` if this daemon does not coordinate the
+    group.
+    """
+
+    def __init__(
+        self,
+        settings: KafkaListenerSettings,
+        claims: Callable[[Callable[[int], None]], SlotClaims],
+        queue: OffsetQueue,
+        groups: Callable[[], ConsumerGroups],
+        read_on: Callable[[float], object],
+        threads: Executor,
+        clock: Clock,
+        ids: IdSource,
+        counts: GroupCounts,
+    ) -> None:
+        """`claims` makes the claims, given what is called for each lost slot. `groups` are those of the log
+        as far as it was read. `read_on` reads it to its tail in one of the `threads`, unless a read began
+        after a time of the clock.
+        """
+        self._settings = settings
+        self._claims = claims(self._lost)
+        self._queue = queue
+        self._stored = groups
+        self._read_on = read_on
+        self._threads = threads
+        self._clock = clock
+        self._ids = ids
+        self._counts = counts
+        self._expiry_s = min(EXPIRY_S, settings.offsets_retention / REFRESHES)
+        self._limits = GroupLimits(settings.group_members_max, settings.group_initial_rebalance_delay)
+        self._held: dict[str, _Held] = {}
+        self._size = 0
+        self._stopped = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def claims(self) -> SlotClaims:
+        """The slots of this daemon."""
+        return self._claims
+
+    async def require(self, name: str, *, may_be_empty: bool = False) -> int:
+        """The claim under which this daemon coordinates a group. Without a wait if its slot is claimed."""
+        if not (name or may_be_empty) or len(name.encode()) > GROUP_ID_BYTES_MAX:
+            raise Refused(ErrorCode.invalid_group_id)
+        if self._stopped:
+            raise Refused(ErrorCode.not_coordinator)
+        number = await self._claims.require(slot_of(name))
+        if self._task is None:
+            self._task = asyncio.create_task(self._watch())
+        return number
+
+    # --- Members
+
+    async def join(self, name: str, join: Join, waiting: Waiting) -> Joined | None:
+        """Answer a JoinGroup; None if the connection ended first."""
+        settings = self._settings
+        if protocols_size(join.protocols) > settings.group_metadata_bytes_max:
+            raise Refused(ErrorCode.message_too_large)
+        session_s = join.session_timeout_s
+        if not settings.group_session_timeout_min <= session_s <= settings.group_session_timeout_max:
+            raise Refused(ErrorCode.invalid_session_timeout)
+        await self.require(name)
+        held = self._held.get(name)
+        if held is None:
+            if join.member_id:
+                raise Refused(ErrorCode.unknown_member_id)
+            held = self._added(name)
+        self._check_memory(name, protocols_size(join.protocols) + MEMBER_BYTES)
+        answer: asyncio.Future[Joined] = asyncio.get_running_loop().create_future()
+        held.group.join(join, lambda joined: _set(answer, joined), self._now_s())
+        self._changed(held)
+        return await _first(answer, waiting)
+
+    async def sync(self, name: str, sync: Sync, waiting: Waiting) -> Synced | None:
+        """Answer a SyncGroup; None if the connection ended first."""
+        await self.require(name)
+        held = self._member_of(name)
+        sizes = [len(assignment) for _, assignment in sync.assignments]
+        if max(sizes, default=0) > self._settings.group_metadata_bytes_max:
+            raise Refused(ErrorCode.message_too_large)
+        self._check_memory(name, sum(sizes))
+        answer: asyncio.Future[Synced] = asyncio.get_running_loop().create_future()
+        held.group.sync(sync, lambda synced: _set(answer, synced), self._now_s())
+        self._changed(held)
+        return await _first(answer, waiting)
+
+    async def heartbeat(
+        self, name: str, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        """Answer a Heartbeat."""
+        await self.require(name)
+        held = self._member_of(name)
+        code = held.group.heartbeat(member_id, instance_id, generation, self._now_s())
+        self._changed(held)
+        return code
+
+    async def leave(self, name: str, leaving: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
+        """Answer a LeaveGroup; the error of each member."""
+        await self.require(name)
+        held = self._held.get(name)
+        if held is None:
+            return [ErrorCode.unknown_member_id] * len(leaving)
+        codes = held.group.leave(leaving, self._now_s())
+        self._changed(held)
+        return codes
+
+    async def accept_commit(self, name: str, member_id: str, instance_id: str | None, generation: int) -> int:
+        """The claim under which a commit of these offsets is stored; raises `Refused` if it must not be."""
+        number = await self.require(name, may_be_empty=True)
+        held = self._held.get(name)
+        if held is not None:
+            code = held.group.check_commit(member_id, instance_id, generation, self._now_s())
+            self._changed(held)
+        elif generation >= 0:
+            # Its members have not joined this coordinator yet.
+            code = ErrorCode.unknown_member_id
+        else:
+            code = ErrorCode.none
+        if code is not ErrorCode.none:
+            raise Refused(code)
+        return number
+
+    # --- Administration
+
+    def shown(self, name: str) -> GroupShown | None:
+        """A group of a slot that this daemon claimed; None if there is none."""
+        held = self._held.get(name)
+        if held is None and self._stored().get(name) is None:
+            return None
+        return GroupShown(name, None if held is None else held.group)
+
+    async def all_shown(self) -> list[GroupShown]:
+        """The groups of all slots of this daemon, also of those that it has not claimed yet."""
+        await self.read_on()
+        names = dict.fromkeys(self._held)
+        names |= dict.fromkeys(one.group for one in self._stored() if self._claims.is_own(slot_of(one.group)))
+        return [one for name in names if (one := self.shown(name)) is not None]
+
+    async def read_on(self) -> None:
+        """Read the log up to its present tail. Raises `Refused` if it cannot be read."""
+        # The time of the call, not that of the thread: those that wait share one read.
+        since_s = self._clock.monotonic_s()
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._read_on, since_s)
+        except ArchiverError as error:
+            _log.warning("consumer groups cannot be read now: %s", error)
+            raise Refused(ErrorCode.coordinator_load_in_progress) from error
+
+    def forget(self, name: str) -> None:
+        """Forget a group that was deleted, unless it has members again."""
+        held = self._held.get(name)
+        if held is not None and not held.group.members:
+            self._drop(held, ErrorCode.unknown_member_id)
+
+    def show(self) -> None:
+        """Count the groups for the metrics. Any thread may call it."""
+        # A copy: the loop may add groups at the same time.
+        held = list(self._held.values())
+        states = Counter(one.group.state.value for one in held)
+        self._counts.states = dict(states)
+        self._counts.members = sum(len(one.group.members) for one in held)
+        self._counts.slots = len(self._claims.held)
+
+    # --- The end
+
+    def stop(self) -> None:
+        """Give up every group, so that its members go to another daemon."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+        for held in list(self._held.values()):
+            self._drop(held, ErrorCode.not_coordinator)
+
+    def _lost(self, slot: int) -> None:
+        self._counts.slots_lost += 1
+        for held in [one for one in self._held.values() if one.slot == slot]:
+            self._drop(held, ErrorCode.not_coordinator)
+
+    # --- Groups in memory
+
+    def _added(self, name: str) -> _Held:
+        if len(self._held) >= self._settings.groups_max:
+            for one in [one for one in self._held.values() if one.group.is_idle]:
+                self._drop(one, ErrorCode.unknown_member_id)
+        if len(self._held) >= self._settings.groups_max:
+            _log.warning(
+                "consumer group %s is refused: this daemon coordinates kafka.groups_max = %d groups",
+                excerpt(name),
+                self._settings.groups_max,
+            )
+            raise Refused(ErrorCode.coordinator_not_available)
+        group = Group(self._limits, lambda: str(new_uuid(self._ids)))
+        held = self._held[name] = _Held(name, group, slot_of(name))
+        return held
+
+    def _member_of(self, name: str) -> _Held:
+        held = self._held.get(name)
+        if held is None:
+            raise Refused(ErrorCode.unknown_member_id)
+        return held
+
+    def _check_memory(self, name: str, size: int) -> None:
+        if self._size + size > self._settings.groups_bytes_max:
+            _log.warning(
+                "a member of consumer group %s is refused: the members of all groups hold %d bytes, and "
+                "kafka.groups_bytes_max is %d",
+                excerpt(name),
+                self._size,
+                self._settings.groups_bytes_max,
+            )
+            raise Refused(ErrorCode.coordinator_not_available)
+
+    def _changed(self, held: _Held) -> None:
+        """After an event: do what is due already, and set the timer."""
+        group, now_s = held.group, self._now_s()
+        if group.wake_s <= now_s:
+            group.tick(now_s)
+        self._counts.rebalances += group.generation - held.generation
+        held.generation = group.generation
+        if held.has_members and not group.members:
+            self._mark_in_use(held.name)
+        held.has_members = bool(group.members)
+        self._size += group.size - held.size
+        held.size = group.size
+        if group.wake_s < held.armed_s:
+            if held.timer is not None:
+                held.timer.cancel()
+            held.armed_s = group.wake_s
+            held.timer = asyncio.get_running_loop().call_at(group.wake_s, self._wake, held)
+
+    def _wake(self, held: _Held) -> None:
+        held.armed_s, held.timer = NEVER, None
+        self._changed(held)
+
+    def _drop(self, held: _Held, code: ErrorCode) -> None:
+        del self._held[held.name]
+        if held.timer is not None:
+            held.timer.cancel()
+        held.group.dissolve(code)
+        self._size -= held.size
+
+    # --- Expiry of committed offsets
+
+    def _mark_in_use(self, name: str) -> None:
+        """Let the retention of a group's offsets begin again."""
+        with contextlib.suppress(Refused):
+            number = self._claims.number(slot_of(name))
+            if number is not None and self._stored().get(name) is not None:
+                # It was only an expectation: a later pass of the expiry marks it again, or not.
+                self._queue.put(Commit(name, number))
+
+    async def _watch(self) -> None:
+        """Notice lost slots, and let offsets expire."""
+        loop = asyncio.get_running_loop()
+        expiry_s = loop.time() + self._expiry_s
+        while True:
+            await asyncio.sleep(CHECK_S)
+            try:
+                if any(one.has_members for one in self._held.values()):
+                    # Without it, members of a daemon that was replaced would go on until they commit.
+                    with contextlib.suppress(Refused):
+                        await self.read_on()
+                self._claims.check()
+                if loop.time() >= expiry_s:
+                    await self._expire()
+                    expiry_s = loop.time() + self._expiry_s
+            except Exception:  # noqa: BLE001
+                # The head of the loop: groups must be watched also after a defect.
+                _log.exception("unexpected error while consumer groups are watched")
+
+    async def _expire(self) -> None:
+        for held in [one for one in self._held.values() if one.group.is_idle]:
+            if self._stored().get(held.name) is None:
+                self._drop(held, ErrorCode.unknown_member_id)
+        stored = [one for one in self._stored() if self._claims.is_own(slot_of(one.group))]
+        for first in range(0, len(stored), TOGETHER):
+            await asyncio.gather(*map(self._expire_group, stored[first : first + TOGETHER]))
+
+    async def _expire_group(self, stored: ConsumerGroup) -> None:
+        """Remove the old offsets of a group without members; mark one with members as in use."""
+        settings, now_us = self._settings, self._clock.now_us()
+        held = self._held.get(stored.group)
+        in_use = held is not None and held.has_members
+        # The stored time of an unchanged offset may be too old by the second term.
+        kept_s = settings.offsets_retention + settings.offsets_refresh
+        before_us = now_us - round((settings.offsets_retention / REFRESHES if in_use else kept_s) * 1e6)
+        oldest_us = min(min(topic.times_us) for topic in stored.topics.values())
+        if max(stored.active_us, oldest_us) >= before_us:
+            return
+        with contextlib.suppress(Refused):
+            number = await self.require(stored.group, may_be_empty=True)
+            claim = self._stored().claim(slot_of(stored.group))
+            if in_use:
+                await self._queue.put(Commit(stored.group, number))
+            # Members of the coordinator before may not have joined again.
+            elif claim is not None and claim.time_us < now_us - round(self._expiry_s * 1e6):
+                await self._queue.put(Removal(stored.group, number, committed_before_us=before_us))
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _set(future: asyncio.Future[Answer], answer: Answer) -> None:
+    # The client may be gone.
+    if not future.done():
+        future.set_result(answer)
+
+
+async def _first(answer: asyncio.Future[Answer], waiting: Waiting) -> Answer | None:
+    """The answer; None if the connection ends first."""
+    if not answer.done():
+        waiting.release()
+        ended = asyncio.create_task(waiting.ended.wait())
+        try:
+            await asyncio.wait((answer, ended), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended.cancel()
+    return answer.result() if answer.done() else None

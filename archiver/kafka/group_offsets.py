@@ -1,0 +1,383 @@
+"""Committed offsets over Kafka's requests: OffsetCommit, OffsetFetch, OffsetDelete and DeleteGroups.
+
+An answer is given once the log has the offsets. A fetch waits for the commits of its group that are in work,
+and reads the log to its tail. So no committed offset goes backwards, also when another daemon took over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from archiver.config.kafka_listener import Operation
+from archiver.kafka.acl import Authorizer, Resource
+from archiver.kafka.coordinator import GroupCoordinator
+from archiver.kafka.group import CONSUMER, State
+from archiver.kafka.large import sized
+from archiver.kafka.listener import Body, Session
+from archiver.kafka.offset_queue import OffsetQueue
+from archiver.kafka.protocol import ApiKey, KafkaRequest
+from archiver.kafka.topic_configs import Refused
+from archiver.runtime.ids import TopicId
+from archiver.status.kafka_port import GroupCounts
+from intake.log.committed_offsets import Commit, CommitOutcome, Removal, TopicCommit
+from intake.log.consumer_groups import (
+    NO_LEADER_EPOCH,
+    CommittedOffset,
+    ConsumerGroup,
+    ConsumerGroups,
+)
+from intake.log.fold import TopicState
+
+_CODES: Final[Mapping[CommitOutcome, ErrorCode]] = {
+    "ok": ErrorCode.none,
+    "stale_claim": ErrorCode.not_coordinator,
+    # Retriable: offsets of other groups expire, or the limit is raised.
+    "full": ErrorCode.coordinator_not_available,
+    "too_large": ErrorCode.invalid_commit_offset_size,
+    "not_appended": ErrorCode.coordinator_not_available,
+    # It may be stored; the client commits again.
+    "unknown": ErrorCode.request_timed_out,
+}
+_EPOCH_MAX: Final = 2**31 - 2
+_NO_OFFSET: Final = CommittedOffset(-1, NO_LEADER_EPOCH, "", 0)
+
+
+@dataclass(slots=True)
+class _Columns:
+    """What a request commits for one topic."""
+
+    partitions: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    leader_epochs: list[int] = field(default_factory=list)
+    metadata: list[str] = field(default_factory=list)
+
+
+class OffsetRequests:
+    """Answers requests about committed offsets."""
+
+    def __init__(
+        self,
+        coordinator: GroupCoordinator,
+        queue: OffsetQueue,
+        groups: Callable[[], ConsumerGroups],
+        topics: Callable[[], Mapping[str, TopicState]],
+        read_topics: Callable[[], Awaitable[None]],
+        authorizer: Authorizer,
+        threads: Executor,
+        metadata_bytes_max: int,
+        counts: GroupCounts,
+    ) -> None:
+        """`groups` and `topics` are those of the log as far as it was read; `read_topics` reads on. `threads`
+        are for requests with many partitions.
+        """
+        self._coordinator = coordinator
+        self._queue = queue
+        self._groups = groups
+        self._topics = topics
+        self._read_topics = read_topics
+        self._authorizer = authorizer
+        self._threads = threads
+        self._metadata_bytes_max = metadata_bytes_max
+        self._counts = counts
+        self._answers: Mapping[ApiKey, Callable[[Session, KafkaRequest], Awaitable[Body]]] = {
+            ApiKey.OFFSET_COMMIT: self._commit,
+            ApiKey.OFFSET_FETCH: self._fetch,
+            ApiKey.OFFSET_DELETE: self._delete,
+            ApiKey.DELETE_GROUPS: self._delete_groups,
+        }
+
+    def __contains__(self, api: ApiKey) -> bool:
+        return api in self._answers
+
+    async def __call__(self, session: Session, request: KafkaRequest) -> Body:
+        """Answer a request of one of these APIs."""
+        return await self._answers[request.api](session, request)
+
+    def _may(self, session: Session, operation: Operation, resource: Resource, name: str) -> bool:
+        return self._authorizer.allows(session.principal, operation, resource, name)
+
+    # --- OffsetCommit
+
+    async def _commit(self, session: Session, request: KafkaRequest) -> Body:
+        body = request.body
+        codes: dict[tuple[str, int], ErrorCode] = {}
+        code = ErrorCode.group_authorization_failed
+        if self._may(session, "read", Resource.GROUP, body.group_id):
+            outcome: asyncio.Future[CommitOutcome] | None = None
+            try:
+                # Free as a rule, and then without a wait.
+                async with session.commits:
+                    await self._know_topics(session, body.topics)
+                    topics = await sized(
+                        self._threads, request.elements, self._committed, session, body, codes
+                    )
+                    if topics:
+                        outcome = self._queue.put(Commit(body.group_id, await self._claim(body), topics))
+                code = ErrorCode.none if outcome is None else self._commit_code(await outcome)
+            except Refused as error:
+                self._counts.committed("refused")
+                code = error.code
+        return await sized(self._threads, request.elements, _commit_answer, body, codes, code)
+
+    async def _claim(self, body: Any) -> int:
+        return await self._coordinator.accept_commit(
+            body.group_id,
+            body.member_id,
+            getattr(body, "group_instance_id", None),
+            body.generation_id_or_member_epoch,
+        )
+
+    def _commit_code(self, outcome: CommitOutcome) -> ErrorCode:
+        """Count the outcome of a commit; the error for the client."""
+        self._counts.committed(outcome)
+        return self._code(outcome)
+
+    def _code(self, outcome: CommitOutcome) -> ErrorCode:
+        if outcome == "stale_claim":
+            # No effect if the slot was claimed again since.
+            self._coordinator.claims.check()
+        return _CODES[outcome]
+
+    def _committed(
+        self, session: Session, body: Any, codes: dict[tuple[str, int], ErrorCode]
+    ) -> list[TopicCommit]:
+        """What can be stored; the errors of the other partitions are set in `codes`."""
+        topics = self._topics()
+        found: dict[TopicId, _Columns] = {}
+        for topic in body.topics:
+            allowed = self._may(session, "read", Resource.TOPIC, topic.name)
+            state = topics.get(topic.name)
+            for part in topic.partitions:
+                code = ErrorCode.none
+                metadata = part.committed_metadata or ""
+                if not allowed:
+                    code = ErrorCode.topic_authorization_failed
+                elif state is None or not 0 <= part.partition_index < state.partitions:
+                    code = ErrorCode.unknown_topic_or_partition
+                elif len(metadata.encode()) > self._metadata_bytes_max:
+                    code = ErrorCode.offset_metadata_too_large
+                elif part.committed_offset < 0:
+                    code = ErrorCode.invalid_request
+                if code is not ErrorCode.none or state is None:
+                    codes[topic.name, part.partition_index] = code
+                    continue
+                columns = found.setdefault(state.topic_id, _Columns())
+                columns.partitions.append(part.partition_index)
+                columns.offsets.append(part.committed_offset)
+                epoch = getattr(part, "committed_leader_epoch", NO_LEADER_EPOCH)
+                # The largest number has no successor in the log's form.
+                columns.leader_epochs.append(min(max(epoch, NO_LEADER_EPOCH), _EPOCH_MAX))
+                columns.metadata.append(metadata)
+        return [
+            TopicCommit(topic_id, one.partitions, one.offsets, one.leader_epochs, one.metadata)
+            for topic_id, one in found.items()
+        ]
+
+    async def _know_topics(self, session: Session, topics: Any) -> None:
+        """Read the topics that other daemons created, if the request has one that is not known here."""
+        known = self._topics()
+        # Only for names that the principal may see: the time of the answer would confirm the others.
+        if any(
+            topic.name not in known and self._may(session, "describe", Resource.TOPIC, topic.name)
+            for topic in topics
+        ):
+            await self._read_topics()
+
+    # --- OffsetFetch
+
+    async def _fetch(self, session: Session, request: KafkaRequest) -> Body:
+        body, version = request.body, request.version
+        if version >= 8:
+            asked = {one.group_id: one.topics for one in body.groups}
+            return {
+                "groups": [
+                    {"group_id": name, **await self._fetched(session, name, topics)}
+                    for name, topics in asked.items()
+                ]
+            }
+        found = await self._fetched(session, body.group_id, body.topics)
+        code = found["error_code"]
+        if version < 2 and code:
+            # Only partitions have an error.
+            return {
+                "topics": [
+                    _topic(topic.name, dict.fromkeys(topic.partition_indexes, _NO_OFFSET), code)
+                    for topic in body.topics
+                ]
+            }
+        return found
+
+    async def _fetched(self, session: Session, name: str, topics: Any) -> dict[str, Any]:
+        """The offsets of one group; of all topics if `topics` is None."""
+        try:
+            if not self._may(session, "describe", Resource.GROUP, name):
+                raise Refused(ErrorCode.group_authorization_failed)
+            claim = await self._coordinator.require(name, may_be_empty=True)
+            await self._queue.settled(name)
+            await self._coordinator.read_on()
+            if not self._groups().is_current(name, claim):
+                self._coordinator.claims.check()
+                raise Refused(ErrorCode.not_coordinator)
+        except Refused as error:
+            return {"error_code": int(error.code), "topics": ()}
+        group = self._groups().get(name)
+        if topics is None:
+            count = 0 if group is None else sum(len(one.partitions) for one in group.topics.values())
+            found = await sized(self._threads, count, self._all_offsets, session, group)
+        else:
+            count = sum(1 + len(one.partition_indexes) for one in topics)
+            found = await sized(self._threads, count, self._asked_offsets, session, group, topics)
+        return {"error_code": 0, "topics": found}
+
+    def _asked_offsets(
+        self, session: Session, group: ConsumerGroup | None, topics: Any
+    ) -> list[dict[str, Any]]:
+        known = self._topics()
+        return [self._offsets(session, group, topic, known.get(topic.name)) for topic in topics]
+
+    def _offsets(
+        self, session: Session, group: ConsumerGroup | None, topic: Any, state: TopicState | None
+    ) -> dict[str, Any]:
+        if not self._may(session, "describe", Resource.TOPIC, topic.name):
+            none = dict.fromkeys(topic.partition_indexes, _NO_OFFSET)
+            return _topic(topic.name, none, int(ErrorCode.topic_authorization_failed))
+        found = {
+            number: (None if group is None or state is None else group.offset(state.topic_id, number))
+            or _NO_OFFSET
+            for number in topic.partition_indexes
+        }
+        return _topic(topic.name, found, 0)
+
+    def _all_offsets(self, session: Session, group: ConsumerGroup | None) -> list[dict[str, Any]]:
+        if group is None:
+            return []
+        names = {topic.topic_id: name for name, topic in self._topics().items()}
+        return [
+            _topic(names[topic_id], dict(offsets), 0)
+            for topic_id, offsets in group.topics.items()
+            if topic_id in names and self._may(session, "describe", Resource.TOPIC, names[topic_id])
+        ]
+
+    # --- OffsetDelete and DeleteGroups
+
+    async def _delete(self, session: Session, request: KafkaRequest) -> Body:
+        body = request.body
+        codes: dict[tuple[str, int], ErrorCode] = {}
+        try:
+            if not self._may(session, "delete", Resource.GROUP, body.group_id):
+                raise Refused(ErrorCode.group_authorization_failed)
+            claim = await self._coordinator.require(body.group_id, may_be_empty=True)
+            await self._know_topics(session, body.topics)
+            shown = self._coordinator.shown(body.group_id)
+            if shown is None:
+                raise Refused(ErrorCode.group_id_not_found)
+            if shown.state is not State.EMPTY and shown.protocol_type != CONSUMER:
+                raise Refused(ErrorCode.non_empty_group)
+            named: dict[TopicId, list[int]] = {}
+            topics = self._topics()
+            for topic in body.topics:
+                state = topics.get(topic.name)
+                numbers = [one.partition_index for one in topic.partitions]
+                for number in numbers:
+                    code = ErrorCode.none
+                    if not self._may(session, "read", Resource.TOPIC, topic.name):
+                        code = ErrorCode.topic_authorization_failed
+                    elif state is None or not 0 <= number < state.partitions:
+                        code = ErrorCode.unknown_topic_or_partition
+                    elif shown.group is not None and shown.group.is_subscribed(topic.name):
+                        code = ErrorCode.group_subscribed_to_topic
+                    else:
+                        named.setdefault(state.topic_id, []).append(number)
+                    codes[topic.name, number] = code
+            code = ErrorCode.none
+            if named:
+                partitions = {topic_id: sorted(set(numbers)) for topic_id, numbers in named.items()}
+                code = self._code(await self._queue.put(Removal(body.group_id, claim, partitions)))
+        except Refused as error:
+            return {"error_code": int(error.code), "topics": ()}
+        if code is not ErrorCode.none:
+            return {"error_code": int(code), "topics": ()}
+        return {
+            "error_code": 0,
+            "topics": [
+                {
+                    "name": topic.name,
+                    "partitions": [
+                        {
+                            "partition_index": one.partition_index,
+                            "error_code": int(codes[topic.name, one.partition_index]),
+                        }
+                        for one in topic.partitions
+                    ],
+                }
+                for topic in body.topics
+            ],
+        }
+
+    async def _delete_groups(self, session: Session, request: KafkaRequest) -> Body:
+        return {
+            "results": [
+                {"group_id": name, "error_code": int(await self._group_deleted(session, name))}
+                for name in dict.fromkeys(request.body.groups_names)
+            ]
+        }
+
+    async def _group_deleted(self, session: Session, name: str) -> ErrorCode:
+        if not self._may(session, "delete", Resource.GROUP, name):
+            return ErrorCode.group_authorization_failed
+        try:
+            claim = await self._coordinator.require(name, may_be_empty=True)
+        except Refused as error:
+            return error.code
+        # Before the check: a commit in work may be its first one.
+        await self._queue.settled(name)
+        shown = self._coordinator.shown(name)
+        if shown is None:
+            return ErrorCode.group_id_not_found
+        if shown.state is not State.EMPTY:
+            return ErrorCode.non_empty_group
+        code = self._code(await self._queue.put(Removal(name, claim)))
+        if code is ErrorCode.none:
+            self._coordinator.forget(name)
+        return code
+
+
+def _commit_answer(body: Any, codes: Mapping[tuple[str, int], ErrorCode], code: ErrorCode) -> Body:
+    """`code` is of the partitions that are not in `codes`."""
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {
+                        "partition_index": part.partition_index,
+                        "error_code": int(codes.get((topic.name, part.partition_index), code)),
+                    }
+                    for part in topic.partitions
+                ],
+            }
+            for topic in body.topics
+        ]
+    }
+
+
+def _topic(name: str, offsets: Mapping[int, CommittedOffset], code: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "partitions": [
+            {
+                "partition_index": number,
+                "committed_offset": one.offset,
+                "committed_leader_epoch": one.leader_epoch,
+                "metadata": one.metadata,
+                "error_code": code,
+            }
+            for number, one in offsets.items()
+        ],
+    }

@@ -1,0 +1,314 @@
+"""Coordinators of consumer groups on one log: claims, commits, taking over, and expiry."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from archiver.config.groups import LogSettings
+from archiver.config.kafka_listener import KafkaListenerSettings
+from archiver.kafka import coordinator as coordinator_module
+from archiver.kafka import slot_claims
+from archiver.kafka.coordinator import GroupCoordinator, Waiting
+from archiver.kafka.group import Join, Joined, Sync
+from archiver.kafka.offset_queue import OffsetQueue
+from archiver.kafka.slot_claims import SlotClaims
+from archiver.kafka.topic_configs import Refused
+from archiver.log.brokers import Broker
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.ids import SeededIds
+from archiver.status.kafka_port import GroupCounts
+from intake.log.committed_offsets import Commit, CommitOutcome, CommittedOffsets, OffsetBounds, TopicCommit
+from intake.log.consumer_groups import GROUP_SLOTS, ConsumerGroups, slot_of
+from intake.log.sequencer import Sequencer
+from tests.support.log.faulty_log import AppendFault, FaultyLog
+from tests.support.log.memory_log import MemoryLogStore
+
+SETTINGS = LogSettings(append_attempts_max=2)
+DAY_S = 86_400.0
+BROKERS = [Broker(number, "127.0.0.1", 9000 + number, "", f"{number:016x}") for number in (1, 2)]
+
+
+class Daemon:
+    """The coordinator of one daemon, with its own fold of the log."""
+
+    def __init__(self, ground: Ground, number: int, live: Sequence[Broker], **settings: Any) -> None:
+        self.clock = ground.clock
+        self.live = list(live)
+        """May differ from what the other daemons believe."""
+        self.sequencer = Sequencer(ground.log, SeededIds(number), self.clock, SETTINGS)
+        self.topic_id = self.sequencer.declare_topic("t", 10).topic_id
+        self.offsets = CommittedOffsets(self.sequencer, self.clock, OffsetBounds(2**30, 3_600_000_000))
+        self.queue = OffsetQueue(self.offsets, ground.threads)
+        self.counts = GroupCounts()
+        stated = {"listen": "127.0.0.1:0", "group_initial_rebalance_delay": 0, **settings}
+
+        def groups() -> ConsumerGroups:
+            return self.sequencer.fold.consumer_groups
+
+        self.groups = GroupCoordinator(
+            KafkaListenerSettings.model_validate(stated),
+            lambda on_lost: SlotClaims(
+                self.offsets,
+                groups,
+                lambda: self.live,
+                lambda: BROKERS[number - 1],
+                ground.threads,
+                on_lost,
+            ),
+            self.queue,
+            groups,
+            lambda _: self.sequencer.refresh(),
+            ground.threads,
+            self.clock,
+            SeededIds(100 + number),
+            self.counts,
+        )
+
+    async def join(
+        self, group: str, member_id: str = "", ended: asyncio.Event | None = None
+    ) -> Joined | None:
+        request = Join(
+            member_id=member_id,
+            protocols=(("range", b""),),
+            session_timeout_s=20.0,
+            rebalance_timeout_s=20.0,
+            needs_member_id=False,
+        )
+        waiting = Waiting(ended or asyncio.Event(), lambda: None)
+        return await self.groups.join(group, request, waiting)
+
+    async def enter(self, group: str) -> Joined:
+        """A member of its own, which is assigned."""
+        joined = await self.join(group)
+        assert joined is not None
+        sync = Sync(member_id=joined.member_id, generation=joined.generation)
+        synced = await self.groups.sync(group, sync, Waiting(asyncio.Event(), lambda: None))
+        assert synced is not None
+        assert synced.code is ErrorCode.none
+        return joined
+
+    async def commit(
+        self, group: str, offset: int, member: Joined | None = None
+    ) -> CommitOutcome | ErrorCode:
+        try:
+            claim = await self.groups.accept_commit(
+                group,
+                "" if member is None else member.member_id,
+                None,
+                -1 if member is None else member.generation,
+            )
+        except Refused as error:
+            return error.code
+        outcome = await self.queue.put(Commit(group, claim, [TopicCommit(self.topic_id, [0], [offset])]))
+        self.groups.claims.check()
+        return outcome
+
+    def stored(self, group: str) -> int | None:
+        found = self.offsets.read().get(group)
+        row = None if found is None else found.offset(self.topic_id, 0)
+        return None if row is None else row.offset
+
+
+class Ground:
+    """One log, and the daemons on it."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.log = FaultyLog(MemoryLogStore(SETTINGS.entry_bytes_max).log("intake"))
+        self.threads = ThreadPoolExecutor(1)
+
+    def daemon(self, number: int = 1, live: Sequence[Broker] | None = None, **settings: Any) -> Daemon:
+        return Daemon(self, number, [BROKERS[number - 1]] if live is None else live, **settings)
+
+
+Play = Callable[[Ground], Coroutine[Any, Any, None]]
+
+
+def played(play: Play) -> Callable[[], None]:
+    """Run a test in an event loop."""
+
+    def test() -> None:
+        async def run() -> None:
+            ground = Ground()
+            try:
+                await play(ground)
+            finally:
+                ground.threads.shutdown()
+                for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                    task.cancel()
+
+        asyncio.run(run())
+
+    test.__name__, test.__doc__ = play.__name__, play.__doc__
+    return test
+
+
+async def code_of(work: Coroutine[Any, Any, object]) -> ErrorCode:
+    with pytest.raises(Refused) as refused:
+        await work
+    return refused.value.code
+
+
+@played
+async def test_slots_are_spread_over_the_live_daemons(ground: Ground) -> None:
+    one, two = (ground.daemon(number, BROKERS) for number in (1, 2))
+    chosen = [one.groups.claims.coordinator(slot) for slot in range(GROUP_SLOTS)]
+    assert chosen == [two.groups.claims.coordinator(slot) for slot in range(GROUP_SLOTS)]
+    assert 10 < chosen.count(BROKERS[0]) < GROUP_SLOTS - 10
+    groups = [f"g{number}" for number in range(20)]
+    for group in groups:
+        own, other = (one, two) if chosen[slot_of(group)] == BROKERS[0] else (two, one)
+        assert await own.commit(group, 5) == "ok"
+        assert await other.commit(group, 6) is ErrorCode.not_coordinator
+    # The listing of each has its own.
+    listed = [{one.name for one in await daemon.groups.all_shown()} for daemon in (one, two)]
+    assert sorted(listed[0] | listed[1]) == sorted(groups)
+    assert not listed[0] & listed[1]
+    one.live = []
+    assert one.groups.claims.coordinator(3) is None
+    assert await code_of(one.groups.require("g")) is ErrorCode.not_coordinator
+
+
+@played
+async def test_groups_that_wait_share_a_claim(ground: Ground) -> None:
+    one = ground.daemon()
+    tail = ground.log.tail()
+    numbers = await asyncio.gather(*(one.groups.require(f"g{number}") for number in range(50)))
+    assert len(set(numbers)) <= 2
+    assert ground.log.tail() - tail <= 2
+    await one.groups.require("g1")
+    assert ground.log.tail() - tail <= 2, "a claimed slot needs no entry"
+
+
+@played
+async def test_two_that_both_believe(ground: Ground) -> None:
+    """The lists of the live daemons differ, so both coordinate the group. Only the newest claim counts."""
+    one, two = ground.daemon(1), ground.daemon(2)
+    member = await one.enter("g")
+    assert await one.commit("g", 5, member) == "ok"
+    waits = asyncio.create_task(one.join("g"))
+    await asyncio.sleep(0)
+    other = await two.enter("g")
+    assert await two.commit("g", 7, other) == "ok"
+    # It has not read the log, and commits what it believes.
+    assert await one.commit("g", 6, member) == "stale_claim"
+    joined = await waits
+    assert joined is not None
+    assert joined.code is ErrorCode.not_coordinator
+    assert (one.counts.slots_lost, one.stored("g")) == (1, 7)
+    # At once it must not claim again, or both would fill the log with claims.
+    assert await one.commit("g", 6, member) is ErrorCode.not_coordinator
+    slot_claims.RECLAIM_S, before_s = 0.0, slot_claims.RECLAIM_S  # type: ignore[misc]
+    try:
+        assert await one.commit("g", 6, member) is ErrorCode.unknown_member_id
+    finally:
+        slot_claims.RECLAIM_S = before_s  # type: ignore[misc]
+    assert await two.commit("g", 8, other) == "stale_claim"
+    assert one.stored("g") == 7
+
+
+@played
+async def test_a_daemon_that_is_no_longer_chosen_gives_up_its_groups(ground: Ground) -> None:
+    one = ground.daemon()
+    member = await one.enter("g")
+    one.live = [BROKERS[1]]
+    one.groups.claims.check()
+    assert one.groups.shown("g") is None
+    heartbeat = one.groups.heartbeat("g", member.member_id, None, member.generation)
+    assert await code_of(heartbeat) is ErrorCode.not_coordinator
+
+
+@played
+async def test_a_claim_that_fails(ground: Ground) -> None:
+    one = ground.daemon()
+    for fault in (AppendFault.DROPPED, AppendFault.REPLY_LOST):
+        ground.log.script(*[fault] * 100)
+        assert await one.commit("g", 5) is ErrorCode.coordinator_load_in_progress
+        ground.log.heal()
+    assert await one.commit("g", 5) == "ok"
+
+
+@played
+async def test_a_stopped_coordinator_answers_what_waits(ground: Ground) -> None:
+    one = ground.daemon(group_initial_rebalance_delay=60)
+    waits = asyncio.create_task(one.join("g"))
+    ended = asyncio.Event()
+    leaves = asyncio.create_task(one.join("g", ended=ended))
+    # Afterwards the joins need no wait for the claim.
+    await one.groups.require("g")
+    await asyncio.sleep(0)
+    # The connection of one ends before.
+    ended.set()
+    assert await leaves is None
+    one.groups.stop()
+    joined = await waits
+    assert joined is not None
+    assert joined.code is ErrorCode.not_coordinator
+    assert await code_of(one.groups.require("g")) is ErrorCode.not_coordinator
+
+
+@played
+async def test_a_fetch_waits_for_the_commits_of_its_group(ground: Ground) -> None:
+    one = ground.daemon()
+    await one.groups.require("g")
+    commits = [asyncio.create_task(one.commit("g", number)) for number in range(5)]
+    await asyncio.sleep(0)
+    await one.queue.settled("g")
+    assert one.stored("g") == 4
+    assert [task.result() for task in commits] == ["ok"] * 5
+    await one.queue.settled("other")
+
+
+@played
+async def test_offsets_of_groups_without_members_expire(ground: Ground) -> None:
+    one = ground.daemon(offsets_retention="7d")
+    assert await one.commit("simple", 5) == "ok"
+    member = await one.enter("used")
+    assert await one.commit("used", 5, member) == "ok"
+    leaver = await one.enter("left")
+    assert await one.commit("left", 5, leaver) == "ok"
+    for _ in range(9):
+        ground.clock.advance(DAY_S)
+        await one.groups._expire()
+    # One has a member. The others are a week and an hour older than their last commit.
+    assert (one.stored("simple"), one.stored("used"), one.stored("left")) == (None, 5, 5)
+    await one.groups.leave("left", [(leaver.member_id, None)])
+    await asyncio.sleep(0)
+    await one.queue.settled("left")
+    ground.clock.advance(6 * DAY_S)
+    await one.groups._expire()
+    assert one.stored("left") == 5, "it was in use a week ago"
+    ground.clock.advance(2 * DAY_S)
+    await one.groups._expire()
+    assert (one.stored("used"), one.stored("left")) == (5, None)
+    assert one.groups.shown("simple") is None
+
+
+@played
+async def test_a_new_coordinator_lets_nothing_expire_at_once(ground: Ground) -> None:
+    one = ground.daemon()
+    assert await one.commit("g", 5) == "ok"
+    ground.clock.advance(30 * DAY_S)
+    two = ground.daemon(2)
+    await two.groups._expire()
+    assert two.stored("g") == 5, "its members may not have joined again"
+    ground.clock.advance(2 * coordinator_module.EXPIRY_S)
+    await two.groups._expire()
+    assert two.stored("g") is None
+
+
+@played
+async def test_empty_groups_give_way(ground: Ground) -> None:
+    one = ground.daemon(groups_max=2)
+    members = {group: await one.enter(group) for group in ("a", "b")}
+    assert await code_of(one.join("c")) is ErrorCode.coordinator_not_available
+    await one.groups.leave("a", [(members["a"].member_id, None)])
+    assert (await one.enter("c")).code is ErrorCode.none
+    one.groups.show()
+    assert (one.counts.members, one.counts.states) == (2, {"Stable": 2})
