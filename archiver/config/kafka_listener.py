@@ -204,7 +204,7 @@ class KafkaListenerSettings(Group):
     offset_metadata_bytes_max: Annotated[Size, Field(ge=0, le=32_767)] = 4096
     """Longest text that a consumer may store with a committed offset, in bytes. Default 4096, as in Kafka."""
     group_offsets_bytes_max: Annotated[Size, Field(ge=2**20, le=2**36)] = 256 * 2**20
-    """Memory for the committed offsets of all consumer groups, in every process that reads the intake log.
+    """Estimated memory for the committed offsets of all consumer groups, in each process that reads the log.
     Default 256 MiB: up to 11 million offsets, or 270,000 groups with one offset each. At the limit, commits
     of new groups and new partitions are refused; other commits are accepted."""
     access_log: StrictBool = False

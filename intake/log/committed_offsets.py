@@ -16,6 +16,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import ne
 from typing import Final, Generic, Literal, TypeVar
 
 from archiver.proto import intake_log_pb2 as pb
@@ -346,17 +347,20 @@ def _rows(commit: Commit, time_us: int) -> dict[TopicId, TopicOffsets]:
     """The rows of a commit, in ascending order of the partitions."""
     found: dict[TopicId, TopicOffsets] = {}
     for topic in commit.topics:
-        epochs = topic.leader_epochs or [NO_LEADER_EPOCH] * len(topic.partitions)
-        texts = topic.metadata or [""] * len(topic.partitions)
         # The last row of a partition counts.
-        last = dict(zip(topic.partitions, zip(topic.offsets, epochs, texts, strict=True), strict=True))
-        partitions = sorted(last)
+        last = dict(zip(topic.partitions, range(len(topic.partitions)), strict=True))
+        numbers = sorted(last)
+        places = [last[number] for number in numbers]
         rows = TopicOffsets(
-            array("I", partitions),
-            array("q", [last[number][0] for number in partitions]),
-            array("i", [last[number][1] for number in partitions]),
-            array("q", [time_us]) * len(partitions),
-            {number: last[number][2] for number in partitions if last[number][2]},
+            array("I", numbers),
+            array("q", map(topic.offsets.__getitem__, places)),
+            array("i", map(topic.leader_epochs.__getitem__, places))
+            if topic.leader_epochs
+            else array("i", [NO_LEADER_EPOCH]) * len(numbers),
+            array("q", [time_us]) * len(numbers),
+            {number: topic.metadata[last[number]] for number in numbers if topic.metadata[last[number]]}
+            if topic.metadata
+            else {},
         )
         before = found.get(topic.topic_id)
         found[topic.topic_id] = rows if before is None else before.replaced_by(rows)
@@ -370,15 +374,22 @@ def _changed(
     known = held.topics.get(topic_id)
     if known is None:
         return rows
-    active_us = held.active_us
+    places = known.places_of(rows.partitions)
+    if places is None:
+        return rows  # with new partitions, which are few: the old ones are not worth a comparison
+    differs = list(map(ne, rows.offsets, map(known.offsets.__getitem__, places)))
+    if all(differs):
+        return rows
+    old = held.active_us < fresh_us
     return rows.where(
         [
-            before is None
-            or (before.offset, before.leader_epoch, before.metadata)
-            != (row.offset, row.leader_epoch, row.metadata)
-            or max(before.time_us, active_us) < fresh_us
-            for partition, row in rows
-            for before in (known.get(partition),)
+            differ
+            or rows.leader_epochs[row] != known.leader_epochs[place]
+            or (old and known.times_us[place] < fresh_us)
+            or rows.metadata.get(partition) != known.metadata.get(partition)
+            for row, (differ, place, partition) in enumerate(
+                zip(differs, places, rows.partitions, strict=True)
+            )
         ]
     )
 
@@ -390,7 +401,7 @@ def _grows(held: ConsumerGroup | None, rows: Mapping[TopicId, TopicOffsets]) -> 
     return any(
         stated.metadata
         or (known := held.topics.get(topic_id)) is None
-        or any(known.get(partition) is None for partition in stated.partitions)
+        or known.places_of(stated.partitions) is None
         for topic_id, stated in rows.items()
     )
 

@@ -118,28 +118,30 @@ class TopicOffsets:
         texts = sum(METADATA_BYTES + 4 * len(text) for text in self.metadata.values()) if self.metadata else 0
         return GROUP_TOPIC_BYTES + OFFSET_BYTES * len(self.partitions) + texts
 
+    def places_of(self, partitions: array[int]) -> Sequence[int] | None:
+        """Where these partitions (ascending) are in the columns; None if one is not."""
+        known = self.partitions
+        # A group usually has all partitions of a topic, so a partition is its own place.
+        if known[-1] == len(known) - 1:
+            return partitions if partitions[-1] < len(known) else None
+        places = [bisect_left(known, partition) for partition in partitions]
+        if places[-1] == len(known) or array("I", map(known.__getitem__, places)) != partitions:
+            return None
+        return places
+
     def replaced_by(self, newer: TopicOffsets) -> TopicOffsets:
         """These offsets with the newer ones in their places."""
-        known, count = self.partitions, len(newer.partitions)
-        first = bisect_left(known, newer.partitions[0])
-        # A consumer usually commits the same partitions again: all of the group, or a run of them.
-        if known[first : first + count] == newer.partitions:
-            if count == len(known):
-                return newer
-            places: Sequence[int] = range(first, first + count)
-        else:
-            places = [bisect_left(known, partition) for partition in newer.partitions]
-            if any(
-                place == len(known) or known[place] != partition
-                for place, partition in zip(places, newer.partitions, strict=True)
-            ):
-                return self._joined(newer)
+        places = self.places_of(newer.partitions)
+        if places is None:
+            return self._joined(newer)
+        if len(places) == len(self.partitions):
+            return newer
         offsets, epochs, times_us = self.offsets[:], self.leader_epochs[:], self.times_us[:]
         for place, offset, epoch, time_us in zip(
             places, newer.offsets, newer.leader_epochs, newer.times_us, strict=True
         ):
             offsets[place], epochs[place], times_us[place] = offset, epoch, time_us
-        return TopicOffsets(known, offsets, epochs, times_us, self._metadata_with(newer))
+        return TopicOffsets(self.partitions, offsets, epochs, times_us, self._metadata_with(newer))
 
     def _joined(self, newer: TopicOffsets) -> TopicOffsets:
         """As `replaced_by`, for any partitions."""

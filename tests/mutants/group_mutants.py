@@ -82,7 +82,7 @@ GROUPS = (
     _mutant(
         "an old unchanged offset is not stored again",
         _APPENDED,
-        "or max(before.time_us, active_us) < fresh_us",
+        "or (old and known.times_us[place] < fresh_us)",
         "",
     ),
     _mutant(

@@ -82,6 +82,21 @@ def test_fetch(tmp_path: Path) -> None:
 
 
 @pytest.mark.whole
+def test_group_offsets(tmp_path: Path) -> None:
+    document = measured("group_offsets", tmp_path)
+    assert list(document["ways"]) == ["whole", "members", "idle"]
+    for name in ("whole", "members"):
+        for what in document["ways"][name]:
+            check_spread(document["ways"][name][what])
+    # An idle consumer adds nothing to the log.
+    assert document["ways"]["idle"]["bytes_per_s"]["max"] == 0
+    kept = document["kept"]
+    for what in ("encode_s", "decode_s", "make_s", "core_share"):
+        check_spread(kept[what])
+    assert 0 < kept["checkpoint_bytes"] < kept["memory_bytes"]
+
+
+@pytest.mark.whole
 def test_schema(tmp_path: Path) -> None:
     document = measured("schema", tmp_path)
     cases = document["cases"]

@@ -336,10 +336,15 @@ def test_a_reader_keeps_the_group_as_it_was() -> None:
     )
     before = fold.consumer_groups.get("g")
     fold.apply(3, committed(11, commit("g", 2, p0=2, p2=4)))
-    fold.apply(4, committed(12, commit("g", 2, p1=9)))
-    fold.apply(5, entry(deleted=pb.TopicDeleted(topic_id=bytes.fromhex(topic_id_of(1)), time_us=1)))
+    fold.apply(4, committed(12, commit("g", 2, p2=5)))
+    between = fold.consumer_groups.get("g")
+    fold.apply(5, committed(13, commit("g", 2, p0=6)))
+    fold.apply(6, committed(14, commit("g", 2, p1=9)))
+    fold.apply(7, entry(deleted=pb.TopicDeleted(topic_id=bytes.fromhex(topic_id_of(1)), time_us=1)))
     assert before is not None
     assert [(partition, one.offset) for partition, one in before.topics[topic_id_of(1)]] == [(0, 1), (2, 3)]
+    assert between is not None
+    assert [one.offset for _, one in between.topics[topic_id_of(1)]] == [2, 5]
     assert fold.consumer_groups.get("g") is None
 
 
