@@ -1,4 +1,4 @@
-"""Sections about logs: the log in SQLite, the log in etcd, and the events of the control topic."""
+"""Sections about logs: the log in SQLite and in etcd, offsets of consumer groups, and the events of the control topic."""
 
 from __future__ import annotations
 
@@ -127,6 +127,47 @@ def etcd(results: Results) -> Section:
     head = ["", "appends/s", "p50", "p99", "time / time of the log in etcd"]
     parts = [*map(paragraph, (intro, polling, sizes)), table(head, rows)]
     return Section("The log in etcd", [("bench-etcd", found)], parts)
+
+
+WAYS = {
+    "whole": "one consumer for all partitions",
+    "members": "ten consumers, every tenth partition each",
+    "idle": "one consumer, nothing has advanced",
+}
+
+
+def group_offsets(results: Results) -> Section:
+    """Consumer groups that commit their offsets."""
+    found = results("group_offsets")
+    kept = found.at("kept")
+    intro = f"""
+        {whole(found.number("groups"))} consumer groups with {whole(found.number("partitions"))} partitions each commit every
+        {whole(found.number("every_s"))} s, in flushes of {whole(found.number("commits_per_flush"))} commits, to a log in SQLite. *Committer* is the CPU of
+        the daemon that appends the commits, and *follower* that of every other process that reads the log, both in cores. Clients and the
+        Kafka protocol are not included. There are {whole(found.number("repetitions"))} repetitions."""
+    rows = [
+        [
+            label,
+            shown(one.spread("committer_core_share")),
+            shown(one.spread("follower_core_share")),
+            figure(one.number("entries_per_s.median")),
+            size(one.number("bytes_per_s.median")),
+            figure(one.number("bytes_per_offset.median")),
+        ]
+        for name, label in WAYS.items()
+        for one in [found.at(f"ways.{name}")]
+    ]
+    memory = f"""
+        All offsets take {size(kept.number("memory_bytes"))} of memory in each process, and {size(kept.number("checkpoint_bytes"))} in a
+        checkpoint. With one consumer in a group, a checkpoint is due every {kept.number("checkpoint_every_s"):g} s. Making one takes
+        {shown(kept.spread("make_s"))} s of CPU, which is {shown(kept.spread("core_share"))} of a core. Of it, encoding the state takes
+        {shown(kept.spread("encode_s"))} s, and decoding {shown(kept.spread("decode_s"))} s, which happens several times."""
+    head = ["in each group", "committer", "follower", "entries/s", "entries, bytes/s", "bytes/offset"]
+    return Section(
+        "Committed offsets",
+        [("bench-group-offsets", found)],
+        [paragraph(intro), table(head, rows), paragraph(memory)],
+    )
 
 
 def control_topic(results: Results) -> Section:

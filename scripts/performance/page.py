@@ -32,6 +32,7 @@ SECTIONS: tuple[Callable[[Results], Section], ...] = (
     intake.mirror,
     logs.sqlite,
     logs.etcd,
+    logs.group_offsets,
     logs.control_topic,
 )
 HEAD = """# Performance
