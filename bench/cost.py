@@ -149,14 +149,18 @@ def produced(
     failed: list[str] = []
     raw = 0
 
-    def told(error: Any, _message: Any) -> None:
+    def reported(error: Any, _message: Any) -> None:
         if error is not None:
             failed.append(str(error))
 
     for first, values in batches(shape, records):
         for number, value in enumerate(values, first):
             producer.produce(
-                topic, value, b"%012d" % number, timestamp=1_700_000_000_000 + number // 20, on_delivery=told
+                topic,
+                value,
+                b"%012d" % number,
+                timestamp=1_700_000_000_000 + number // 20,
+                on_delivery=reported,
             )
             raw += KEY_BYTES + len(value)
         assert producer.flush(PRODUCE_TIMEOUT_S) == 0, "the broker has not taken them"

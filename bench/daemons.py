@@ -165,7 +165,7 @@ class Cores(Sampler):
             for process, (part, taken) in taken_by_each(self._pid, PARTS[0]).items()
         }
 
-    def told(self) -> dict[str, float]:
+    def reported(self) -> dict[str, float]:
         """CPU seconds per second by part, and of all."""
         found = dict.fromkeys(PARTS, 0.0)
         for process, (part, cpu_s) in self._seen.items():
@@ -187,7 +187,7 @@ class Memory(Sampler):
         sample = {part: round(taken.rss_bytes / _MEGA, 1) for part, taken in self._site.taken().items()}
         self.samples.append((time.monotonic(), sample))
 
-    def told(self) -> dict[str, Any]:
+    def reported(self) -> dict[str, Any]:
         """By part: most, most in each minute, at the end, and the slope over the second half (median of the
         slopes of all pairs), which a leak has. Where rounds come in waves it is the waves that are to be
         compared.

@@ -48,7 +48,7 @@ from pyiceberg.types import IntegerType, LongType
 from bench import deployment
 from bench.daemons import Cores, Sampler, Site, said
 from bench.log import percentile
-from bench.outcome import tell, told_before
+from bench.outcome import reported_before, tell
 from bench.steady import Batch, Sender, send_batches
 from tests.harness.flatness import theil_sen
 from tests.support.process.scrapes import series
@@ -59,8 +59,8 @@ PARTITIONS = 8
 BATCHES_PER_S = 10
 POLL_S = 0.25
 PATIENCE_S = 600.0
-WANTED_P99_S = 15.0
-WANTED_IDLE_CORES = 0.05
+TARGET_P99_S = 15.0
+TARGET_IDLE_CORES = 0.05
 TABLE = "bench.orders"
 JOBS = ("tick", "reconcile", "cleanup", "audit")
 UPKEEP: dict[str, dict[str, str]] = {
@@ -83,7 +83,7 @@ class Sizes:
     """Between what a start brings and the measurement; 0: neither is waited for."""
 
     @property
-    def told(self) -> dict[str, float]:
+    def reported(self) -> dict[str, float]:
         """What all profiles of a result have in common."""
         return {"rate": self.rate, "seconds": self.seconds, "warm_up_s": self.warm_up_s}
 
@@ -242,11 +242,11 @@ def profile(folder: Path, groups: Mapping[str, Any], sizes: Sizes) -> dict[str, 
         "oldest_s": [round(waited_s, 2) for _, waited_s in found.oldest],
         "oldest_slope_s_per_minute": round(60 * theil_sen(whole), 3) if len(whole) > 2 else None,
         "poll_s": {"p50": round(percentile(reader.gaps_s, 50), 3), "max": round(max(reader.gaps_s), 3)},
-        "cores": cores.told(),
+        "cores": cores.reported(),
         "cycles": {
             job: int(metrics.get(series("archiver_cycles_total", job=job, outcome="fine"), 0)) for job in JOBS
         },
-        "p99_below_wanted": p99_s < WANTED_P99_S,
+        "p99_below_wanted": p99_s < TARGET_P99_S,
     }
 
 
@@ -268,7 +268,7 @@ def idle(folder: Path, topics: int, sizes: Sizes) -> dict[str, Any]:
         with Cores(daemon) as cores:
             time.sleep(sizes.idle_s)
         daemon.stop()
-    return {"topics": topics, "seconds": sizes.idle_s, "cores": cores.told()}
+    return {"topics": topics, "seconds": sizes.idle_s, "cores": cores.reported()}
 
 
 def settled(daemon: Site) -> bool:
@@ -289,8 +289,8 @@ def idles(root: Path, sizes: Sizes) -> dict[str, Any]:
     return {
         "many": many,
         "one": one,
-        "wanted_cores": WANTED_IDLE_CORES,
-        "reached": many["cores"]["all"] < WANTED_IDLE_CORES,
+        "wanted_cores": TARGET_IDLE_CORES,
+        "reached": many["cores"]["all"] < TARGET_IDLE_CORES,
     }
 
 
@@ -306,7 +306,7 @@ def measure(sizes: Sizes, parts: Sequence[str], root: Path, known: Mapping[str, 
     return {
         "what": "seconds from the acknowledgement of a batch until a reader of the table sees all of it, and "
         "the CPU of an idle daemon",
-        **sizes.told,
+        **sizes.reported,
         "batches_per_s": BATCHES_PER_S,
         "partitions": PARTITIONS,
         "profiles": {
@@ -314,7 +314,7 @@ def measure(sizes: Sizes, parts: Sequence[str], root: Path, known: Mapping[str, 
             **{name: profile(root / name, group, sizes) for name, group in groups.items() if name in parts},
         },
         "idle": idles(root, sizes) if "idle" in parts else known.get("idle"),
-        "wanted_p99_s": WANTED_P99_S,
+        "wanted_p99_s": TARGET_P99_S,
         "machine": {
             "system": f"{platform.system()} {platform.machine()}",
             "cores": os.cpu_count(),
@@ -348,8 +348,8 @@ def main() -> None:
     options = parser.parse_args()
     sizes = Sizes(options.seconds, options.rate, 15.0, options.idle_topics, options.idle_seconds)
     sizes, parts = (QUICK, ("eager", "idle")) if options.quick else (sizes, options.parts)
-    known = told_before(options.output, ("profiles", "idle", "machine", *sizes.told))
-    if {name: known[name] for name in sizes.told if name in known} not in ({}, sizes.told):
+    known = reported_before(options.output, ("profiles", "idle", "machine", *sizes.reported))
+    if {name: known[name] for name in sizes.reported if name in known} not in ({}, sizes.reported):
         parser.error(
             f"{options.output} was measured with other sizes; measure all parts anew, into another file"
         )

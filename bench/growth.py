@@ -51,7 +51,7 @@ from typing import Any
 from archiver.config.groups import LogSettings
 from bench.growth_looks import looked
 from bench.growth_table import CADENCE_S, Costs, Table, Template, new_table, template
-from bench.outcome import tell, told_before
+from bench.outcome import reported_before, tell
 from tests.support.log.log_filling import PARTITIONS, SEGMENTS, LongLog, entries
 
 AGES = (100, 300, 1000, 3000, 10_000, 30_000, 100_000)
@@ -65,9 +65,9 @@ ENTRIES_MIN = 1000
 """The intake log begins with some that declare the topic and open producers."""
 STEP = 2500
 """Entries that come to the intake log at a time."""
-WANTED = {"bytes": 1.2, "requests": 1.2, "p50": 1.5}
+TARGET = {"bytes": 1.2, "requests": 1.2, "p50": 1.5}
 """How many times a later window may be the first one."""
-WANTED_ENTRIES_PER_S = 5000
+TARGET_ENTRIES_PER_S = 5000
 """Of the fast audit of the table at its oldest; of CPU time, because it has one thread, and other work its
 share of the cores."""
 
@@ -134,12 +134,12 @@ def _window(
         for number in range(sizes.window):
             table.commit([inside, between], closely=number % CLOSELY == 0)
         return inside, inside
-    with new_table(table.partitions, made, sizes.cadence_s, whole=True) as beside:
+    with new_table(table.partitions, made, sizes.cadence_s, whole=True) as alongside:
         for _ in range(sizes.first):
-            beside.commit([])
+            alongside.commit([])
         for number in range(sizes.window):
             table.commit([inside, between], closely=number % CLOSELY == 0)
-            beside.commit([young], closely=number % CLOSELY == 0)
+            alongside.commit([young], closely=number % CLOSELY == 0)
     return inside, young
 
 
@@ -160,9 +160,9 @@ def growth(windows: Mapping[int, Any]) -> dict[str, Any]:
     shown: dict[str, Any] = {name: round(value, 3) for name, value in times.items()}
     audited = later[-1]["audit"]["entries_per_cpu_s"]
     return shown | {
-        "reached": all(times[name] <= limit for name, limit in WANTED.items()),
+        "reached": all(times[name] <= limit for name, limit in TARGET.items()),
         "audit_entries_per_cpu_s": audited,
-        "audit_reached": audited >= WANTED_ENTRIES_PER_S,
+        "audit_reached": audited >= TARGET_ENTRIES_PER_S,
     }
 
 
@@ -274,7 +274,7 @@ def measure(sizes: Sizes, parts: Sequence[str], known: Mapping[str, Any]) -> dic
         "round behind a long intake log",
         "cadence_s": sizes.cadence_s,
         "window_commits": sizes.window,
-        "wanted": WANTED | {"audit_entries_per_cpu_s": WANTED_ENTRIES_PER_S},
+        "wanted": TARGET | {"audit_entries_per_cpu_s": TARGET_ENTRIES_PER_S},
         **found,
         "load": max(
             round(os.getloadavg()[0], 1), 0.0 if set(parts) == set(PARTS) else known.get("load", 0.0)
@@ -322,7 +322,7 @@ def main() -> None:
     )
     if options.quick:
         sizes = Sizes({1: 27, 3: 27}, 5, 3, 1100, options.cadence, sizes.seconds)
-    tell(measure(sizes, options.parts, told_before(options.output, (*PARTS, "load"))), options.output)
+    tell(measure(sizes, options.parts, reported_before(options.output, (*PARTS, "load"))), options.output)
 
 
 if __name__ == "__main__":

@@ -47,9 +47,9 @@ from intake.records import RECORD_SCHEMA, Record, normalise_batch
 from intake.write.writer import IntakeWriter
 
 PARTITIONS = (10, 100, 1000, 10_000)
-WANTED_FALL = 2.0
+TARGET_FALL = 2.0
 """From 10 to 1,000 partitions."""
-WANTED_FILE_RATIO = 1.1
+TARGET_FILE_RATIO = 1.1
 SEGMENTS, SEGMENT_RECORDS, RECORD_BYTES = 400, 10, 165
 _TIMEOUT_S = 60.0
 
@@ -216,7 +216,7 @@ def measure_file_bytes() -> dict[str, Any]:
     found: dict[str, Any] = {
         "segments": SEGMENTS,
         "records_per_segment": SEGMENT_RECORDS,
-        "wanted_below": WANTED_FILE_RATIO,
+        "wanted_below": TARGET_FILE_RATIO,
     }
     for name, records in (
         ("random", random_records()),
@@ -231,7 +231,7 @@ def measure_file_bytes() -> dict[str, Any]:
                 "files": len(it.objects.spans),
                 "ratio": round(stored / raw_bytes_of(records), 4),
             }
-    found["reached"] = found["random"]["ratio"] < WANTED_FILE_RATIO
+    found["reached"] = found["random"]["ratio"] < TARGET_FILE_RATIO
     return found
 
 
@@ -351,7 +351,7 @@ def main() -> None:
     sizes = QUICK if options.quick else FULL
     document = {
         "what": "the intake writer: partitions per flush, bytes per file, time to an acknowledgement",
-        "wanted_fall_below": WANTED_FALL,
+        "wanted_fall_below": TARGET_FALL,
         "repetitions": sizes.repetitions,
         "partitions": measure_partitions(sizes),
         "file_bytes": measure_file_bytes(),

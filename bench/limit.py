@@ -62,7 +62,7 @@ from bench.writer import spread
 
 CORES = os.cpu_count() or 1
 OPEN_WRITERS_MAX = 64
-WANTED = {"refine": 0.9, "whole": 0.8, "tuned": 1.3}
+TARGET = {"refine": 0.9, "whole": 0.8, "tuned": 1.3}
 """Of the records per core-second of the libraries with default options; `tuned` are the libraries with those
 of archives."""
 STEP_OF = {
@@ -263,7 +263,7 @@ def _document(
 ) -> dict[str, Any]:
     # Each first run warms up; the libraries ran once with each refinement, and once more beside each whole
     # run.
-    first, beside = slice(1, repetitions + 1), slice(repetitions + 2, None)
+    first, alongside = slice(1, repetitions + 1), slice(repetitions + 2, None)
 
     def ratios(
         theirs: list[tuple[float, float]], mine: list[tuple[float, float]], what: int = 0
@@ -286,8 +286,8 @@ def _document(
         "refine_tuned_by_libraries": ratios(spent[TUNED][first], refine),
         "refine_wall_by_libraries": ratios(default, refine, 1),
         "task_by_libraries": ratios(default, spent["task"][first]),
-        "whole_by_libraries": ratios(spent[DEFAULT][beside], spent["whole"][first]),
-        "whole_few_by_libraries": ratios(spent[DEFAULT][beside], spent["whole_few"][first]),
+        "whole_by_libraries": ratios(spent[DEFAULT][alongside], spent["whole"][first]),
+        "whole_few_by_libraries": ratios(spent[DEFAULT][alongside], spent["whole_few"][first]),
         "stored_bytes": {
             **{options: one.stored_bytes for options, one in libraries.items()},
             "archives": ours.stored_bytes,
@@ -316,7 +316,7 @@ def measure(shapes: list[str], records: int, repetitions: int, folder: Path) -> 
         "repetitions": repetitions,
         "zstd_level": ZSTD_LEVEL,
         "shapes": found,
-        "wanted_at_least": WANTED,
+        "wanted_at_least": TARGET,
         "load_average": os.getloadavg(),
         "machine": {"cores": CORES, "system": f"{platform.system()} {platform.machine()}"},
         "versions": {

@@ -60,7 +60,7 @@ from intake.log.sequencer import Sequencer
 
 SEGMENTS = 20
 PARTITIONS = 400
-WANTED_RATIO = 0.6
+TARGET_RATIO = 0.6
 BUSY_TIMEOUT_S = 30.0
 BLOCK = 50
 """Appends of one contender before the next has its turn."""
@@ -245,7 +245,7 @@ def measure_appends(sizes: Sizes) -> dict[str, Any]:
         "repetitions": sizes.repetitions,
         "entry_bytes": round(statistics.mean(len(data) for data in entries)),
         "wal_bytes_per_append": round(statistics.mean(frames) * _FRAME_BYTES),
-        "wanted_ratio": WANTED_RATIO,
+        "wanted_ratio": TARGET_RATIO,
     }
     for name in runs[0]:
         found[name] = {
@@ -255,7 +255,7 @@ def measure_appends(sizes: Sizes) -> dict[str, Any]:
         }
         if name != "log":
             found[name]["ratio"] = spread([sum(run[name]) / sum(run["log"]) for run in runs])
-    found["reached"] = found["frames"]["ratio"]["median"] >= WANTED_RATIO
+    found["reached"] = found["frames"]["ratio"]["median"] >= TARGET_RATIO
     return found
 
 

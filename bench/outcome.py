@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 
-def told_before(output: Path | None, parts: Sequence[str]) -> dict[str, Any]:
+def reported_before(output: Path | None, parts: Sequence[str]) -> dict[str, Any]:
     """What the file says already, of these parts: a run of some of them leaves the others as they are."""
     if output is None or not output.exists():
         return {}

@@ -46,7 +46,7 @@ from bench import deployment
 from bench.bare import refine_into_many
 from bench.daemons import Cores, Memory, Site, said
 from bench.limit import CORES, Refinement
-from bench.outcome import tell, told_before
+from bench.outcome import reported_before, tell
 from bench.processes import own_cpu_seconds
 from bench.requests import GIB, KINDS, CountingProxy
 from bench.shapes import SHAPES
@@ -60,8 +60,8 @@ FEW, WIDE = 8, 2000
 LARGER = 10
 """Times the records, where archives are to be as large as in life."""
 LOOK_S, MEMORY_S = 15.0, 5.0
-WANTED_PLAN_S = 1.0
-WANTED_RATIO = 1.5
+TARGET_PLAN_S = 1.0
+TARGET_RATIO = 1.5
 
 
 @dataclass(frozen=True)
@@ -175,9 +175,9 @@ def many(folder: Path, sizes: Sizes) -> dict[str, Any]:
         "round_steps_s": rounds,
         "plan_s_max": max(one["plan"] for one in rounds),
         "commits": commits,
-        "cores": cores.told(),
-        "memory": memory.told(),
-        "planning_below_wanted": max(one["plan"] for one in rounds) < WANTED_PLAN_S,
+        "cores": cores.reported(),
+        "memory": memory.reported(),
+        "planning_below_wanted": max(one["plan"] for one in rounds) < TARGET_PLAN_S,
     }
 
 
@@ -295,8 +295,8 @@ def one_topic(folder: Path, records: int, repetitions: int, wide: int) -> dict[s
         ),
         "libraries_file_ms": spread([1000 * seconds / (wide - FEW) for seconds in further_alone_s]),
         "stored_bytes": {str(count): run.stored_bytes for count, run in runs.items()},
-        "wanted_ratio": WANTED_RATIO,
-        "reached": spread(ratios[1])["median"] <= WANTED_RATIO,
+        "wanted_ratio": TARGET_RATIO,
+        "reached": spread(ratios[1])["median"] <= TARGET_RATIO,
     }
 
 
@@ -328,7 +328,7 @@ def measure(sizes: Sizes, parts: Sequence[str], root: Path, known: Mapping[str, 
         "what": "many topics and partitions at a record a second each, and one topic with 2,000 partitions "
         "beside 8",
         **found,
-        "wanted_plan_s": WANTED_PLAN_S,
+        "wanted_plan_s": TARGET_PLAN_S,
         "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count()},
         "versions": {
             "python": platform.python_version(),
@@ -379,7 +379,7 @@ def main() -> None:
         options.repetitions,
     )
     with tempfile.TemporaryDirectory(prefix="bench-partitions-") as folder:
-        known = told_before(options.output, PARTS)
+        known = reported_before(options.output, PARTS)
         tell(measure(QUICK if options.quick else sizes, options.parts, Path(folder), known), options.output)
 
 

@@ -55,7 +55,7 @@ from bench.schema_messages import (
 from bench.writer import spread
 
 BAD_EVERY = 100_000
-WANTED = {"plain": 0.7, "one_bad": 0.9, "unknown": 0.4}
+TARGET = {"plain": 0.7, "one_bad": 0.9, "unknown": 0.4}
 """Of the plain ratio (as in `bench.limit`), of one bad record in 100,000, and of a topic where every record
 has unknown fields."""
 _DECODE_ROWS, _DECODE_BYTES = RefineOptions().decode_rows, RefineOptions().decode_bytes
@@ -214,7 +214,7 @@ def measure(records: int, repetitions: int, folder: Path) -> dict[str, Any]:
         "bad_every": BAD_EVERY,
         "repetitions": repetitions,
         "cases": {name: _figures(name, contenders, spent) for name in contenders},
-        "wanted_at_least": WANTED,
+        "wanted_at_least": TARGET,
         "load_average": os.getloadavg(),
         "machine": {"cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"},
         "versions": {

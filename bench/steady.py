@@ -49,7 +49,7 @@ class Sender:
         """`work` is `send_batches` or `send_singly`, with `arguments`."""
         context = multiprocessing.get_context("spawn")
         self._stop = context.Event()
-        self._told, tell = context.Pipe(duplex=False)
+        self._reported, tell = context.Pipe(duplex=False)
         self._process = context.Process(target=_tell, args=(work, arguments, self._stop, tell))
 
     def __enter__(self) -> Self:
@@ -68,8 +68,8 @@ class Sender:
         return self._take()
 
     def _take(self) -> Any:
-        assert self._told.poll(2 * ACKNOWLEDGED_S), "the sender says nothing"
-        return self._told.recv()
+        assert self._reported.poll(2 * ACKNOWLEDGED_S), "the sender says nothing"
+        return self._reported.recv()
 
 
 def _tell(work: Callable[..., Any], arguments: tuple[Any, ...], stop: Stop, tell: Any) -> None:

@@ -36,7 +36,7 @@ from intake.records import RECORD_SCHEMA, normalise_batch
 from intake.write.writer import IntakeWriter
 
 PARTITIONS = 16
-WANTED_MB_PER_CORE_SECOND = 150
+TARGET_MB_PER_CORE_SECOND = 150
 
 
 def make_records(count: int, seed: int = 7) -> pa.RecordBatch:
@@ -138,8 +138,8 @@ def measure(count: int, repetitions: int) -> dict[str, Any]:
         "ratio_writer_to_plain": spread(
             [ours / alone for ours, alone in zip(writer_cpu, plain_cpu, strict=True)]
         ),
-        "wanted_mb_per_core_second": WANTED_MB_PER_CORE_SECOND,
-        "reached": statistics.median(writer_cpu) >= WANTED_MB_PER_CORE_SECOND,
+        "wanted_mb_per_core_second": TARGET_MB_PER_CORE_SECOND,
+        "reached": statistics.median(writer_cpu) >= TARGET_MB_PER_CORE_SECOND,
         "versions": {"python": platform.python_version(), "pyarrow": pa.__version__, "numpy": np.__version__},
         "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count()},
     }

@@ -306,6 +306,10 @@ NAMES_KEPT = re.compile(
     r"|\]\([^)\s]*\)|\btest_\w+|\b00\d\d-[a-z0-9-]+"  # targets of links, tests, files of decisions
 )
 PLAIN = (*PACKAGES, "docs", "README.md", "CONTRIBUTING.md", "SECURITY.md", "deploy")
+NAMES_LATER = re.compile(
+    r"tests/(?:harness|simulation)/|tests/(?:unit|integration)/test_(?:kafka_|metric_values)"
+)
+"""Tests whose identifiers still have such words."""
 RULE_FROM_S = 1795714159
 """Commits since then have a subject of this form. By the committer's time, which a shallow clone has too."""
 SUBJECT = re.compile(r"[a-z0-9][a-z0-9_./-]*(?:, [a-z0-9_./-]+)*: [a-z].*")
@@ -334,6 +338,31 @@ def test_texts_use_no_private_words() -> None:
     assert set(found) >= {*PACKAGES, "docs", "deploy"}
     over = {folder: one for folder, one in found.items() if one}
     assert not over, f"use the terms of docs/glossary.md: {over}"
+
+
+def _identifiers(path: Path) -> Iterator[str]:
+    """Names that a file gives to functions, classes, arguments, variables and attributes."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+
+
+def test_identifiers_of_tests_use_no_private_words() -> None:
+    # `NamesLikeThis` are compared word by word as well.
+    found = {
+        f"{relative(path)}: {name}"
+        for path in sources("tests", "bench", "scripts")
+        if not NAMES_LATER.match(relative(path))
+        for name in _identifiers(path)
+        if PRIVATE.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name))
+    }
+    assert not found, f"use the terms of docs/glossary.md: {sorted(found)}"
 
 
 def test_subjects_of_commits_say_area_and_verb() -> None:

@@ -67,7 +67,7 @@ CONTENDERS: dict[str, type[Contender]] = {
     "sink_by_schema": SinkBySchema,
     BARE: Libraries,
 }
-WANTED = {"sink": 6.0, "streaming": 4.0}
+TARGET = {"sink": 6.0, "streaming": 4.0}
 """Times their records per core-second."""
 WARM, MEASURED = "warm", "orders"
 WARM_SHARE = 0.25
@@ -211,7 +211,7 @@ def outcome(
 ) -> dict[str, Any]:
     """What the runs of each contender, in their order, say."""
     ratios = _by_peer(runs, OURS, runs.keys() - {OURS})
-    own, own_whole = (_by_peer(runs, OWN, WANTED.keys(), before=before) for before in (False, True))
+    own, own_whole = (_by_peer(runs, OWN, TARGET.keys(), before=before) for before in (False, True))
     return {
         "what": "records of a Kafka topic in an Iceberg table, per core-second of all processes of a "
         "contender, warm",
@@ -224,13 +224,13 @@ def outcome(
         "archiver_by_peer": ratios,
         "own_intake_by_peer": own,
         "own_intake_with_its_writer_by_peer": own_whole,
-        "libraries_by_peer": _by_peer(runs, BARE, WANTED.keys()),
-        "wanted_at_least": WANTED,
+        "libraries_by_peer": _by_peer(runs, BARE, TARGET.keys()),
+        "wanted_at_least": TARGET,
         "reached": {
-            name: ratios[name]["median"] >= least for name, least in WANTED.items() if name in ratios
+            name: ratios[name]["median"] >= least for name, least in TARGET.items() if name in ratios
         },
         "reached_from_own_intake": {
-            name: own[name]["median"] >= least for name, least in WANTED.items() if name in own
+            name: own[name]["median"] >= least for name, least in TARGET.items() if name in own
         },
         "verified_in_every_run": wanted,
         "load_average_before": load,

@@ -22,7 +22,7 @@ from bench.peers.upstream import COLUMNS
 from tests.support.builders.deployment import ROOT
 from tests.support.servers.local_server import free_port
 
-_TOLD = ("value.__raw__", "value.__err__", "kafka.partition", "kafka.offset")
+_REPORTED = ("value.__raw__", "value.__err__", "kafka.partition", "kafka.offset")
 
 
 def _triggers(fresh_s: int) -> dict[str, str]:
@@ -113,7 +113,7 @@ class Archiver(Contender):
 
     def proofs(self, topic: str) -> Mapping[str, Any]:
         """Every message's bytes follow from its columns, and each place in the topic is there once."""
-        found = self.tables.read(topic, _TOLD)
+        found = self.tables.read(topic, _REPORTED)
         values, kafka = found["value"], found["kafka"]
         places = pa.table({name: pc.struct_field(kafka, name) for name in ("partition", "offset")})
         return {

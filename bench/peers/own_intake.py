@@ -50,10 +50,10 @@ class OwnIntake(Archiver):
         )
         environ = {"PYTHONPATH": str(ROOT)}
         sender = [sys.executable, "-m", "bench.peers.sender_program", asked]
-        told = subprocess.run(
+        reported = subprocess.run(
             sender, env=self._environ(environ), stdout=subprocess.PIPE, text=True, check=True
         ).stdout
-        self._sent: dict[str, dict[str, float]] = json.loads(told)
+        self._sent: dict[str, dict[str, float]] = json.loads(reported)
         self._start(
             [sys.executable, "-m", "archiver", "serve"], {**environ, "ARCHIVER_CONFIG": str(configuration)}
         )

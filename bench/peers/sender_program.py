@@ -54,7 +54,7 @@ def _time_ms(message: Message) -> int:
 
 def main(settings: dict[str, Any]) -> None:
     """Send all topics."""
-    told = {}
+    reported = {}
     for topic in settings["topics"]:
         parts = []
         for partition in range(PARTITIONS):
@@ -64,8 +64,8 @@ def main(settings: dict[str, Any]) -> None:
             parts.append(list(zip(values, times, strict=True)))
         began = time.process_time()
         sent = send(settings["configuration"], topic, parts)
-        told[topic] = {"records": sent, "cpu_s": time.process_time() - began}
-    print(json.dumps(told))
+        reported[topic] = {"records": sent, "cpu_s": time.process_time() - began}
+    print(json.dumps(reported))
 
 
 if __name__ == "__main__":

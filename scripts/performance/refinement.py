@@ -170,7 +170,7 @@ CASES = {
     "groups": "a group in every record",
     "json": "JSON (a Struct) in every record",
 }
-WANTED_OF = {
+TARGET_OF = {
     "plain": "compared with the libraries",
     "one_bad": "with a bad record",
     "unknown": "with unknown fields",
@@ -181,8 +181,8 @@ def schema(results: Results) -> Section:
     """Wide, deep and odd messages."""
     found = results("schema")
     cases = found.parts("cases")
-    targets = {kind: found.number(f"wanted_at_least.{kind}") for kind in WANTED_OF}
-    text = listed([f"{least} {WANTED_OF[kind]}" for kind, least in targets.items()])
+    targets = {kind: found.number(f"wanted_at_least.{kind}") for kind in TARGET_OF}
+    text = listed([f"{least} {TARGET_OF[kind]}" for kind, least in targets.items()])
     intro = f"""
         Each case takes {whole(found.number("records"))} records ({whole(cases["json"].number("records"))} in the last two cases) from
         intake files to stored archives. The work is that of a refinement task, in one process without Spark. *Codec* is the part that

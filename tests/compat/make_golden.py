@@ -143,9 +143,9 @@ def transactions(deployment: Deployment) -> list[tuple[str, int, int]]:
         again = plain.send("files", b"once", partition=0, sequence=0).result(30)
         assert (first.outcome, first.offset) == ("ok", again.offset)
         assert all(one.result(30).outcome == "ok" for one in kept)
-        told = [one.result(30) for one in aborted]
+        reported = [one.result(30) for one in aborted]
     del os.environ[failpoints.VARIABLE]
-    return [(one.topic, one.partition, one.offset) for one in told if one.offset is not None]
+    return [(one.topic, one.partition, one.offset) for one in reported if one.offset is not None]
 
 
 def taken(deployment: Deployment, inbox: Path, *, again: bool = False) -> None:

@@ -37,13 +37,13 @@ def test_it_is_read(golden: Golden) -> None:
     document = audit.json()
     assert sum(partition["rows"] for partition in document["partitions"]) > 0
     assert any(partition["pending"] for partition in document["partitions"])
-    told = {
+    reported = {
         (partition["topic"], partition["partition"], offset)
         for partition in document["partitions"]
         for base, to in partition["gaps"]
         for offset in range(base, to)
     }
-    assert told == golden.gaps()
+    assert reported == golden.gaps()
     ledger = golden.cli("ledger", "show", "--output", "json").json()
     *settled, last = [item["state"] for item in ledger["rounds"]]
     assert (set(settled), last) == ({"settled"}, "written")

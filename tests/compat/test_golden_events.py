@@ -145,9 +145,9 @@ def test_the_older_vocabulary_is_read_into_the_same_types(path: Path) -> None:
         expected["type"],
         expected["timestamp"] * 1000,
     )
-    told = json_form.to_json(found)
-    assert told == expected
-    assert json.dumps(told) == json.dumps(expected), "the order of keys differs"
+    reported = json_form.to_json(found)
+    assert reported == expected
+    assert json.dumps(reported) == json.dumps(expected), "the order of keys differs"
 
 
 @pytest.mark.parametrize("path", sorted(_CURRENT + _LEGACY), ids=_name)

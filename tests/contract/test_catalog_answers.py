@@ -185,7 +185,9 @@ def test_a_request_that_was_never_sent_is_a_no(rig: Rig) -> None:
     assert rig.tables.swap(request).outcome is YES
 
 
-def test_a_silent_catalog_is_waited_for_within_the_bound_and_told_from_a_silent_table(rig: Rig) -> None:
+def test_a_silent_catalog_is_waited_for_within_the_bound_and_distinguished_from_a_silent_table(
+    rig: Rig,
+) -> None:
     rig.made()
     assert rig.hurried.load(IDENTIFIER) is not None
     clock = SystemClock()
@@ -206,17 +208,17 @@ def test_a_silent_catalog_is_waited_for_within_the_bound_and_told_from_a_silent_
 
 
 @pytest.mark.parametrize(
-    ("play", "told"),
+    ("play", "reported"),
     [(Play.DRIP, "not whole after"), (Play.DRIP_HEADER, "timed out")],
     ids=["body", "header"],
 )
-def test_an_answer_that_drips_is_cut_at_the_bound(rig: Rig, play: Play, told: str) -> None:
+def test_an_answer_that_drips_is_cut_at_the_bound(rig: Rig, play: Play, reported: str) -> None:
     rig.made()
     assert rig.hurried.load(IDENTIFIER) is not None
     clock = SystemClock()
     rig.faults.arm(Fault(play), "load")
     began_s = clock.monotonic_s()
-    with pytest.raises(RetryLater, match=told):
+    with pytest.raises(RetryLater, match=reported):
         rig.hurried.load(IDENTIFIER)
     assert TIMEOUT_S <= clock.monotonic_s() - began_s < 3 * TIMEOUT_S
 

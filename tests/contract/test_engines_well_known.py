@@ -59,9 +59,9 @@ class TestWrappers:
     def test_odd_ones(self) -> None:
         twice = b"\x5a\x02\x08\x01\x5a\x00"  # a_uint32 = 11: merged
         explicit = b"\x5a\x02\x08\x00"
-        beside = b"\x5a\x04\x10\x07\x08\x01"
+        alongside = b"\x5a\x04\x10\x07\x08\x01"
         no_value = b"\xb2\x01\x03\x0a\x01a"  # bool_by_name = 22: an entry without value
-        rows = both(WELL_KNOWN, [twice, explicit, beside, no_value, b"\x5a\x01\x08"])
+        rows = both(WELL_KNOWN, [twice, explicit, alongside, no_value, b"\x5a\x01\x08"])
         assert [row["a_uint32"] for row in rows] == [1, 0, 1, None, None]
         assert rows[3]["bool_by_name"] == [("a", False)]
         assert [row[RAW] is not None for row in rows] == [True] * 5

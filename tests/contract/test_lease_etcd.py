@@ -220,7 +220,7 @@ def test_a_holder_that_slept_knows_that_it_holds_nothing(etcd: Etcd, tmp_path: P
     two.release()
 
 
-def test_a_lease_that_etcd_ended_is_taken_anew(etcd: Etcd, tmp_path: Path) -> None:
+def test_a_lease_that_etcd_ended_is_taken_again(etcd: Etcd, tmp_path: Path) -> None:
     one = lease_of(etcd, tmp_path, "host:1")
     one.acquire()
     with etcd.client() as client:

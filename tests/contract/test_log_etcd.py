@@ -90,7 +90,7 @@ def test_a_server_that_ends_under_an_append_leaves_it_unknown(etcd: Etcd, log: E
     assert log.read(1) == [Entry(1, b"mine")]
 
 
-def test_a_closed_store_asks_nobody(etcd: Etcd, tmp_path: Path) -> None:
+def test_a_closed_store_asks_no_one(etcd: Etcd, tmp_path: Path) -> None:
     store = etcd_store([etcd.address], tmp_path)
     log = store.log("intake")
     store.close()
@@ -112,7 +112,7 @@ def test_pages_of_large_and_small_entries(log: EtcdLog) -> None:
     assert [entry.data for entry in log.read(300, limit=300)] == entries[300:600]
 
 
-def test_a_trim_between_two_pages_is_told(log: EtcdLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trim_between_two_pages_is_reported(log: EtcdLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PAGE_ENTRIES_MAX", 4)
     log._page = 4
     fill(log, 20)

@@ -108,7 +108,7 @@ def test_a_user_who_may_only_what_we_need(guarded: Etcd, tmp_path: Path) -> None
     store.close()
 
 
-def test_who_is_refused_is_told_why(guarded: Etcd, tmp_path: Path) -> None:
+def test_who_is_refused_learns_why(guarded: Etcd, tmp_path: Path) -> None:
     for user, prefix, why in (
         (None, "/archiver", r"requires authentication: set metadata\.etcd\.user and password"),
         (
@@ -126,7 +126,7 @@ def test_who_is_refused_is_told_why(guarded: Etcd, tmp_path: Path) -> None:
             store_of(access_to([guarded.address], user=user), tmp_path, prefix)
 
 
-def test_a_user_where_nobody_is_asked_for_one_is_refused(tmp_path: Path) -> None:
+def test_a_user_where_no_one_is_asked_for_one_is_refused(tmp_path: Path) -> None:
     """An operator who configured a user believes that the logs are guarded."""
     with (
         Etcd(tmp_path / "server") as etcd,

@@ -95,7 +95,7 @@ def test_a_folder_that_cannot_be_synced_is_an_unknown_outcome(
         local.create("a/k", b"one")
 
 
-def test_makes_a_removed_folder_anew(local: LocalObjectStore) -> None:
+def test_makes_a_removed_folder_again(local: LocalObjectStore) -> None:
     local.create("a/b/k", b"one")
     local.delete("a/b/k")
     (local.root / "a/b").rmdir()
@@ -170,7 +170,7 @@ def test_the_spool_of_a_killed_process_is_removed_by_the_next(
     assert keys(local) == ["by-the-other", "one", "two"]
 
 
-def test_a_spool_that_is_cleaned_up_before_it_is_locked_is_made_anew(
+def test_a_spool_that_is_cleaned_up_before_it_is_locked_is_made_again(
     local: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Processes that start together clean up after each other: a folder may vanish between its creation and
@@ -231,7 +231,7 @@ def refuses_everything(store: LocalObjectStore, outside: Path, why: str) -> None
 
 
 @pytest.mark.parametrize("left", ["nothing", "an empty folder", "a file"])
-def test_a_folder_that_was_unmounted_is_not_begun_anew(
+def test_a_folder_that_was_unmounted_is_not_begun_again(
     left: str, restarted: LocalObjectStore, tmp_path: Path
 ) -> None:
     root = restarted.root

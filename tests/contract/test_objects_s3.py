@@ -36,7 +36,7 @@ def store(server: S3Server, faults: S3Faults) -> S3ObjectStore:
     return new_store(server, endpoint=faults.uri)
 
 
-def beside(store: S3ObjectStore, server: S3Server, **changed: object) -> S3ObjectStore:
+def alongside(store: S3ObjectStore, server: S3Server, **changed: object) -> S3ObjectStore:
     """The same objects without the proxy, as another process sees them."""
     return S3ObjectStore(StorePlace(store.place.uri, options(server.uri, **changed)))
 
@@ -91,13 +91,13 @@ def test_a_server_that_is_silent_is_given_up_and_looked_at(server: S3Server, fau
     assert store.read("k") == b"ours"
 
 
-def test_taken_after_a_lost_answer_is_somebody_elses_with_the_same_bytes(
+def test_taken_after_a_lost_answer_is_another_writers_with_the_same_bytes(
     store: S3ObjectStore,
     faults: S3Faults,
     server: S3Server,
 ) -> None:
     """Of two stores that create the same bytes one wins, also with a lost response."""
-    beside(store, server).create("k", b"same")
+    alongside(store, server).create("k", b"same")
     faults.arm(Fault(Play.RESET_BEFORE), "put")
     with pytest.raises(KeyExists):
         store.create("k", b"same")
@@ -318,7 +318,7 @@ def test_parts_that_do_not_arrive_leave_nothing(store: S3ObjectStore, faults: S3
     assert store.read("k") == THREE_PARTS
 
 
-def test_an_upload_that_somebody_aborted_starts_over(
+def test_an_upload_that_another_writer_aborted_starts_over(
     store: S3ObjectStore, faults: S3Faults, server: S3Server
 ) -> None:
     faults.codes[404] = "NoSuchUpload"
@@ -330,7 +330,7 @@ def test_an_upload_that_somebody_aborted_starts_over(
 # reading
 
 
-def test_trouble_while_reading_is_repeated_and_then_told_as_trouble(
+def test_trouble_while_reading_is_repeated_and_then_reported_as_trouble(
     store: S3ObjectStore, faults: S3Faults
 ) -> None:
     store.create("k", b"0123456789" * 100_000)

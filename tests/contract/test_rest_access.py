@@ -103,7 +103,7 @@ def test_every_request_says_who_we_are(opened: Opened, tmp_path: Path, scheme: s
     assert guarded.guard.delegation == {"vended-credentials"}
 
 
-def test_nobody_sends_no_token(opened: Opened) -> None:
+def test_without_authentication_no_token_is_sent(opened: Opened) -> None:
     guarded, _ = opened(Guard("bearer"))
     tables = IcebergTables("lake", {"type": "rest", "uri": guarded.uri}, SeededIds(7))
     with pytest.raises(Halt, match=r"configure credential, token or rest\.sigv4-enabled"):
@@ -142,16 +142,16 @@ WRONG = {
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_wrong_credentials_halt_and_say_what_to_do(opened: Opened, scheme: str) -> None:
-    changed, told = WRONG[scheme]
+    changed, reported = WRONG[scheme]
     _, tables = opened(Guard(scheme), **changed)
     for _ in range(2):
-        with pytest.raises(Halt, match=told) as caught:
+        with pytest.raises(Halt, match=reported) as caught:
             tables.load(IDENTIFIER)
         for secret in (BEARER, CLIENT_SECRET, SECRET_ACCESS_KEY, *changed.values()):
             assert secret not in str(caught.value)
 
 
-def test_keys_that_are_not_there_are_told_before_anything_is_sent(
+def test_keys_that_are_not_there_are_reported_before_anything_is_sent(
     opened: Opened, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
@@ -251,7 +251,7 @@ def test_an_answer_of_the_token_server_is_not_followed_elsewhere(opened: Opened)
     assert guarded.seen("other") == 0, "the secret would be sent along"
 
 
-def test_whoever_waits_for_the_same_token_does_not_ask_in_turn(opened: Opened) -> None:
+def test_a_thread_that_waits_for_the_same_token_does_not_ask_in_turn(opened: Opened) -> None:
     guarded, tables = opened(Guard("oauth2"), TIMEOUT_S)
     tables.load(IDENTIFIER)
     guarded.guard.expire()
@@ -306,7 +306,7 @@ def test_a_silent_catalog_is_waited_for_within_the_bound(opened: Opened, tmp_pat
     guarded.recover()
 
 
-def test_what_we_may_not_do_is_told_as_it_is(opened: Opened, tmp_path: Path) -> None:
+def test_what_we_may_not_do_is_reported_as_it_is(opened: Opened, tmp_path: Path) -> None:
     _, tables = opened(Guard("bearer", forbidden=("create",)))
     with pytest.raises(RetryLater, match="was not created in catalog lake: ForbiddenException: you may not"):
         made(tables, tmp_path)

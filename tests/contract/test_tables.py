@@ -388,7 +388,7 @@ def test_the_adapter_deletes_nothing_on_a_conflict(iceberg: IcebergTables, tmp_p
     ],
     ids=["locked", "504", "timeout", "odd"],
 )
-def test_c6_whatever_else_the_catalog_raises_is_unknown(
+def test_c6_any_other_error_of_the_catalog_is_unknown(
     sql: IcebergTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, error: Exception
 ) -> None:
     view = made(sql, tmp_path)

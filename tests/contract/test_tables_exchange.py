@@ -119,7 +119,7 @@ def test_retained_paths_are_those_of_every_retained_snapshot(tables: Tables, tmp
     assert tables.retained_paths(loaded(tables), names) == {new.path}
 
 
-def test_null_counts_are_told_for_the_columns_asked_for(tables: Tables, tmp_path: Path) -> None:
+def test_null_counts_are_given_for_the_columns_asked_for(tables: Tables, tmp_path: Path) -> None:
     view = made(tables, tmp_path)
     append(tables, (0, 5))
     offset = stream_fields(view.schema_json).offset

@@ -109,7 +109,7 @@ def test_files_are_read_under_their_own_ids(iceberg: IcebergTables, tmp_path: Pa
 
 
 @pytest.mark.parametrize("fault", list(SwapFault))
-def test_whatever_the_catalog_answers_each_file_is_in_once(
+def test_with_any_answer_of_the_catalog_each_file_is_in_once(
     iceberg: IcebergTables, tmp_path: Path, fault: SwapFault
 ) -> None:
     bench = Bench(tmp_path)

@@ -75,7 +75,7 @@ def test_files_of_several_specs_in_one_snapshot_keep_each_its_own(tables: Tables
         assert (newest["added-data-files"], newest["total-data-files"]) == ("2", "5")
 
 
-def test_the_name_decides_where_the_id_beside_it_is_not_right(tables: Tables, view: TableView) -> None:
+def test_the_name_decides_where_its_id_is_not_right(tables: Tables, view: TableView) -> None:
     """An archive written while the catalog was unavailable names the spec that its writer had."""
     assert tables.repartition(view, "hour").outcome is SwapOutcome.APPLIED
     append(tables, archive(view, "hour", HOUR, 0, 0), archive(view, "day", DAY, 10, 7))

@@ -67,10 +67,10 @@ def faulty(
     if fault.play in WAITED_FOR:
         rounds.hurry()
     rounds.faults.arm(fault, operation, after)
-    told = rounds.archive()
+    reported = rounds.archive()
     if fault.play in WAITED_FOR:
         rounds.hurry(again=False)
-    return told
+    return reported
 
 
 def settle(rounds: RestRounds) -> None:

@@ -127,7 +127,7 @@ def others(tmp_path: Path) -> Iterator[Others]:
     ("trimmed", "barred", "why"),
     [(True, False, "nothing was appended"), (False, True, "barrier"), (True, True, "nothing")],
 )
-def test_a_paused_writer_is_told_that_it_failed(
+def test_a_paused_writer_learns_that_it_failed(
     tmp_path: Path, others: Others, trimmed: bool, barred: bool, why: str
 ) -> None:
     with Sender(tmp_path) as sender:

@@ -109,7 +109,7 @@ def until_given_back(application: Application) -> None:
     until("the lease is given back", lambda: application.lease.holder() is None)
 
 
-def test_l4_it_hears_of_a_newer_leader_while_the_object_store_hangs(
+def test_l4_it_learns_of_a_newer_leader_while_the_object_store_hangs(
     deployment: Deployment, hanging: Hanging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with leading(deployment, hanging) as (_, application):
@@ -138,7 +138,7 @@ def test_l4_a_look_that_waits_for_others_who_read_is_one_that_cannot_read(
         until_given_back(application)
 
 
-def test_checkpoints_are_made_beside_the_watch(
+def test_checkpoints_are_made_during_the_watch(
     deployment: Deployment, hanging: Hanging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where nothing is archived, and one that hangs holds back nothing that is shown."""

@@ -246,7 +246,7 @@ def test_t1_a_successor_tells_what_it_finds_before_it_plans(
         check_once(successor, sent)
 
 
-def test_t3_the_ledger_knows_every_file_and_its_token_before_the_catalog_hears_of_it(
+def test_t3_the_ledger_knows_every_file_and_its_token_before_the_catalog_does(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Driver(deployment) as driver:
@@ -354,7 +354,7 @@ def test_two_daemons_by_mistake_lose_and_double_nothing(deployment: Deployment) 
         check_once(after, sent)
 
 
-def test_l4_one_that_never_hears_of_its_lease_stands_down_with_its_next_tick(deployment: Deployment) -> None:
+def test_l4_a_leader_without_news_of_its_lease_stands_down_with_its_next_tick(deployment: Deployment) -> None:
     """Nothing is due, so it has nothing to append and no table to inspect: it reads the log all the same."""
     with Daemon(deployment, "one") as stale, Daemon(deployment, "two") as successor:
         sent = send(stale, 0)
@@ -381,7 +381,7 @@ def test_l4_one_that_never_hears_of_its_lease_stands_down_with_its_next_tick(dep
         check_once(stale, sent)
 
 
-def test_l4_the_watch_ends_a_stale_leadership_beside_whatever_is_under_way(deployment: Deployment) -> None:
+def test_l4_the_watch_ends_a_stale_leadership_during_any_work(deployment: Deployment) -> None:
     """A round may take hours; the daemon's watch reads the log every few seconds, and the status page says
     the same."""
     with Daemon(deployment, "one") as stale, Daemon(deployment, "two") as successor:

@@ -43,7 +43,7 @@ class Sent:
     pending: PendingRecord | None = None
     batch: tuple[PendingBatch, int] | None = None
     sequence: int | None = None
-    told: list[Acknowledgement] = field(default_factory=list)
+    reported: list[Acknowledgement] = field(default_factory=list)
     sendings: int = 0
     crashed: bool = False
     """Its process crashed before the acknowledgement."""
@@ -55,7 +55,7 @@ class Sent:
             return "waiting"
         if self.crashed:
             return "unknown"
-        return self.told[-1].outcome if self.told else "new"
+        return self.reported[-1].outcome if self.reported else "new"
 
 
 class History:
@@ -200,10 +200,10 @@ class History:
     def hear(self) -> None:
         for one in self.records:
             if one.pending is not None and one.pending.done():
-                one.told.append(one.pending.result(0))
+                one.reported.append(one.pending.result(0))
                 one.pending = None
             if one.batch is not None and one.batch[0].done():
-                one.told.append(one.batch[0].result(0)[one.batch[1]])
+                one.reported.append(one.batch[0].result(0)[one.batch[1]])
                 one.batch = None
 
     def run(self) -> None:
@@ -231,11 +231,11 @@ class History:
                 stored.setdefault(value or b"", []).append((partition, offset))
         for one in self.records:
             places = stored.pop(one.value, [])
-            for told in one.told:
-                assert (told.offset is not None) == (told.outcome == "ok"), (
+            for reported in one.reported:
+                assert (reported.offset is not None) == (reported.outcome == "ok"), (
                     "an offset goes with ok, and with nothing else"
                 )
-            offsets = {told.offset for told in one.told if told.outcome == "ok"}
+            offsets = {reported.offset for reported in one.reported if reported.outcome == "ok"}
             if one.producer is not None:
                 assert one.state == "ok", f"{one} is not settled"
             if offsets:
@@ -256,7 +256,7 @@ class History:
                     for one in self.records
                     if (one.producer, one.partition, one.sendings) == (producer, partition, 1)
                 ]
-                offsets = [one.told[0].offset or 0 for one in mine]
+                offsets = [one.reported[0].offset or 0 for one in mine]
                 assert offsets == sorted(offsets)
 
 
@@ -273,5 +273,5 @@ def test_what_is_acknowledged_is_so(part: int, tmp_path: Path) -> None:
             raise
         finally:
             history.rig.close()
-        outcomes |= {told.outcome for one in history.records for told in one.told}
+        outcomes |= {reported.outcome for one in history.records for reported in one.reported}
     assert outcomes == {"ok", "failed", "unknown"}, "the histories are wild enough"

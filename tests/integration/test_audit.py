@@ -71,13 +71,13 @@ def test_a_commit_that_comes_between_ledger_and_table_is_looked_at_again(world: 
     world.commit(world.refine(), (30, 30))
     pauses: list[float] = []
 
-    class Meanwhile(ManualClock):
+    class InBetween(ManualClock):
         def sleep(self, seconds: float) -> None:
             pauses.append(seconds)
             if in_time and len(pauses) == 2:
                 world.record(30, 30)
 
-    world.clock = Meanwhile()
+    world.clock = InBetween()
     document = world.audit()
     assert (document["verdict"], len(pauses)) == (("valid", 2) if in_time else ("unknown", ATTEMPTS_MAX - 1))
 
@@ -116,7 +116,7 @@ def test_file_removed_from_the_table_by_compaction_gone_wrong(world: World) -> N
     assert document["partitions"][0]["missing"] == [[0, 10]]
 
 
-def test_file_added_twice_by_somebody(world: World) -> None:
+def test_file_added_twice_by_another_writer(world: World) -> None:
     files = world.archived()
     world.tables.replace_files(TABLE, [], [files[2].data_file], operation="append")
     document = world.audit()
@@ -148,7 +148,7 @@ def compacted(
     )
 
 
-def test_compacted_by_somebody_else_is_proven_by_rows(world: World) -> None:
+def test_compacted_by_another_writer_is_proven_by_rows(world: World) -> None:
     files = world.archived()
     world.tables.replace_files(TABLE, [file.data_file.path for file in files], [compacted(world, files)])
     document = world.audit()
@@ -302,8 +302,8 @@ def test_what_was_removed_is_forgotten_when_retention_has_passed_it(world: World
     if expired:
         assert view.snapshot_id is not None
         gone = [snapshot.snapshot_id for snapshot in view.snapshots]
-        told = {**recorded(view, gone, world.mine, (30, 30)), WATERMARKS: view.properties[WATERMARKS]}
-        world.tables.swap(world.tables.prepare(view, [], lambda *_: told, {COMMIT_ID: "x"}, False, gone))
+        reported = {**recorded(view, gone, world.mine, (30, 30)), WATERMARKS: view.properties[WATERMARKS]}
+        world.tables.swap(world.tables.prepare(view, [], lambda *_: reported, {COMMIT_ID: "x"}, False, gone))
         assert len(world.view().snapshots) == 1
     assert world.audit()["partitions"][0]["removed"] == [[0, 10]]
     world.mine.starts.update({0: 10, 1: 0})

@@ -337,7 +337,9 @@ def test_a_commit_that_the_ledger_has_still_to_record_holds_its_offsets(world: W
     assert [item["missing"] for item in document["partitions"]] == [[], [[10, 20]]]
 
 
-def test_lost_intake_is_told_beside_a_catalog_that_is_down_and_a_table_that_is_gone(world: World) -> None:
+def test_lost_intake_is_reported_next_to_a_catalog_that_is_down_and_a_table_that_is_gone(
+    world: World,
+) -> None:
     world.archived()
     world.record(20, 30)
     harm(world, 2)

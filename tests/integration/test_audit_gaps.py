@@ -77,12 +77,12 @@ def world(tmp_path: Path) -> Transactions:
     return Transactions(tmp_path / "data")
 
 
-def told(document: Document, *names: str) -> list[list[Any]]:
+def reported(document: Document, *names: str) -> list[list[Any]]:
     return [[item[name] for name in names] for item in document["partitions"]]
 
 
-def test_gaps_are_told_before_anything_is_archived(world: Transactions) -> None:
-    assert told(world.audit(), "verdict", "gaps", "missing") == [
+def test_gaps_are_reported_before_anything_is_archived(world: Transactions) -> None:
+    assert reported(world.audit(), "verdict", "gaps", "missing") == [
         ["valid", [[30, 33]], []],
         ["valid", [[30, 42]], []],
     ]
@@ -102,7 +102,7 @@ def test_archives_with_gaps_and_ranges_without_any_archive(
 
     monkeypatch.setattr(world.store, "open_input", closed)
     document = world.audit()
-    assert told(document, "verdict", "gaps", "rows", "proof") == [
+    assert reported(document, "verdict", "gaps", "rows", "proof") == [
         ["valid", [[30, 33]], 33, "bounds"],
         ["valid", [[30, 42]], 30, "bounds"],
     ]
@@ -114,8 +114,8 @@ def test_a_record_in_a_gap_is_found(tmp_path: Path) -> None:
     committed.archived()
     aborted = Transactions(tmp_path / "other")
     document = committed.looked_at(aborted.intake.backlog)
-    assert told(document, "verdict", "missing", "doubled") == [["invalid", [], []], ["invalid", [], []]]
-    first, second = told(document, "why")
+    assert reported(document, "verdict", "missing", "doubled") == [["invalid", [], []], ["invalid", [], []]]
+    first, second = reported(document, "why")
     assert "rows at offsets 30 to 32, which are gaps" in first[0]
     assert "rows at offsets 30 to 41, which are gaps" in second[0]
 
@@ -126,10 +126,10 @@ def test_a_record_that_was_archived_as_a_gap_is_found(tmp_path: Path) -> None:
     aborted.archived()
     committed = Transactions(tmp_path / "other", commit=True)
     document = aborted.looked_at(committed.intake.backlog)
-    assert told(document, "verdict", "missing") == [["invalid", [[30, 33]]], ["invalid", [[30, 42]]]]
+    assert reported(document, "verdict", "missing") == [["invalid", [[30, 33]]], ["invalid", [[30, 42]]]]
     assert all(
         "were archived as gaps, and the intake log has records there" in why
-        for (why,) in told(document, "why")
+        for (why,) in reported(document, "why")
     )
 
 
@@ -138,7 +138,7 @@ def test_a_lost_archive_is_no_gap(world: Transactions) -> None:
     last = [one for one in files if one.archive.partition == 0][-1]
     world.tables.replace_files(TABLE, [last.data_file.path], [])
     document = world.audit()
-    assert told(document, "verdict", "missing") == [["invalid", [[33, 36]]], ["valid", []]]
+    assert reported(document, "verdict", "missing") == [["invalid", [[33, 36]]], ["valid", []]]
 
 
 def test_files_compacted_by_others_have_no_footer_to_name_gaps(world: Transactions) -> None:
@@ -158,8 +158,11 @@ def test_files_compacted_by_others_have_no_footer_to_name_gaps(world: Transactio
         upper_bounds={},
     )
     world.tables.replace_files(TABLE, [file.data_file.path for file in files], [mixed])
-    assert told(world.audit(), "verdict", "rows", "proof") == [["valid", 33, "rows"], ["valid", 30, "rows"]]
-    unread = told(world.looked_at(Deaf(world.intake.fold)), "verdict", "missing", "why")
+    assert reported(world.audit(), "verdict", "rows", "proof") == [
+        ["valid", 33, "rows"],
+        ["valid", 30, "rows"],
+    ]
+    unread = reported(world.looked_at(Deaf(world.intake.fold)), "verdict", "missing", "why")
     assert unread[0][:2] == ["unknown", [[30, 33]]], "nothing shows any more that it is a gap"
     assert "the intake log does not show which offsets are gaps" in unread[0][2]
     assert unread[1][0] == "valid", "the ledger knows"
@@ -175,7 +178,10 @@ class Deaf(Backlog):
 def test_without_the_log_footers_and_ledger_tell(world: Transactions) -> None:
     world.archived()
     document = world.looked_at(Deaf(world.intake.fold))
-    assert told(document, "verdict", "gaps", "rows") == [["valid", [[30, 33]], 33], ["valid", [[30, 42]], 30]]
+    assert reported(document, "verdict", "gaps", "rows") == [
+        ["valid", [[30, 33]], 33],
+        ["valid", [[30, 42]], 30],
+    ]
 
 
 def test_archives_without_a_table(world: Transactions) -> None:
@@ -183,7 +189,7 @@ def test_archives_without_a_table(world: Transactions) -> None:
     world.refine_rest()
     world.record(*ENDS)
     world.mine.passed.add(1, 30, 42)
-    assert told(world.audit(), "verdict", "gaps", "rows") == [
+    assert reported(world.audit(), "verdict", "gaps", "rows") == [
         ["valid", [[30, 33]], 33],
         ["valid", [[30, 42]], 30],
     ]

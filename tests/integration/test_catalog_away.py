@@ -231,7 +231,7 @@ def forget_the_past(table: Table) -> None:
 
 
 @pytest.mark.parametrize("expired", [False, True], ids=["compacted", "compacted and expired"])
-def test_what_others_do_meanwhile(rounds: RestRounds, expired: bool) -> None:
+def test_what_others_do_in_between(rounds: RestRounds, expired: bool) -> None:
     """Rule C3. A lineage that is cut does not show that the archives were never in the table. They are made
     again, since intake has all records."""
     rounds.faults.refuse()

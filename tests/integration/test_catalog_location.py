@@ -76,7 +76,7 @@ def placed(request: pytest.FixtureRequest, tmp_path: Path) -> Placed:
     return Placed(tmp_path, rest)
 
 
-def test_made_committed_cleaned_audited_and_made_anew(placed: Placed) -> None:
+def test_made_committed_cleaned_audited_and_made_again(placed: Placed) -> None:
     for _ in range(3):
         assert placed.round().state == "archived"
     client = placed.client()

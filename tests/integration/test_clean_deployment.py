@@ -60,7 +60,9 @@ def needed(driver: Driver, *topics: str) -> set[str]:
 
 
 def clean(driver: Driver, *, dry_run: bool = False):  # type: ignore[no-untyped-def]
-    return driver.application.maintenance.cleaning(driver.told.append, dry_run=dry_run).run(dry_run=dry_run)
+    return driver.application.maintenance.cleaning(driver.reported.append, dry_run=dry_run).run(
+        dry_run=dry_run
+    )
 
 
 def clean_out(driver: Driver) -> list[str]:

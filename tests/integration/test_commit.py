@@ -365,7 +365,7 @@ def test_a_reply_lost_at_the_failpoint_is_looked_up(tables: Tables, bench: Bench
     check_rows(tables, tmp_path, (0, 0, 10))
 
 
-def test_killed_by_c3_and_archived_anew(tables: Tables, bench: Bench, tmp_path: Path) -> None:
+def test_killed_by_c3_and_archived_again(tables: Tables, bench: Bench, tmp_path: Path) -> None:
     """A file across the watermark is killed in the ledger; a new epoch plans from the watermark."""
     leader = bench.leader()
     view = bench.table(tables)
@@ -404,7 +404,7 @@ def test_our_own_expiry_and_merging_keep_the_table_small(
         assert len(snapshot.manifests(view.handle.io)) <= 4
 
 
-def told_in_parts(leader: Leader, outcome: CommitOutcome, parts: int | None = None) -> int:
+def reported_in_parts(leader: Leader, outcome: CommitOutcome, parts: int | None = None) -> int:
     """Append COMMIT_TO_TABLE in parts; the leader dies after so many of them. Returns how many were appended."""
     append, done = leader.append, 0
 
@@ -422,7 +422,7 @@ def told_in_parts(leader: Leader, outcome: CommitOutcome, parts: int | None = No
 
 
 @pytest.mark.parametrize("parts", range(5))
-def test_t1_a_commit_that_was_told_in_part_is_settled_by_the_next_leader(
+def test_t1_a_commit_that_was_recorded_in_part_is_resolved_by_the_next_leader(
     tables: Tables, bench: Bench, tmp_path: Path, parts: int
 ) -> None:
     """After every part: the next plan starts where the table ends, and the successor's check completes the
@@ -438,7 +438,7 @@ def test_t1_a_commit_that_was_told_in_part_is_settled_by_the_next_leader(
     small = bench.leader("small", log_limits(entry_bytes_max=800))
     outcome = bench.committer(tables, small).commit(bench.target, new_uuid(bench.ids))
     assert outcome is not None
-    assert told_in_parts(small, outcome, parts) == parts
+    assert reported_in_parts(small, outcome, parts) == parts
     successor = bench.leader("b")
     topic = successor.fold.topic(TOPIC_ID)
     assert topic.planned_to(0) == 11

@@ -87,8 +87,8 @@ def test_small_archives_of_days_that_are_over_become_one(driver: Driver, deploym
     assert properties_of(deployment, "shop.orders") == evidence
     with catalog_table(deployment, "shop.orders") as table:
         newest = table.current_snapshot()
-        told = newest.summary.operation.value, newest.summary.additional_properties["archiver.compacted"]
-        assert told == ("replace", "1"), "in a command each by itself"
+        reported = newest.summary.operation.value, newest.summary.additional_properties["archiver.compacted"]
+        assert reported == ("replace", "1"), "in a command each by itself"
     again = compact(driver)
     assert (again.merged, again.why) == (0, None)
     driver.send("orders", [order(400)], 0)
@@ -195,7 +195,7 @@ def test_a_step_of_compaction_that_fails_or_loses_its_reply(driver: Driver, name
     point, _, at = name.partition("@")
     failpoints.arm(f"{point}={action}" + (f"@{at}" if at else ""))
     try:
-        driver.application.maintenance.cleaning(driver.told.append).run()
+        driver.application.maintenance.cleaning(driver.reported.append).run()
     except (RetryLater, OutcomeUnknown):
         pass
     assert failpoints.reached(point) >= int(at or 1)
@@ -209,7 +209,7 @@ def test_a_step_of_compaction_that_fails_or_loses_its_reply(driver: Driver, name
     assert rows_of_table(driver.deployment) == rows
 
 
-def test_an_archive_that_is_gone_from_the_table_meanwhile_is_not_brought_back(
+def test_an_archive_that_is_gone_from_the_table_in_between_is_not_brought_back(
     driver: Driver, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An archive of yesterday is erased externally after the merge and before the table is read."""
@@ -233,7 +233,7 @@ def test_an_archive_that_is_gone_from_the_table_meanwhile_is_not_brought_back(
     assert len(topic.rewrites.abandoned) == 1
 
 
-def test_somebody_who_commits_first_is_no_hindrance_to_compaction(
+def test_another_writer_that_commits_first_is_no_hindrance_to_compaction(
     driver: Driver, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     came: list[str] = []
@@ -371,8 +371,8 @@ def test_a_damaged_archive_stays_as_it_is_and_the_others_go_on(
     spoil(driver, deployment, 0, 5)
     done = compact(driver)
     assert (done.merged, done.archives) == (2, 4)
-    (told,) = done.skipped
-    assert "00000000000000000005-" in told["archive"]
+    (reported,) = done.skipped
+    assert "00000000000000000005-" in reported["archive"]
     assert ranges_of_table(deployment) == [(0, 0, 5), (0, 5, 10), (0, 10, 20), (0, 20, 25), *MERGED[2:]]
 
 

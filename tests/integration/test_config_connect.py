@@ -107,16 +107,16 @@ def test_a_probe_of_a_sql_catalog(tmp_path: Path) -> None:
     assert not [path for path in deployment.data.rglob("*") if path.is_file()]
 
 
-def test_a_table_of_somebody_else(tmp_path: Path) -> None:
+def test_a_table_of_another_writer(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/catalog.db"
     client = load_catalog("lake", type="sql", uri=uri, warehouse=f"file://{tmp_path}/w")
     client.create_namespace("checked")
     client.create_table(TABLE, Schema(NestedField(1, "x", LongType())))
     client.close()
     done, found = asked(deployed(tmp_path, type="sql", uri=uri, locations=[f"file://{tmp_path}/w"]))
-    ((verdict, told),) = found["table checked.clicks"]
+    ((verdict, reported),) = found["table checked.clicks"]
     assert (done.code, verdict) == (1, "wrong")
-    assert "was not made by the archiver" in told
+    assert "was not made by the archiver" in reported
 
 
 def test_a_driver_that_is_not_there_or_a_place_that_is_none(tmp_path: Path) -> None:
@@ -169,8 +169,8 @@ def test_a_probe_of_a_rest_catalog(
         "requirements": ["fine"],
         "removal": ["fine"],
     }
-    ((_, told),) = found["location"]
-    assert (str(rest_catalog.warehouse) in told) is (location == "catalog")
+    ((_, reported),) = found["location"]
+    assert (str(rest_catalog.warehouse) in reported) is (location == "catalog")
     assert left(rest_catalog, deployment) == []
 
 
@@ -276,9 +276,9 @@ def test_a_catalog_that_does_not_hold_requirements(rest_catalog: RestCatalog, tm
     with Careless(lambda: rest_catalog.uri) as careless:
         deployment = on(careless, tmp_path)
         done, found = asked(deployment, "--probe")
-        ((verdict, told),) = found["requirements"]
+        ((verdict, reported),) = found["requirements"]
         assert (done.code, verdict) == (1, "wrong")
-        assert "must not be used" in told
+        assert "must not be used" in reported
         assert left(rest_catalog, deployment) == []
 
 

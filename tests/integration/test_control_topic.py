@@ -241,7 +241,7 @@ def test_an_event_above_the_topics_limit_waits_for_a_higher_one(
     assert check_is_ledger(seen_in(server.brokers, topic, 1), events_of(rig.control)) == 0
 
 
-def test_a_topic_that_is_not_there_and_one_that_is_made_anew(
+def test_a_topic_that_is_not_there_and_one_that_is_made_again(
     server: KafkaServer, cluster: Cluster, topic: str, rig: Rig
 ) -> None:
     ledger = LedgerWriter(rig.control)

@@ -127,7 +127,7 @@ def test_a_topic_that_is_fine(secured: KafkaServer, cluster: Cluster, topic: str
     ], "connects nowhere unasked"
 
 
-def test_rights_are_told_as_far_as_the_cluster_does(
+def test_rights_are_reported_as_far_as_the_cluster_states_them(
     secured: KafkaServer, cluster: Cluster, topic: str, tmp_path: Path
 ) -> None:
     cluster.create(topic, 1)
@@ -216,11 +216,11 @@ def test_limits_that_events_do_not_fit(
 def test_a_wrong_password(secured: KafkaServer, topic: str, tmp_path: Path) -> None:
     code, found = asked(deployed(tmp_path / "d", secured.brokers, topic, "writer", "hush-hush"))
     assert (code, [*found]) == (1, ["reachable"])
-    verdict, told = found["reachable"]
+    verdict, reported = found["reachable"]
     assert verdict == "wrong"
-    assert "because it refuses the connection: SASL authentication error: Authentication failed: " in told
-    assert told.endswith("; correct events.kafka.properties")
-    assert "after" not in told, "a lasting error has the same text each time"
+    assert "because it refuses the connection: SASL authentication error: Authentication failed: " in reported
+    assert reported.endswith("; correct events.kafka.properties")
+    assert "after" not in reported, "a lasting error has the same text each time"
 
 
 @pytest.mark.parametrize("how", ["refuses", "is silent"])
@@ -234,7 +234,7 @@ def test_a_broker_that_is_away_is_not_waited_for_without_end(how: str, tmp_path:
         code, found = asked(deployment)
         assert CLOCK.monotonic_s() - before_s < 20
     assert (code, [*found]) == (2, ["reachable"])
-    verdict, told = found["reachable"]
+    verdict, reported = found["reachable"]
     assert verdict == "untold"
-    assert told.startswith("the cluster of the control topic control does not answer")
-    assert ("Connection refused)" in told) == (how == "refuses")
+    assert reported.startswith("the cluster of the control topic control does not answer")
+    assert ("Connection refused)" in reported) == (how == "refuses")

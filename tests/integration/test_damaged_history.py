@@ -84,8 +84,8 @@ def needing(driver: Driver) -> set[str]:
 
 def json_of(done: Done, code: int = 0) -> dict[str, Any]:
     assert done.code == code, done.err
-    told: dict[str, Any] = done.json()
-    return told
+    reported: dict[str, Any] = done.json()
+    return reported
 
 
 @SPOILS
@@ -219,7 +219,7 @@ def test_cleaning_deletes_nothing_on_such_a_doubt(deployment: Deployment, spoil:
         driver.archive(("orders", None))
         driver.archive(("files", None))
     with hours_ago(deployment, hours=1.5) as driver:
-        condemned = set(driver.application.maintenance.cleaning(driver.told.append).run().condemned)
+        condemned = set(driver.application.maintenance.cleaning(driver.reported.append).run().condemned)
     assert len(condemned) == 9, "every file of files, and the one of orders"
     with Driver(deployment) as driver:
         driver.archive(("orders", None))
@@ -229,23 +229,26 @@ def test_cleaning_deletes_nothing_on_such_a_doubt(deployment: Deployment, spoil:
     spoil(ref)
     spoilt = sorted(deployment.data.rglob("*.parquet"))
     for arguments in (["--dry-run"], []):
-        told = json_of(deployment.cli("clean", "--output", "json", *arguments), code=2)
-        assert (told["condemned"], told["deleted"], told["barrier_ms"], told["findings"]) == (
+        reported = json_of(deployment.cli("clean", "--output", "json", *arguments), code=2)
+        assert (reported["condemned"], reported["deleted"], reported["barrier_ms"], reported["findings"]) == (
             [],
             [],
             None,
             [],
         )
-        assert {item["topic"]: item["doubted"] for item in told["topics"]} == {"clicks": True, "kept": False}
+        assert {item["topic"]: item["doubted"] for item in reported["topics"]} == {
+            "clicks": True,
+            "kept": False,
+        }
     assert sorted(deployment.data.rglob("*.parquet")) == spoilt
     ref.write_bytes(data)
     assert sorted(deployment.data.rglob("*.parquet")) == before
     assert set(json_of(deployment.cli("clean", "--output", "json"))["deleted"]) == condemned
 
 
-def test_cleaning_goes_on_once_nobody_needs_the_shelf(deployment: Deployment) -> None:
+def test_cleaning_goes_on_once_the_shelf_is_not_needed(deployment: Deployment) -> None:
     with hours_ago(deployment) as driver:
         driver.archive()
     removed(history(deployment)[0])
-    told = json_of(deployment.cli("clean", "--output", "json"))
-    assert len(told["condemned"]) == 17
+    reported = json_of(deployment.cli("clean", "--output", "json"))
+    assert len(reported["condemned"]) == 17

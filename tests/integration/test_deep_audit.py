@@ -50,7 +50,7 @@ def test_archives_without_a_table_are_valid_by_their_rows(documents: DOCUMENTS, 
     assert (found["verdict"], found["why"], found["proof"], found["rows"]) == ("valid", None, "rows", 30)
 
 
-def test_rows_that_somebody_compacted_and_deleted(documents: DOCUMENTS) -> None:
+def test_rows_that_another_writer_compacted_and_deleted(documents: DOCUMENTS) -> None:
     """The manifests do not show which rows are hidden; the rows do, and which snapshot removed them."""
     (_, snapshot_id), *_ = documents["hidden"]
     found = documents["good deep"]["clicks", 0]
@@ -77,7 +77,7 @@ def test_what_retention_has_taken_is_not_missed(documents: DOCUMENTS) -> None:
     list(enumerate(SPOILINGS)),
     ids=lambda one: one.name if isinstance(one, Spoiling) else "",
 )
-def test_each_damage_is_told_by_its_right_name(documents: DOCUMENTS, number: int, one: Spoiling) -> None:
+def test_each_damage_is_reported_by_its_right_name(documents: DOCUMENTS, number: int, one: Spoiling) -> None:
     found = documents["spoilt deep"]["orders", number]
     assert found["verdict"] == one.verdict, found["why"]
     assert re.search(one.why, found["why"] or ""), found["why"]

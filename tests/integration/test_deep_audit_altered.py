@@ -272,7 +272,7 @@ def test_a_row_that_moves_to_another_partition_is_missing_there_and_wrong_here(w
     assert document["partitions"][1]["doubled"] == [[7, 8]]
 
 
-def test_a_forged_row_beside_the_real_one_is_doubled_and_altered(world: World) -> None:
+def test_a_forged_row_next_to_the_real_one_is_doubled_and_altered(world: World) -> None:
     files = world.archived()
     forged = rewritten(world, files[1:2], lambda rows: at(12, FORGERIES["key"])(rows)[2:3])
     swap(world, [], forged, operation="append")

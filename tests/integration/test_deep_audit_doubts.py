@@ -143,7 +143,7 @@ def test_archives_without_a_table(world: World) -> None:
 
 
 @pytest.mark.parametrize(("keep", "verdict"), [(slice(None), "valid"), (slice(0, -4), "invalid")])
-def test_files_of_somebody_else_in_any_order(world: World, keep: slice, verdict: str) -> None:
+def test_files_of_another_writer_in_any_order(world: World, keep: slice, verdict: str) -> None:
     from tests.integration.test_audit import compacted
 
     files = world.archived()
@@ -155,7 +155,7 @@ def test_files_of_somebody_else_in_any_order(world: World, keep: slice, verdict:
     assert document["partitions"][0]["missing"] == ([] if verdict == "valid" else [[0, 4]])
 
 
-def test_times_that_somebody_elses_files_move(world: World) -> None:
+def test_times_that_another_writers_files_move(world: World) -> None:
     files = world.archived()
     path = world.store.root / files[1].archive.key
     rows = pq.ParquetFile(path).read()
@@ -166,8 +166,8 @@ def test_times_that_somebody_elses_files_move(world: World) -> None:
     )
     other = path.with_name("other.parquet")
     pq.write_table(rows.from_pylist(taken, schema=rows.schema.remove_metadata()), other)
-    told = replace(files[1].data_file, path=f"file://{other}", file_size=other.stat().st_size)
-    world.tables.replace_files(TABLE, [files[1].data_file.path], [told])
+    reported = replace(files[1].data_file, path=f"file://{other}", file_size=other.stat().st_size)
+    world.tables.replace_files(TABLE, [files[1].data_file.path], [reported])
     document = deep(world)
     assert verdicts(document) == ["invalid", "valid"]
     assert (

@@ -129,14 +129,14 @@ def test_its_intake_files_go_after_the_grace(deployment: Deployment, driver: Dri
         assert pin is None or pin.topic not in ("orders", "kept")
         for run in range(2):
             after.clock.ahead_s += GRACE_S
-            report = after.application.maintenance.cleaning(after.told.append).run()
+            report = after.application.maintenance.cleaning(after.reported.append).run()
             assert (len(report.condemned) > 0, report.findings, report.unread) == (run == 0, [], False)
         kept = {info.key for info in after.application.objects.list("intake/")} & held
         assert len(kept) < len(held) - 2
         assert after.audit()["verdict"] == "valid"
 
 
-def test_a_configured_topic_is_not_deleted_and_neither_is_one_nobody_knows(
+def test_a_configured_topic_is_not_deleted_and_neither_is_one_no_one_knows(
     deployment: Deployment, driver: Driver
 ) -> None:
     fill(driver)
@@ -193,7 +193,7 @@ def test_on_a_terminal_it_asks(deployment: Deployment, driver: Driver, answer: s
     assert ("orders" in listed(deployment)) == (answer == "n")
 
 
-def test_a_process_that_has_not_heard_of_it_is_told_and_does_not_make_it_again(
+def test_a_process_that_does_not_know_of_it_learns_it_and_does_not_repeat_it(
     deployment: Deployment, driver: Driver
 ) -> None:
     """It serves with the configuration of yesterday, and its writer was open all the time."""
@@ -203,12 +203,12 @@ def test_a_process_that_has_not_heard_of_it_is_told_and_does_not_make_it_again(
         without(deployment, "orders")
         delete(deployment, "orders")
         refused = writer.send("orders", Record(None, b"after"), 0)
-        beside = writer.send("clicks", Record(None, b"beside"), 0)
+        alongside = writer.send("clicks", Record(None, b"beside"), 0)
         writer.flush()
         acknowledged = refused.result(WAIT_S)
         assert (acknowledged.outcome, acknowledged.refusal) == ("failed", "deleted")
         assert "topic orders was deleted" in str(acknowledged.error)
-        assert beside.result(WAIT_S).outcome == "ok"
+        assert alongside.result(WAIT_S).outcome == "ok"
         with pytest.raises(NotFound, match="topic orders was deleted"):
             writer.send("orders", Record(None, b"later"), 0)
     report = driver.archive()
@@ -269,7 +269,7 @@ def test_declared_again_it_halts_on_the_old_table_until_it_gets_another(
     assert (rows(deployment, "shop.orders"), rows(deployment, "shop.orders_2")) == (6, 2)
 
 
-def test_the_deletion_is_in_checkpoints_and_shelves_are_read_beside_it(tmp_path: Path) -> None:
+def test_the_deletion_is_in_checkpoints_and_shelves_are_read_next_to_it(tmp_path: Path) -> None:
     """The log was trimmed below everything, so a later process learns of the deletion from a checkpoint
     alone."""
     deployment = Deployment(
@@ -282,12 +282,12 @@ def test_the_deletion_is_in_checkpoints_and_shelves_are_read_beside_it(tmp_path:
         without(deployment, "orders")
         delete(deployment, "orders")
         entry = driver.application.intake_log.tail() - 1
-        with Driver(deployment, driver.clock) as beside:
+        with Driver(deployment, driver.clock) as alongside:
             for number in range(8, 16):
                 for topic in ("clicks", "kept"):
-                    beside.send(topic, [f"{topic} {number}".encode()], 0)
-            beside.application.checkpointer.run()
-            assert beside.application.intake_log.floor() > entry
+                    alongside.send(topic, [f"{topic} {number}".encode()], 0)
+            alongside.application.checkpointer.run()
+            assert alongside.application.intake_log.floor() > entry
         with Driver(deployment, driver.clock) as late:
             intake = late.application.backlog()
             assert [topic.name for topic in intake.fold.deleted_topics.values()] == ["orders"]

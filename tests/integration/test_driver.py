@@ -146,7 +146,7 @@ def test_partitions_at_a_time(tmp_path: Path) -> None:
     ("error", "state"),
     [("retry", "deferred"), ("corrupted", "halted"), ("missing", "halted"), ("failed", "halted")],
 )
-def test_a_failing_partition_stops_nobody(error: Any, state: str, tmp_path: Path) -> None:
+def test_a_failing_partition_stops_no_other(error: Any, state: str, tmp_path: Path) -> None:
     deployment = Deployment(tmp_path / "d", overrides={"archive": {"max_bytes": 1}})
     with Driver(deployment) as driver:
         for _ in range(3):
@@ -183,7 +183,7 @@ def test_a_plan_without_an_answer_is_done_again(driver: Driver) -> None:
     driver.check_complete("orders")
 
 
-def test_a_failing_topic_stops_nobody(driver: Driver) -> None:
+def test_a_failing_topic_stops_no_other(driver: Driver) -> None:
     driver.send("orders", values(2), 0)
     driver.send("clicks", [b"a"], 0)
     driver.send("files", [b"a"])
@@ -347,7 +347,7 @@ def test_p2_a_path_of_a_killed_file_asks_for_a_new_epoch(deployment: Deployment)
         assert (killed.base, killed.end, killed.epoch) == (2, 3, 2)
         assert report.epoch == 3, "rule P2: a path is used once"
         assert [job.epoch for job in driver.jobs] == [1, 2, 3]
-        assert any("cannot enter the table any more" in line for line in driver.told)
+        assert any("cannot enter the table any more" in line for line in driver.reported)
         assert driver.watermarks("clicks") == {0: 3}
         assert [record.value for record in driver.records("clicks")[0]] == [b"a", b"b", b"c"]
         driver.check_complete("clicks")

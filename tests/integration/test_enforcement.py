@@ -63,7 +63,7 @@ def values(deployment: Deployment, topic: str, partition: int | None = None) -> 
         return [record.value for record in reader.read(topic, None if partition is None else [partition])]
 
 
-def told(answers: Any) -> list[tuple[str, int, int | None, str]]:
+def reported(answers: Any) -> list[tuple[str, int, int | None, str]]:
     return [(one.topic, one.partition, one.offset, one.outcome) for one in answers]
 
 
@@ -78,7 +78,7 @@ def test_a_writer_refuses_and_what_is_good_keeps_its_order(deployment: Deploymen
             ):
                 writer.send(STRICT, BAD, partition=1)
         answers = [one.result(WAIT_S) for one in pending]
-    assert told(answers) == [(STRICT, 1, offset, "ok") for offset in range(3)]
+    assert reported(answers) == [(STRICT, 1, offset, "ok") for offset in range(3)]
     assert values(deployment, STRICT, 1) == [order(0), None, order(1)]
 
 
@@ -89,7 +89,7 @@ def test_a_record_that_goes_elsewhere_says_where_it_is(deployment: Deployment) -
             for value in (order(0), BAD, order(1))
         ]
         answers = [one.result(WAIT_S) for one in sent]
-    assert told(answers) == [(LENIENT, 3, 0, "ok"), (DEAD, 1, 0, "ok"), (LENIENT, 3, 1, "ok")]
+    assert reported(answers) == [(LENIENT, 3, 0, "ok"), (DEAD, 1, 0, "ok"), (LENIENT, 3, 1, "ok")]
     ((partition, value, headers),) = dead_letters(deployment)
     assert (partition, value) == (1, BAD)
     assert (
@@ -116,7 +116,7 @@ def test_a_batch_has_one_answer_per_row(deployment: Deployment, topic: str) -> N
         if topic == STRICT
         else [(DEAD, 0, 0, "ok"), (DEAD, 1, 0, "ok")]
     )
-    assert told(answer) == [
+    assert reported(answer) == [
         (topic, 0, 0, "ok"),
         other[0],
         (topic, 1, 0, "ok"),
@@ -144,7 +144,7 @@ def test_sequence_numbers_get_no_holes(deployment: Deployment) -> None:
         mixed = producer.send_batch(LENIENT, rows, 0)
         assert [first.result(WAIT_S).offset, second.result(WAIT_S).offset] == [0, 1]
         assert [one.offset for one in batch.result(WAIT_S)] == [None, 2, None, 3]
-        assert told(mixed.result(WAIT_S)) == [
+        assert reported(mixed.result(WAIT_S)) == [
             (DEAD, 0, 0, "ok"),
             (LENIENT, 0, 0, "ok"),
             (DEAD, 0, 1, "ok"),
@@ -172,7 +172,7 @@ def test_in_a_transaction_a_batch_is_refused_as_a_whole_and_dead_letters_are_par
                 producer.send(STRICT, BAD, partition=0)
             producer.send(STRICT, order(1), partition=0)
             kept = producer.send_batch(LENIENT, rows, 1)
-        assert told(kept.result(WAIT_S)) == [(LENIENT, 1, 0, "ok"), (DEAD, 1, 0, "ok")]
+        assert reported(kept.result(WAIT_S)) == [(LENIENT, 1, 0, "ok"), (DEAD, 1, 0, "ok")]
         producer.begin()
         producer.send_batch(LENIENT, rows, 1)
         producer.abort()
@@ -189,7 +189,7 @@ def test_a_batch_that_is_sent_again_gets_the_same_answers_and_is_stored_once(
     with Driver(deployment) as driver, driver.application.intake.writer() as writer:
         producer = Producer.open(writer)
         first = producer.send_batch(topic, rows, 0)
-        answers = told(first.result(WAIT_S))
+        answers = reported(first.result(WAIT_S))
         assert first.sequences is not None and first.sequences.tolist() == [0, -1, 1]
         with pytest.raises(
             InvalidInput, match=r"row 1 does not decode.*nothing was sent.*PendingBatch\.sequences"
@@ -203,7 +203,11 @@ def test_a_batch_that_is_sent_again_gets_the_same_answers_and_is_stored_once(
                     (a.offset, a.outcome, a.refused, a.error) for a in first.result(WAIT_S)
                 ]
             else:  # the outcome of a record without a number is unknown
-                assert told(again.result(WAIT_S)) == [answers[0], (LENIENT, 0, None, "unknown"), answers[2]]
+                assert reported(again.result(WAIT_S)) == [
+                    answers[0],
+                    (LENIENT, 0, None, "unknown"),
+                    answers[2],
+                ]
                 assert "which only the first acknowledgement shows" in str(again.result(WAIT_S)[1].error)
             assert again.sequences is not None and again.sequences.tolist() == [0, -1, 1]
         later = producer.send_batch(topic, rows, 0).result(WAIT_S)
@@ -217,7 +221,7 @@ def test_a_row_without_a_number_is_left_out_wherever_it_is_sent_again(deployment
     rows = pa.table({"value": pa.array([order(0), order(1)], pa.binary())})
     with Driver(deployment) as driver, driver.application.intake.writer() as writer:
         answer = Producer.open(writer).send_batch(DEAD, rows, 0, sequence=[-1, 0]).result(WAIT_S)
-        assert told(answer) == [(DEAD, 0, None, "failed"), (DEAD, 0, 0, "ok")]
+        assert reported(answer) == [(DEAD, 0, None, "failed"), (DEAD, 0, 0, "ok")]
         assert "it was refused then, or the queue was full, and it is not stored" in str(answer[0].error)
         transactional = Producer.open(writer, "t")
         transactional.begin()
@@ -240,11 +244,11 @@ def test_a_stated_number_is_no_way_around_the_schema(deployment: Deployment) -> 
             producer.send(STRICT, Record(None, BAD), 0, sequence=0)
         moved = producer.send(LENIENT, Record(None, BAD), 0, sequence=0)
         assert (moved.topic, moved.sequence, moved.result(WAIT_S).outcome) == (DEAD, None, "ok")
-        assert told(producer.send_batch(STRICT, rows, 0, sequence=[0, 1]).result(WAIT_S)) == [
+        assert reported(producer.send_batch(STRICT, rows, 0, sequence=[0, 1]).result(WAIT_S)) == [
             (STRICT, 0, 0, "ok"),
             (STRICT, 0, None, "failed"),
         ]
-        assert told(producer.send_batch(LENIENT, rows, 0, sequence=[0, 1]).result(WAIT_S)) == [
+        assert reported(producer.send_batch(LENIENT, rows, 0, sequence=[0, 1]).result(WAIT_S)) == [
             (LENIENT, 0, 0, "ok"),
             (DEAD, 0, 1, "ok"),
         ]
@@ -318,7 +322,7 @@ def test_a_record_in_doubt_is_looked_for_before_it_is_refused(
         assert producer.send(STRICT, Record(None, BAD), 0, sequence=0).result(WAIT_S).offset == 0
         with pytest.raises(RecordRefused):
             producer.send(STRICT, Record(None, BAD), 1, sequence=0)
-        assert told([producer.send(STRICT, Record(None, order(0)), 1).result(WAIT_S)]) == [
+        assert reported([producer.send(STRICT, Record(None, order(0)), 1).result(WAIT_S)]) == [
             (STRICT, 1, 0, "ok")
         ]
     assert sorted(values(deployment, STRICT), key=repr) == sorted([BAD, order(0)], key=repr)
@@ -465,7 +469,7 @@ def registered(deployment: Deployment) -> Iterator[tuple[Driver, Subject]]:
         yield driver, subject
 
 
-def test_coerced_records_have_the_newest_envelope_for_whoever_reads(
+def test_coerced_records_have_the_newest_envelope_for_every_reader(
     registered: tuple[Driver, Subject],
 ) -> None:
     driver, _ = registered

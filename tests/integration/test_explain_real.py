@@ -37,7 +37,7 @@ def driver(deployment: Deployment) -> Iterator[Driver]:
         yield made
 
 
-def told(deployment: Deployment, place: str) -> dict[str, Any]:
+def reported(deployment: Deployment, place: str) -> dict[str, Any]:
     """The document; its text states the same."""
     done = deployment.cli("explain", place, "--output", "json")
     found: dict[str, Any] = done.json()
@@ -49,7 +49,7 @@ def told(deployment: Deployment, place: str) -> dict[str, Any]:
 
 
 def state(deployment: Deployment, place: str) -> tuple[str, int]:
-    found = told(deployment, place)
+    found = reported(deployment, place)
     return found["state"], found["code"]
 
 
@@ -60,10 +60,10 @@ def archived(driver: Driver, count: int = 6, topic: str = "clicks") -> None:
 
 def test_beyond_the_end(deployment: Deployment, driver: Driver) -> None:
     driver.send("clicks", [b"a", b"b"], 0)
-    found = told(deployment, "clicks:0:2")
+    found = reported(deployment, "clicks:0:2")
     assert (found["state"], found["code"], found["next"]) == ("beyond_end", 3, 2)
     assert "has 2 offsets, 0 to 1; the next record gets offset 2" in found["why"]
-    assert "has no offset yet" in told(deployment, "clicks:1:0")["why"]
+    assert "has no offset yet" in reported(deployment, "clicks:1:0")["why"]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_in_an_open_transaction_and_behind_it(deployment: Deployment, driver: Dr
     driver.send("clicks", [b"behind"], 0)
     driver.archive()
     assert state(deployment, "clicks:0:0") == ("committed", 0)
-    inside, behind = told(deployment, "clicks:0:2"), told(deployment, "clicks:0:3")
+    inside, behind = reported(deployment, "clicks:0:2"), reported(deployment, "clicks:0:3")
     assert (inside["state"], inside["code"], inside["transaction"]["own"]) == ("in_transaction", 0, True)
     assert (behind["state"], behind["code"], behind["transaction"]["own"]) == ("behind_transaction", 0, False)
     for found in (inside, behind):
@@ -121,7 +121,7 @@ def test_aborted_and_by_whom(deployment: Deployment, driver: Driver) -> None:
         ("late", "too long"),
     ]
     for offset, (name, how) in enumerate(expected):
-        found = told(deployment, f"clicks:0:{offset}")
+        found = reported(deployment, f"clicks:0:{offset}")
         assert (found["state"], found["code"], found["intake"], found["archive"]) == (
             "aborted",
             0,
@@ -132,7 +132,7 @@ def test_aborted_and_by_whom(deployment: Deployment, driver: Driver) -> None:
         assert how in found["why"]
 
 
-def test_aborted_so_long_ago_that_nobody_knows_by_whom(tmp_path: Path) -> None:
+def test_aborted_so_long_ago_that_the_producer_is_unknown(tmp_path: Path) -> None:
     deployment = Deployment(
         tmp_path / "d", overrides={"log": {"append_backoff": "5ms", "checkpoint_entries": 3}}
     )
@@ -144,9 +144,9 @@ def test_aborted_so_long_ago_that_nobody_knows_by_whom(tmp_path: Path) -> None:
         for _ in range(12):
             driver.send("clicks", [b"later"], 0)
             driver.application.checkpointer.run_if_due()
-        found = told(deployment, "clicks:0:0")
+        found = reported(deployment, "clicks:0:0")
         assert (found["state"], found["code"], found["aborted_by"]) == ("aborted", 0, None)
-        part = told(deployment, "clicks:0:2")["intake"]
+        part = reported(deployment, "clicks:0:2")["intake"]
         assert parse_history_key(part["shelf"]) is not None
         start, end = parse_history_key(part["shelf"]) or (0, 0)
         assert start <= part["log_index"] < end
@@ -155,7 +155,7 @@ def test_aborted_so_long_ago_that_nobody_knows_by_whom(tmp_path: Path) -> None:
 def test_waiting_and_for_what(deployment: Deployment, driver: Driver) -> None:
     driver.send("clicks", [b"a", b"b"], 0)
     driver.send("kept", [b"k"], 0)
-    found = told(deployment, "clicks:0:1")
+    found = reported(deployment, "clicks:0:1")
     assert (found["state"], found["code"], found["intake"]["row_group"], found["intake"]["row"]) == (
         "waiting",
         0,
@@ -168,15 +168,15 @@ def test_waiting_and_for_what(deployment: Deployment, driver: Driver) -> None:
     assert found["intake"]["shelf"] is None
     assert found["intake"]["key"] in {info.key for info in driver.application.objects.list("intake/")}
     assert record.source == "intake"
-    kept = told(deployment, "kept:0:0")
+    kept = reported(deployment, "kept:0:0")
     assert (kept["state"], kept["code"], "archive kind none" in kept["why"]) == ("waiting", 0, True)
     document = deployment.document()
     document["topics"][1]["archive"]["min_bytes"] = -1
     deployment.write(document)
-    assert "switched off" in told(deployment, "clicks:0:1")["why"]
+    assert "switched off" in reported(deployment, "clicks:0:1")["why"]
     document["topics"] = document["topics"][2:]
     deployment.write(document)
-    found = told(deployment, "clicks:0:1")
+    found = reported(deployment, "clicks:0:1")
     assert (found["kind"], found["code"]) == ("unconfigured", 0)
     assert "topic clicks is not configured" in found["why"]
 
@@ -184,12 +184,14 @@ def test_waiting_and_for_what(deployment: Deployment, driver: Driver) -> None:
 def test_waiting_though_its_intake_file_is_gone_or_damaged(deployment: Deployment, driver: Driver) -> None:
     driver.send("clicks", [b"a"], 0)
     driver.send("clicks", [b"b"], 0)
-    files = [deployment.data / told(deployment, f"clicks:0:{offset}")["intake"]["key"] for offset in (0, 1)]
+    files = [
+        deployment.data / reported(deployment, f"clicks:0:{offset}")["intake"]["key"] for offset in (0, 1)
+    ]
     files[0].unlink()
     data = bytearray(files[1].read_bytes())
     data[-20] ^= 1
     files[1].write_bytes(data)
-    missing, damaged = told(deployment, "clicks:0:0"), told(deployment, "clicks:0:1")
+    missing, damaged = reported(deployment, "clicks:0:0"), reported(deployment, "clicks:0:1")
     assert (missing["state"], missing["code"], missing["intake"]["deleted"]) == ("missing", 1, True)
     assert (damaged["state"], damaged["code"]) == ("damaged", 1)
     assert "footer is not the one" in damaged["why"]
@@ -210,7 +212,7 @@ def test_the_producer_of_a_numbered_batch(deployment: Deployment, driver: Driver
     finally:
         writer.close()
     found = [
-        told(deployment, place)["intake"]
+        reported(deployment, place)["intake"]
         for place in ("clicks:0:1", "clicks:0:2", "clicks:0:5", "clicks:1:0")
     ]
     assert len({one["log_index"] for one in found}) == 1
@@ -229,7 +231,7 @@ def test_archived_and_in_no_table_yet(tmp_path: Path) -> None:
         failpoints.arm("table.swap.before=error")
         assert driver.archive(("clicks", None)).topics["clicks"].state == "deferred"
         driver.archive(("files", None))
-        found = told(deployment, "clicks:0:1")
+        found = reported(deployment, "clicks:0:1")
         assert (found["state"], found["code"]) == ("pending", 0)
         archive = found["archive"]
         assert (archive["pending"], archive["base"], archive["end"], archive["epoch"], archive["damage"]) == (
@@ -250,7 +252,7 @@ def test_archived_and_in_no_table_yet(tmp_path: Path) -> None:
         file.write_bytes(data)
         driver.archive()
         assert state(deployment, "clicks:0:1") == ("committed", 0)
-        files = told(deployment, "files:0:0")
+        files = reported(deployment, "files:0:0")
         assert (files["state"], files["code"], files["table"], files["archive"]["pending"]) == (
             "archived",
             0,
@@ -265,7 +267,7 @@ def test_committed_and_its_intake_deleted(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path / "d", overrides={"archive": SNAPSHOTS})
     with Driver(deployment) as driver:
         archived(driver)
-        found = told(deployment, "clicks:0:4")
+        found = reported(deployment, "clicks:0:4")
         assert (found["state"], found["code"], found["reason"]) == ("committed", 0, None)
         (file,) = found["table"]["files"]
         assert (file["rows"], file["path"].endswith(found["archive"]["key"])) == (1, True)
@@ -275,8 +277,8 @@ def test_committed_and_its_intake_deleted(tmp_path: Path) -> None:
         assert found["intake"]["accepted"] is not None
         for number in range(2):
             driver.clock.ahead_s += GRACE_S
-            driver.application.maintenance.cleaning(driver.told.append).run()
-            intake = told(deployment, "clicks:0:4")["intake"]
+            driver.application.maintenance.cleaning(driver.reported.append).run()
+            intake = reported(deployment, "clicks:0:4")["intake"]
             assert (intake["condemned"] is not None, intake["deleted"]) == (
                 (True, False) if number == 0 else (False, True)
             )
@@ -285,7 +287,7 @@ def test_committed_and_its_intake_deleted(tmp_path: Path) -> None:
         driver.archive()
         driver.send("clicks", [b"more"], 0)
         driver.archive()
-        later = told(deployment, "clicks:0:4")
+        later = reported(deployment, "clicks:0:4")
         assert (later["state"], later["table"]["added_by"]) == ("committed", None), (
             "the snapshot that added it is expired"
         )
@@ -295,16 +297,16 @@ def test_committed_and_its_intake_deleted(tmp_path: Path) -> None:
 def test_where_it_is_after_foreign_compaction(deployment: Deployment, driver: Driver) -> None:
     archived(driver)
     archived(driver)
-    before = told(deployment, "clicks:0:8")
+    before = reported(deployment, "clicks:0:8")
     snapshot = rewrite(deployment, "replace")
-    found = told(deployment, "clicks:0:8")
+    found = reported(deployment, "clicks:0:8")
     assert (found["state"], found["code"]) == ("committed", 0)
     (file,) = found["table"]["files"]
     assert (file["snapshot_id"], file["rows"]) == (snapshot, 1)
     assert file["path"] != before["table"]["files"][0]["path"]
     assert found["table"]["added_by"] == before["table"]["added_by"]
     Path(file["path"].removeprefix("file://")).unlink()
-    gone = told(deployment, "clicks:0:8")
+    gone = reported(deployment, "clicks:0:8")
     assert (gone["state"], gone["code"], "which is gone" in gone["why"]) == ("damaged", 1, True)
 
 
@@ -313,32 +315,32 @@ def test_removed_by_whom(deployment: Deployment, driver: Driver) -> None:
     other = rewrite(deployment, "overwrite", lambda offset: offset != 1)
     snapshot = rewrite(deployment, "overwrite", lambda offset: offset != 3)
     rewrite(deployment, "replace")
-    found = told(deployment, "clicks:0:3")
+    found = reported(deployment, "clicks:0:3")
     assert (found["state"], found["code"]) == ("removed", 0)
     assert found["table"]["removed_by"]["snapshot_id"] == snapshot
     assert f"snapshot {snapshot} (overwrite)" in found["why"]
-    assert told(deployment, "clicks:0:1")["table"]["removed_by"]["snapshot_id"] == other
+    assert reported(deployment, "clicks:0:1")["table"]["removed_by"]["snapshot_id"] == other
     assert state(deployment, "clicks:0:2") == ("committed", 0)
 
 
 def test_hidden_by_a_delete_file(deployment: Deployment, driver: Driver) -> None:
     archived(driver)
     hide(deployment, lambda offset: offset == 2)
-    found = told(deployment, "clicks:0:2")
+    found = reported(deployment, "clicks:0:2")
     assert (found["state"], found["code"], found["table"]["visible_rows"]) == ("removed", 0, 0)
-    kept = told(deployment, "clicks:0:3")
+    kept = reported(deployment, "clicks:0:3")
     assert (kept["state"], kept["code"], kept["table"]["visible_rows"]) == ("committed", 0, 1)
 
 
 def test_missing_and_doubled(deployment: Deployment, driver: Driver) -> None:
     archived(driver)
     rewrite(deployment, "replace", lambda offset: offset != 3)
-    missing = told(deployment, "clicks:0:3")
+    missing = reported(deployment, "clicks:0:3")
     assert (missing["state"], missing["code"]) == ("missing", 1), (
         "a compaction removes nothing, by its operation"
     )
     rewrite(deployment, "append", lambda offset: offset == 4, remove=False)
-    doubled = told(deployment, "clicks:0:4")
+    doubled = reported(deployment, "clicks:0:4")
     assert (doubled["state"], doubled["code"]) == ("doubled", 1)
     assert len(doubled["table"]["files"]) == 2
     assert state(deployment, "clicks:0:5") == ("committed", 0)
@@ -346,15 +348,15 @@ def test_missing_and_doubled(deployment: Deployment, driver: Driver) -> None:
 
 def test_a_damaged_archive(deployment: Deployment, driver: Driver) -> None:
     archived(driver)
-    path = deployment.data / told(deployment, "clicks:0:0")["archive"]["key"]
+    path = deployment.data / reported(deployment, "clicks:0:0")["archive"]["key"]
     whole = path.read_bytes()
     path.write_bytes(whole[:-30] + bytes([whole[-30] ^ 1]) + whole[-29:])
-    found = told(deployment, "clicks:0:0")
+    found = reported(deployment, "clicks:0:0")
     assert found["code"] in (1, 2)
     assert found["state"] in ("damaged", "unknown")
     assert "footer" in json.dumps(found)
     path.unlink()
-    gone = told(deployment, "clicks:0:0")
+    gone = reported(deployment, "clicks:0:0")
     assert (gone["state"], gone["code"]) == ("damaged", 1)
 
 
@@ -363,10 +365,10 @@ def test_a_table_that_cannot_be_looked_at(deployment: Deployment, driver: Driver
     driver.send("clicks", [b"later"], 0)
     with catalog_table(deployment, "shop.clicks") as table:
         table.catalog.rename_table("shop.clicks", "shop.elsewhere")
-    found = told(deployment, "clicks:0:0")
+    found = reported(deployment, "clicks:0:0")
     assert (found["state"], found["code"], found["table"]) == ("unknown", 2, None)
     assert "not in catalog local" in found["why"]
-    waiting = told(deployment, "clicks:0:6")
+    waiting = reported(deployment, "clicks:0:6")
     assert (waiting["state"], waiting["code"]) == ("waiting", 0)
     assert "is gone; it was dropped or renamed" in waiting["why"]
 
@@ -383,6 +385,6 @@ def test_nothing_is_written(deployment: Deployment, driver: Driver) -> None:
     tails = driver.application.intake_log.tail(), driver.application.control_log.tail()
     before = deployment.stored()
     for place in ("clicks:0:0", "clicks:0:5", "clicks:0:6"):
-        told(deployment, place)
+        reported(deployment, place)
     assert (driver.application.intake_log.tail(), driver.application.control_log.tail()) == tails
     assert deployment.stored() == before

@@ -270,14 +270,14 @@ def test_what_is_passed_over_and_what_is_reported(tmp_path: Path) -> None:
     listening.close()
     assert inbox.values() == [b"deep"]
     assert (state.finished, state.waiting) == (1, 0)
-    told = {
+    reported = {
         problem.path.rpartition("/")[2]: problem.why.split(";")[0].split(":")[0] for problem in state.problems
     }
     link, special = (
         "a symbolic link is not followed",
         "this is no regular file but a pipe, a socket or a device",
     )
-    assert told == {
+    assert reported == {
         "link": link,
         "loop": link,
         "pipe": special,

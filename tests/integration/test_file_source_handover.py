@@ -232,11 +232,13 @@ def test_each_problem_is_logged_once_and_again_when_it_changes(
     (inbox.folder / "link").symlink_to("bad")
     os.mkfifo(inbox.folder / "pipe")
     state = taker.look()
-    told = warned(caplog)
-    assert told == sorted(f"{problem.path.partition('/in/')[2]}: {problem.why}" for problem in state.problems)
-    assert [line.partition(":")[0] for line in told] == ["bad", "link", "pipe"]
-    assert "a symbolic link is not followed" in told[1]
-    assert "remove it from the folder" in told[2]
+    reported = warned(caplog)
+    assert reported == sorted(
+        f"{problem.path.partition('/in/')[2]}: {problem.why}" for problem in state.problems
+    )
+    assert [line.partition(":")[0] for line in reported] == ["bad", "link", "pipe"]
+    assert "a symbolic link is not followed" in reported[1]
+    assert "remove it from the folder" in reported[2]
     taker.look(3)
     assert warned(caplog) == []
     (inbox.folder / "link").unlink()
@@ -261,8 +263,8 @@ def test_a_begun_file_that_is_gone_is_logged_once(tmp_path: Path, caplog: pytest
     kept = path.rename(tmp_path / "a")
     caplog.clear()
     assert taker.look(3).gone == 1
-    (told,) = warned(caplog)
-    assert told.startswith("a: the file is partly ingested and does not exist any more; restore it")
+    (reported,) = warned(caplog)
+    assert reported.startswith("a: the file is partly ingested and does not exist any more; restore it")
     kept.rename(path)
     assert (taker.look().gone, taker.state.finished) == (0, 1)
     assert inbox.values() == numbered("a", 20)

@@ -170,7 +170,7 @@ def test_rows_that_went_when_the_snapshot_that_added_them_had_expired(stage: Sta
     stage.check("invalid", missing=[[3, 4]])
 
 
-def test_an_erasure_beside_rows_of_others_that_stay(stage: Stage) -> None:
+def test_an_erasure_next_to_rows_of_others_that_stay(stage: Stage) -> None:
     """The rows that were added externally are still there, so they explain no missing row."""
     rewrite(stage.deployment, "append", lambda offset: offset in {1, 2}, remove=False)
     rewrite(stage.deployment, "overwrite", lambda offset: offset != 4)
@@ -185,13 +185,13 @@ def test_an_erasure_beside_rows_of_others_that_stay(stage: Stage) -> None:
         stage.go_on()
 
 
-def test_rows_that_were_hidden_are_told_as_such(stage: Stage) -> None:
+def test_rows_that_were_hidden_are_reported_as_such(stage: Stage) -> None:
     hider = hide(stage.deployment, lambda offset: offset in {1, 2})
     assert stage.audited()["verdict"] == "unknown"
     stage.go_on()
     assert hider not in stage.retained()
-    told = read_expired(properties_of(stage.deployment, TABLE))
-    assert [(one.rows, one.hidden, one.below, one.snapshots) for one in told.changes] == [
+    reported = read_expired(properties_of(stage.deployment, TABLE))
+    assert [(one.rows, one.hidden, one.below, one.snapshots) for one in reported.changes] == [
         (0, 2, (5, 0), (hider,))
     ]
 
@@ -242,8 +242,8 @@ def test_what_a_tag_kept_expires_once_the_tags_snapshot_is_gone(stage: Stage) ->
             expire.by_ids([tagged])
     stage.go_on(2)
     assert stage.retained().isdisjoint({first, second})
-    told = read_expired(properties_of(stage.deployment, TABLE))
-    assert ([one.snapshots for one in told.changes], told.kept) == ([(first,), (second,)], ())
+    reported = read_expired(properties_of(stage.deployment, TABLE))
+    assert ([one.snapshots for one in reported.changes], reported.kept) == ([(first,), (second,)], ())
     stage.check("valid", [[1, 2], [7, 8]])
 
 
@@ -261,8 +261,8 @@ def test_what_a_tag_kept_is_no_ancestor_after_a_rollback_to_the_tag(stage: Stage
     )
     stage.go_on()
     assert first in stage.retained()
-    told = read_expired(properties_of(stage.deployment, TABLE))
-    assert (told.changes, told.kept) == ((), ())
+    reported = read_expired(properties_of(stage.deployment, TABLE))
+    assert (reported.changes, reported.kept) == ((), ())
     assert stage.audited()["missing"] == []
 
 
@@ -286,7 +286,7 @@ def test_a_takeover_behind_a_cut_leaves_the_audit_right(stage: Stage) -> None:
     assert stage.audited()["verdict"] == "invalid", "a compaction lost it"
 
 
-def test_a_row_that_came_back_with_a_takeover_is_told_no_more(stage: Stage) -> None:
+def test_a_row_that_came_back_with_a_takeover_is_not_reported_any_more(stage: Stage) -> None:
     """Its removal was recorded already, so a loss of as many rows would be explained by it."""
     newest = stage.audited()["watermark"] - 1
     first = rewrite(stage.deployment, "overwrite", lambda offset: offset != newest)
@@ -318,7 +318,9 @@ def test_rows_of_others_that_retention_took_out_explain_nothing_later(stage: Sta
     with Driver(stage.deployment, clock) as driver:
         driver.send("clicks", [b"new"] * 5, 0)
         assert driver.archive().topics["clicks"].state == "archived"
-        report = driver.application.maintenance.cleaning(driver.told.append, dry_run=False).run(dry_run=False)
+        report = driver.application.maintenance.cleaning(driver.reported.append, dry_run=False).run(
+            dry_run=False
+        )
         assert [(one.partition, one.start) for one in report.starts] == [(0, 10)]
     stage.rounds = 6
     stage.go_on(1)
@@ -332,8 +334,8 @@ def test_rows_of_others_that_retention_took_out_explain_nothing_later(stage: Sta
 def test_a_property_that_cannot_be_read_is_left_alone_and_says_unknown(stage: Stage) -> None:
     rewrite(stage.deployment, "overwrite", lambda offset: offset not in {1, 2})
     stage.go_on()
-    told = properties_of(stage.deployment, TABLE)[EXPIRED_CHANGES]
-    damaged = told.replace('"v":1', '"v":7')
+    reported = properties_of(stage.deployment, TABLE)[EXPIRED_CHANGES]
+    damaged = reported.replace('"v":1', '"v":7')
     with catalog_table(stage.deployment, TABLE) as table, table.transaction() as transaction:
         transaction.set_properties({EXPIRED_CHANGES: damaged})
     second = rewrite(stage.deployment, "overwrite", lambda offset: offset != 7)
@@ -345,5 +347,5 @@ def test_a_property_that_cannot_be_read_is_left_alone_and_says_unknown(stage: St
     assert "archiver.expired-changes has version 7" in found["why"]
     assert stage.explained(1)[0] == "removed", "by the one that is retained, as far as it shows"
     with catalog_table(stage.deployment, TABLE) as table, table.transaction() as transaction:
-        transaction.set_properties({EXPIRED_CHANGES: told})
+        transaction.set_properties({EXPIRED_CHANGES: reported})
     stage.check("valid", [[1, 3], [7, 8]])

@@ -337,12 +337,12 @@ def test_retire_and_forget_tell_of_it_as_well(tables: Tables, bench: Bench) -> N
     leader.append(
         pb.StartMoved(topic_id=bytes.fromhex(TOPIC_ID), starts=[pb.PartitionOffset(partition=0, offset=3)])
     )
-    told = [Change(5, 0, 0, (5, 0), (erasure,))]
+    reported = [Change(5, 0, 0, (5, 0), (erasure,))]
     committer = bench.committer(tables, leader, snapshots_age_s=-1e10)
     outcome = committer.forget(bench.target, new_uuid(bench.ids))
     assert outcome is not None
     bench.tell(leader, outcome)
-    assert list(read_expired(view_of(tables).properties).changes) == told
+    assert list(read_expired(view_of(tables).properties).changes) == reported
     swap_files(tables, view_of(tables), [], "delete")
     second = view_of(tables).snapshot_id
     bench.write(leader, view_of(tables), (0, 12, 15), (1, 0, 2))

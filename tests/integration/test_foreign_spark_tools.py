@@ -60,9 +60,9 @@ class Hands:
         return self._spark.sql(self.deployment, query)
 
     def refused(self, statement: str) -> str:
-        with pytest.raises(Refused) as told:
+        with pytest.raises(Refused) as reported:
             self.do(statement)
-        return str(told.value)
+        return str(reported.value)
 
     def snapshots(self) -> list[tuple[int, str]]:
         """Ids and times, oldest first."""
@@ -149,7 +149,7 @@ def test_spark_finds_nan_above_every_number(tmp_path: Path, foreign_spark: Forei
         assert hands.ask(f"SELECT isnan(max({column})), min({column}) FROM shop.orders") == [[True, 0.0]]
 
 
-def test_a_foreign_expiry_and_removal_of_orphans_are_refused_unless_somebody_asks_for_it_by_a_property(
+def test_a_foreign_expiry_and_removal_of_orphans_are_refused_unless_a_property_asks_for_it(
     hands: Hands,
 ) -> None:
     before = metadata_location(hands.deployment)
@@ -230,7 +230,7 @@ def test_a_dropped_table_halts_until_it_is_registered_again(hands: Hands) -> Non
     goes_on(hands.deployment)
 
 
-def test_a_table_made_anew_in_its_place_halts(hands: Hands) -> None:
+def test_a_table_made_again_in_its_place_halts(hands: Hands) -> None:
     hands.do("CREATE OR REPLACE TABLE shop.clicks USING iceberg AS SELECT * FROM shop.clicks")
     found = aftermath(hands.deployment)
     assert (found.state, found.verdicts) == ("halted", ["valid", "valid"]), (
@@ -282,7 +282,7 @@ def test_the_newest_rows_may_go_with_all_snapshots_but_the_one_that_removed_them
     )
 
 
-def test_rows_behind_delete_files_are_told_by_the_deep_audit(
+def test_rows_behind_delete_files_are_reported_by_the_deep_audit(
     hands: Hands,
     spark_session: SparkSession,
 ) -> None:

@@ -46,7 +46,7 @@ def deployment(tmp_path: Path) -> Deployment:
     return made
 
 
-def told(table: Table) -> dict[str, str]:
+def reported(table: Table) -> dict[str, str]:
     return {
         name.removeprefix(PREFIX): value
         for name, value in table.properties.items()
@@ -81,10 +81,10 @@ def test_a_wide_table_goes_on_after_it_was_compacted_and_expired(
     assert left(reconciled(deployment)) == []
 
 
-def test_a_table_of_an_older_version_is_told_with_the_next_commit(deployment: Deployment) -> None:
+def test_a_table_of_an_older_version_is_reported_with_the_next_commit(deployment: Deployment) -> None:
     whole = dict.fromkeys(("partition", "offset", "ingest_timestamp"), "full")
     with catalog_table(deployment, "shop.orders") as table:
-        assert told(table) == whole
+        assert reported(table) == whole
         with table.transaction() as transaction:
             transaction.remove_properties(*(PREFIX + name for name in whole))
     with catalog_table(deployment, "shop.orders") as table, table.transaction() as transaction:
@@ -93,4 +93,4 @@ def test_a_table_of_an_older_version_is_told_with_the_next_commit(deployment: De
         driver.send("orders", [RECORD], 0)
         driver.archive()
     with catalog_table(deployment, "shop.orders") as table:
-        assert told(table) == whole | {"offset": "truncate(16)"}
+        assert reported(table) == whole | {"offset": "truncate(16)"}

@@ -58,7 +58,7 @@ def test_who_is_let_in(daemon: Daemon, given: str | None, status: int) -> None:
     assert bool(worked) == (status == 200)
 
 
-def test_nobody_is_let_in_before_there_is_a_token(daemon: Daemon) -> None:
+def test_no_client_is_let_in_before_there_is_a_token(daemon: Daemon) -> None:
     daemon.token = None
     for bearer in ("Bearer ", "Bearer None", f"Bearer {TOKEN}"):
         reply = daemon.call("GET", "/v1/admin/status", headers={"Authorization": bearer})
@@ -359,7 +359,7 @@ def test_work_that_hangs_locks_out_neither_status_nor_reload(daemon: Daemon) -> 
         assert ended.acquire(timeout=PATIENCE_S)
 
 
-def test_the_end_of_the_daemon_is_told_to_whoever_waits(tmp_path: Path) -> None:
+def test_the_end_of_the_daemon_is_reported_to_all_who_wait(tmp_path: Path) -> None:
     go_on = threading.Event()
     try:
         with Daemon(Deployment(tmp_path / "d")) as daemon:

@@ -185,7 +185,7 @@ def test_another_cluster_at_that_address_is_not_asked(deployment: Deployment, tm
         assert (done.code, done.err.count("daemon")) == (0, 0), done.err
 
 
-def test_a_dry_run_asks_nobody(daemon: Daemon) -> None:
+def test_a_dry_run_asks_no_one(daemon: Daemon) -> None:
     daemon.operations.gate = lambda _: pytest.fail("it was asked")
     assert "would be marked for deletion: 3" in daemon.deployment.cli("clean", "--dry-run").out
 
@@ -246,7 +246,7 @@ def stream(*lines: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("answer", "code", "told"),
+    ("answer", "code", "reported"),
     [
         (stream('{"progress": "half"}'), 2, "ended in the middle of the work"),
         (stream("[]"), 2, "does not understand"),
@@ -258,8 +258,8 @@ def stream(*lines: str) -> bytes:
         (b"HTTP/1.1 500 no\r\nContent-Length: 2\r\n\r\n{}", 2, "it answered 500"),
     ],
 )
-def test_what_was_begun_and_never_ended_is_not_told_as_done(
-    deployment: Deployment, answer: bytes, code: int, told: str
+def test_what_was_begun_and_never_ended_is_not_reported_as_done(
+    deployment: Deployment, answer: bytes, code: int, reported: str
 ) -> None:
     with Driver(deployment) as driver:
         cluster_id = driver.application.cluster.cluster_id
@@ -269,7 +269,7 @@ def test_what_was_begun_and_never_ended_is_not_told_as_done(
         http = {"listen": f"127.0.0.1:{impostor.port}", "admin_token": {"file": "token"}}
         deployment.write({**deployment.document(), "http": http})
         done = deployment.cli("clean")
-        assert (done.code, told in done.err, done.out) == (code, True, ""), done.err
+        assert (done.code, reported in done.err, done.out) == (code, True, ""), done.err
     finally:
         impostor.close()
 
@@ -300,7 +300,7 @@ def test_a_daemon_in_trouble_does_not_withhold_the_verdict(
         fake.close()
 
 
-def test_whoever_took_the_port_learns_no_token(deployment: Deployment) -> None:
+def test_a_program_that_took_the_port_learns_no_token(deployment: Deployment) -> None:
     """Any client can read the cluster's id from a running daemon, and take its port when it has ended."""
     with Driver(deployment) as driver:
         cluster_id = driver.application.cluster.cluster_id
@@ -318,7 +318,7 @@ def test_whoever_took_the_port_learns_no_token(deployment: Deployment) -> None:
     assert TOKEN.encode() not in b"".join(impostor.asked)
 
 
-def test_whoever_took_the_port_cannot_have_the_question_answered_elsewhere(daemon: Daemon) -> None:
+def test_a_program_that_took_the_port_cannot_have_the_question_answered_elsewhere(daemon: Daemon) -> None:
     """Another daemon with the same token answers any client, for its own address."""
 
     def relayed(asked: bytes) -> bytes:

@@ -80,7 +80,7 @@ def test_an_announced_size_is_refused_before_any_of_it_is_there(daemon: Daemon) 
     assert "larger than http.body_bytes_max = 2000 bytes" in body
 
 
-def test_a_size_that_nobody_announced_is_counted(daemon: Daemon) -> None:
+def test_a_size_that_no_one_announced_is_counted(daemon: Daemon) -> None:
     with daemon.raw() as client:
         client.sendall(head())
         for _ in range(3):
@@ -115,7 +115,7 @@ def test_at_the_limit_is_within_it(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "headers", "told"),
+    ("kind", "headers", "reported"),
     [
         ("application/json", {}, "the content type 'application/json' is not accepted"),
         ("", {}, "the content type '' is not accepted"),
@@ -125,16 +125,16 @@ def test_at_the_limit_is_within_it(daemon: Daemon) -> None:
     ],
 )
 def test_types_and_encodings_that_are_not_taken(
-    daemon: Daemon, kind: str, headers: dict[str, str], told: str
+    daemon: Daemon, kind: str, headers: dict[str, str], reported: str
 ) -> None:
     reply = daemon.send("clicks", GOOD, kind, **headers)
-    assert (reply.status, told in reply.error) == (415, True), reply.error
+    assert (reply.status, reported in reply.error) == (415, True), reply.error
     assert "nothing was" in reply.error
     assert daemon.stored("clicks") == {}
 
 
 @pytest.mark.parametrize(
-    ("query", "kind", "told"),
+    ("query", "kind", "reported"),
     [
         ("?txt=true", NDJSON, "there is no parameter 'txt'"),
         ("?text=yes", NDJSON, "text=yes is not understood"),
@@ -142,9 +142,9 @@ def test_types_and_encodings_that_are_not_taken(
         ("?text=true", "application/x-protobuf", "text=true is for JSON lines"),
     ],
 )
-def test_parameters_are_not_guessed(daemon: Daemon, query: str, kind: str, told: str) -> None:
+def test_parameters_are_not_guessed(daemon: Daemon, query: str, kind: str, reported: str) -> None:
     reply = daemon.send("clicks", b"", kind, query)
-    assert (reply.status, told in reply.error) == (400, True), reply.error
+    assert (reply.status, reported in reply.error) == (400, True), reply.error
 
 
 @pytest.mark.parametrize("topic", ["nix", "..", "a%2Fb", "%00", "%ff", "orders%20"])
@@ -366,7 +366,7 @@ def test_a_lack_of_descriptors_is_logged_once_and_over(
         head() + b"zz\r\n",
     ],
 )
-def test_what_is_no_http_is_answered_with_400_and_harms_nobody(daemon: Daemon, garbage: bytes) -> None:
+def test_what_is_no_http_is_answered_with_400_and_harms_no_one(daemon: Daemon, garbage: bytes) -> None:
     with daemon.raw() as client:
         try:
             client.sendall(garbage + b"\r\n\r\n")
@@ -378,15 +378,15 @@ def test_what_is_no_http_is_answered_with_400_and_harms_nobody(daemon: Daemon, g
     assert daemon.stored("clicks") == {}
 
 
-def test_the_last_outcome_wakes_and_is_told_once() -> None:
-    told: list[int] = []
+def test_the_last_outcome_wakes_and_is_reported_once() -> None:
+    reported: list[int] = []
     lock = threading.Condition()
-    pending = PendingRecord("t", 0, lock, lambda: told.append(1))
+    pending = PendingRecord("t", 0, lock, lambda: reported.append(1))
     from intake.write.acknowledgements import OK, FlushOutcome
 
     assert pending.set_outcome(3, OK)
     assert not pending.set_outcome(4, FlushOutcome("unknown", "late"))
-    assert (told, pending.result(0).offset) == ([1], 3)
+    assert (reported, pending.result(0).offset) == ([1], 3)
 
 
 def test_a_topic_whose_records_take_long_to_check_keeps_no_other_waiting(

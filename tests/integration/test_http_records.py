@@ -154,7 +154,7 @@ GOOD = b'{"value": "YQ=="}\n'
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reported"),
     [
         (b"{", "line 2: this is no JSON"),
         (b"[" * 200_000, "line 2: this JSON is nested too deeply"),
@@ -181,17 +181,17 @@ GOOD = b'{"value": "YQ=="}\n'
     ],
 )
 def test_a_bad_line_is_named_and_nothing_of_the_request_is_sent(
-    daemon: Daemon, line: bytes, told: str
+    daemon: Daemon, line: bytes, reported: str
 ) -> None:
     reply = daemon.send("clicks", GOOD + line + b"\n" + GOOD)
     assert reply.status == 400, reply.body[:500]
-    assert told in reply.error
+    assert reported in reply.error
     assert len(reply.body) < 5000
     assert daemon.stored("clicks") == {}
 
 
 @pytest.mark.parametrize(
-    ("tail", "told"),
+    ("tail", "reported"),
     [
         (b"\x05abc", "record 1 (byte 5): the input ends after 3 of 5 bytes"),
         (b"\x80", "record 1 (byte 5): the input ends inside a length"),
@@ -215,11 +215,11 @@ def test_a_bad_line_is_named_and_nothing_of_the_request_is_sent(
     ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
 def test_a_bad_message_is_named_and_nothing_of_the_request_is_sent(
-    daemon: Daemon, tail: bytes, told: str
+    daemon: Daemon, tail: bytes, reported: str
 ) -> None:
     reply = daemon.send("clicks", framed(pb.ProduceRecord(value=b"ab")) + tail, PROTOBUF)
     assert reply.status == 400, reply.body
-    assert told in reply.error
+    assert reported in reply.error
     assert daemon.stored("clicks") == {}
 
 
@@ -260,7 +260,7 @@ def test_failed_records_are_no_success(daemon: Daemon) -> None:
     assert daemon.send("clicks", GOOD).lines()[0]["offset"] == 0
 
 
-def test_a_part_that_failed_is_told_line_by_line(tmp_path: Path) -> None:
+def test_a_part_that_failed_is_reported_line_by_line(tmp_path: Path) -> None:
     overrides = {"intake": {"delay_max": "20ms", "delay_max_bytes": 100}}
     with Daemon(Deployment(tmp_path / "d", overrides=overrides)) as daemon:
         daemon.objects.fail("create", ObjectFault.REFUSED, "intake/", times=100, skip=1)
@@ -293,14 +293,14 @@ def test_what_takes_too_long_is_of_unknown_outcome_and_never_failed(tmp_path: Pa
         assert len(daemon.stored("files")) == 2, "it was stored after all"
 
 
-def test_a_lost_reply_of_the_store_is_settled_and_not_told_as_failure(daemon: Daemon) -> None:
+def test_a_lost_reply_of_the_store_is_settled_and_not_reported_as_failure(daemon: Daemon) -> None:
     daemon.objects.fail("create", ObjectFault.REPLY_LOST, "intake/")
     reply = daemon.send("files", GOOD)
     assert (reply.status, reply.lines()) == (200, [{"topic": "files", "partition": 0, "offset": 0}])
     assert len(daemon.stored("files")) == 1
 
 
-def test_unknown_topics_hold_up_nobody_while_the_log_does_not_answer(
+def test_unknown_topics_block_no_one_while_the_log_does_not_answer(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers, asked, replies = threading.Event(), threading.Event(), list[Reply]()

@@ -149,7 +149,7 @@ def test_health_answers_while_everything_else_hangs(tmp_path: Path, daemon: Daem
         server.stop(PATIENCE_S)
 
 
-def test_an_error_nobody_expected_is_500_and_is_logged(
+def test_an_error_no_one_expected_is_500_and_is_logged(
     daemon: Daemon, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken() -> bytes:

@@ -85,7 +85,7 @@ def large_page(daemon: Daemon, tmp_path: Path, secure: bool) -> Iterator[Dial]:
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
-def test_an_answer_that_nobody_reads_is_not_kept(
+def test_an_unread_answer_is_not_kept(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lost: list[Any], secure: bool
 ) -> None:
     monkeypatch.setattr(listener, "UNREAD_S", 0.3)
@@ -99,7 +99,7 @@ def test_an_answer_that_nobody_reads_is_not_kept(
             assert len(read_all(client)) > PAGE_BYTES, "a client that reads gets all of it"
 
 
-def test_more_requests_do_not_prolong_an_answer_that_nobody_reads(
+def test_more_requests_do_not_prolong_an_unread_answer(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lost: list[Any]
 ) -> None:
     """The second answer is never complete, because it waits for the first. Before the fix its timer never

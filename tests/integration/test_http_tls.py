@@ -95,7 +95,7 @@ def point_at(daemon: Daemon, made: Certificates, **more: Path) -> None:
     "listen",
     ["0.0.0.0:8787", "[::]:8787", "10.1.2.3:8787", "[fe80::1]:8787", "archiver.internal:8787", "0:8787"],
 )
-def test_nothing_is_open_to_others_in_the_clear_unless_told(
+def test_nothing_is_open_to_others_in_the_clear_unless_configured(
     tmp_path: Path, certificates: Certificates, listen: str
 ) -> None:
     deployment = Deployment(tmp_path / "d")
@@ -107,8 +107,8 @@ def test_nothing_is_open_to_others_in_the_clear_unless_told(
         ):
             load_settings(deployment.config, {})
     files = {"cert_file": str(certificates.server), "key_file": str(certificates.server_key)}
-    for told in ({"allow_http": True}, {"tls": files}):
-        deployment.write({**deployment.document(), "http": {"listen": listen, **told}})
+    for reported in ({"allow_http": True}, {"tls": files}):
+        deployment.write({**deployment.document(), "http": {"listen": listen, **reported}})
         assert load_settings(deployment.config, {}).http.listen == listen
 
 
@@ -223,7 +223,7 @@ def test_only_clients_with_a_certificate_are_let_in(tmp_path: Path, certificates
         assert (done.code, worked) == (0, ["clean"]), done.err
 
 
-def test_an_authority_that_was_taken_away_lets_nobody_in_again(
+def test_an_authority_that_was_taken_away_lets_no_one_in_again(
     tmp_path: Path, certificates: Certificates
 ) -> None:
     """A session from when the certificate was trusted does not help either: a resumed session shows no
@@ -279,7 +279,7 @@ SILENCES = [b"", b"\x16\x03\x01\x02\x00\x01"]
 
 
 @pytest.mark.parametrize("said", SILENCES)
-def test_whoever_does_not_shake_hands_counts(
+def test_a_client_that_does_not_shake_hands_counts(
     tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     monkeypatch.setattr(Listener, "connections_max", MOST)
@@ -353,7 +353,7 @@ def test_a_port_without_a_usable_certificate_is_tried_again(
         server.stop(PATIENCE_S)
 
 
-def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked(
+def test_a_key_with_a_passphrase_is_refused_and_no_one_is_asked(
     certificates: Certificates, tmp_path: Path
 ) -> None:
     locked = tmp_path / "locked.key"

@@ -138,10 +138,10 @@ def test_no_path_of_a_request_becomes_a_path_of_ours(daemon: Daemon, topic: str)
 def test_a_token_that_could_be_guessed_is_refused(tmp_path: Path, key: str) -> None:
     deployment = Deployment(tmp_path / "d")
     deployment.write({**deployment.document(), "http": {key: {"file": "short"}}})
-    told = rf"http\.{key}: has fewer than 16 characters, .*; make one with: openssl rand -hex 32"
+    reported = rf"http\.{key}: has fewer than 16 characters, .*; make one with: openssl rand -hex 32"
     for guessed in ("", "hunter2\n", "fifteen-letters", "   fifteen-letters   "):
         (deployment.root / "short").write_text(guessed)
-        with pytest.raises(ConfigInvalid, match=told) as caught:
+        with pytest.raises(ConfigInvalid, match=reported) as caught:
             load_settings(deployment.config, {})
         assert "hunter2" not in str(caught.value)
         assert "fifteen" not in str(caught.value)

@@ -446,7 +446,7 @@ def test_retention_moves_the_start(deployment: Deployment) -> None:
         send_batches(driver, "clicks", [10])
         driver.archive()
         driver.clock.ahead_s = 2.5 * 3600
-        driver.application.maintenance.cleaning(driver.told.append, dry_run=False).run(dry_run=False)
+        driver.application.maintenance.cleaning(driver.reported.append, dry_run=False).run(dry_run=False)
         assert driver.application.ledger().topic(topic_id).start(0) == 10
         with pytest.raises(OffsetOutOfRange, match="the offsets are 10 to 20"):
             reader.read(topic_id, 0, 0, 100, committed=True)

@@ -65,8 +65,8 @@ def test_the_second_look(
         Partly(world, batches, lambda: monkeypatch.setattr(pq.ParquetFile, "iter_batches", failing(error))),
     )
     assert verdicts(document) == ["unknown" if error in LACKING else "invalid", "valid"]
-    told = "audit again" if error in LACKING else "it was altered, restore it"
-    assert told in document["partitions"][0]["why"]
+    reported = "audit again" if error in LACKING else "it was altered, restore it"
+    assert reported in document["partitions"][0]["why"]
 
 
 @pytest.mark.parametrize("error", [*LACKING, DAMAGED[0]], ids=str)

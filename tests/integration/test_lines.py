@@ -102,7 +102,7 @@ def test_d3_after_a_rollback_to_any_retained_snapshot_the_line_was_low_enough(
     assert before.offsets == (5, 0), "what the table is complete up to now"
 
 
-def test_d3_what_somebody_made_on_a_table_that_was_rolled_back_keeps_the_intake_that_it_lacks(
+def test_d3_what_another_writer_made_on_a_table_that_was_rolled_back_keeps_the_intake_that_it_lacks(
     tables: Tables, bench: Bench
 ) -> None:
     """After a roll forward, our own commits expire both of ours around the external snapshot. It is left
@@ -173,7 +173,7 @@ def test_rows_that_others_erased_are_not_needed_back(tables: Tables, bench: Benc
     assert look(bench, leader, tables).offsets == (5, 0)
 
 
-def test_what_the_ledger_was_not_told_is_still_needed(tables: Tables, bench: Bench) -> None:
+def test_what_the_ledger_does_not_record_is_still_needed(tables: Tables, bench: Bench) -> None:
     """The swap was applied, COMMIT_TO_TABLE is not in the ledger yet."""
     leader = bench.leader()
     bench.write(leader, bench.table(tables), (0, 0, 5))
@@ -185,7 +185,9 @@ def test_what_the_ledger_was_not_told_is_still_needed(tables: Tables, bench: Ben
     assert look(bench, leader, tables).offsets == (5, 0)
 
 
-def test_nothing_is_told_of_a_table_that_is_gone_or_cannot_be_reached(tables: Tables, bench: Bench) -> None:
+def test_nothing_is_reported_of_a_table_that_is_gone_or_cannot_be_reached(
+    tables: Tables, bench: Bench
+) -> None:
     leader, _ = two_commits(bench, tables)
 
     def down(_: str) -> Tables:

@@ -56,10 +56,10 @@ def test_eight_processes_share_one_log(tmp_path: Path) -> None:
         lines = output.splitlines()
         assert len(lines) == BATCHES
         for batch, line in enumerate(lines):
-            for (partition, value), told_partition, offset in zip(
+            for (partition, value), reported_partition, offset in zip(
                 rows_of(name, batch, PARTITIONS), *json.loads(line), strict=True
             ):
-                assert told_partition == partition
+                assert reported_partition == partition
                 assert stored[partition][offset] == value
     _check_order(stored)
     rig.close()

@@ -237,7 +237,7 @@ def test_every_name_is_exported_and_every_exported_name_is_in_the_table(process:
     process.send("events", [Record(None, GOOD)], 0)
     process.archive()
     application = process.driver.application
-    cleaned = application.maintenance.cleaning(process.driver.told.append).run()
+    cleaned = application.maintenance.cleaning(process.driver.reported.append).run()
     process.numbers.cleaned(cleaned)
     process.sight.set_oldest_required(cleaned.pin)
     for job in ("audit", "deep_audit"):
@@ -247,7 +247,7 @@ def test_every_name_is_exported_and_every_exported_name_is_in_the_table(process:
             )
         )
     process.numbers.reconciled(
-        application.maintenance.reconciling(process.driver.told.append).run(), whole=True
+        application.maintenance.reconciling(process.driver.reported.append).run(), whole=True
     )
     process.journal.checked("metadata", None, process.driver.clock.now_us())
     process.numbers.requested("/metrics", 200, 0.01)

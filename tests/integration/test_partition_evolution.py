@@ -161,7 +161,7 @@ def test_killed_at_any_step_the_next_process_goes_on(deployment: Deployment, poi
     assert filed(deployment)[9] == ("hour", 1)
 
 
-def test_somebody_elses_change_still_halts(deployment: Deployment) -> None:
+def test_another_writers_change_still_halts(deployment: Deployment) -> None:
     """This includes a change that the archiver itself made once, in a table that it has changed since."""
     partition_by(deployment, "hour")
     with Driver(deployment) as driver:
@@ -180,7 +180,7 @@ def test_somebody_elses_change_still_halts(deployment: Deployment) -> None:
     assert left(reconciled(deployment)) == [("spec-changed", "clicks")]
 
 
-def test_somebody_elses_change_is_taken_over_if_the_configuration_follows(deployment: Deployment) -> None:
+def test_another_writers_change_is_taken_over_if_the_configuration_follows(deployment: Deployment) -> None:
     with catalog_table(deployment, "shop.clicks") as table, table.update_spec() as update:
         update.remove_field("ingest_day")
         update.add_field("kafka.ingest_timestamp", "hour", "ingest_hour")
@@ -209,7 +209,7 @@ def test_until_the_next_round_nothing_is_amiss(deployment: Deployment) -> None:
 
 
 @pytest.mark.parametrize("bucket_only", [False, True], ids=["with the ledger", "from the bucket"])
-def test_a_table_of_several_specs_is_made_anew(deployment: Deployment, bucket_only: bool) -> None:
+def test_a_table_of_several_specs_is_made_again(deployment: Deployment, bucket_only: bool) -> None:
     for granularity in ("hour", "day", "month"):
         partition_by(deployment, granularity)
         with Driver(deployment) as driver:

@@ -54,7 +54,7 @@ def test_sent_again_it_is_there_once(deployment: Deployment) -> None:
     assert values(deployment) == [b"a", b"b", b"c", b"d"]
 
 
-def test_a_refusal_is_told_with_its_rule(deployment: Deployment) -> None:
+def test_a_refusal_is_reported_with_its_rule(deployment: Deployment) -> None:
     with Writer(deployment.config) as writer:
         producer = writer.producer()
         gap = producer.send("kept", b"x", partition=0, sequence=9).result(WAIT_S)

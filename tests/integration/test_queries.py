@@ -73,12 +73,12 @@ def engines(
 ) -> Iterator[Mapping[str, Callable[[str], Answer]]]:
     """By name, the function that queries the engine. Trino and Spark connect with what `archiver tables`
     prints, and keys."""
-    told = lake.tables()
+    reported = lake.tables()
     keys = dict(zip(KEY_VARIABLES, (ACCESS_KEY_ID, SECRET_ACCESS_KEY), strict=True))
     with (
-        AskedSpark(tmp_path_factory.mktemp("spark"), told["spark"], lake.reads) as spark,
+        AskedSpark(tmp_path_factory.mktemp("spark"), reported["spark"], lake.reads) as spark,
         TrinoServer(
-            tmp_path_factory.mktemp("trino"), {CATALOG: told["trino_catalog"] + UNCACHED}, keys
+            tmp_path_factory.mktemp("trino"), {CATALOG: reported["trino_catalog"] + UNCACHED}, keys
         ) as trino,
     ):
         yield {
@@ -99,7 +99,7 @@ def ask_duckdb(lake: Lake, sql: str) -> Answer:
     return Answer([tuple(row[name] for name in names) for row in document["rows"]], lake.reads.files())
 
 
-def told(answer: Answer) -> Rows:
+def reported(answer: Answer) -> Rows:
     """The rows as JSON has them, sorted."""
     return in_order([[faithful(value) for value in row] for row in answer.rows])
 
@@ -236,7 +236,7 @@ def test_the_query_inside_lists_survives_a_new_field(engines: Mapping[str, Calla
     rows = (
         f"(SELECT CAST(ROW(ARRAY[ROW('a', 1, 'red', NULL), ROW('a', 2, 'blue', NULL)]) AS {kind}) AS value)"
     )
-    assert told(engines["trino"](query.replace("lake.shop.orders", rows))) == [["a", 3]]
+    assert reported(engines["trino"](query.replace("lake.shop.orders", rows))) == [["a", 3]]
 
 
 @pytest.mark.parametrize("block", QUERIES, ids=[f"{block.options[0]}-{block.title}" for block in QUERIES])
@@ -244,7 +244,7 @@ def test_a_query_of_the_page(
     lake: Lake, engines: Mapping[str, Callable[[str], Answer]], block: Block
 ) -> None:
     answer = engines[block.options[0]](replaced(lake, block.text))
-    rows = told(answer)
+    rows = reported(answer)
     if (block.options[0], block.title) == ("spark", "complete-now"):
         rows = [row[-1:] for row in rows]  # the property's name stands before its value
     assert rows == in_order(EXPECTED[block.title or ""](lake))
@@ -325,9 +325,7 @@ def test_what_the_page_calls_the_types(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_whatever_encodings_were_chosen(
-    lake: Lake, engines: Mapping[str, Callable[[str], Answer]], engine: str
-) -> None:
+def test_any_encodings(lake: Lake, engines: Mapping[str, Callable[[str], Answer]], engine: str) -> None:
     """All columns that an archive may have."""
     plain, delta, prefix, lengths = (
         "PLAIN",

@@ -199,7 +199,7 @@ def test_values_lose_nothing(deployment: Deployment, archived: Driver) -> None:
     ]
 
 
-def test_the_rows_are_bounded_and_it_is_told(deployment: Deployment, archived: Driver) -> None:
+def test_the_rows_are_bounded_and_it_is_reported(deployment: Deployment, archived: Driver) -> None:
     cut = ask(deployment, "FROM range(50)", "--max-rows", "3")
     assert ([row["range"] for row in cut.json()["rows"]], cut.json()["cut"]) == ([0, 1, 2], True)
     assert "cut off after 3 rows" in cut.err
@@ -298,7 +298,7 @@ def test_tables_of_one_topic(deployment: Deployment, archived: Driver) -> None:
         assert (refused.code, why in refused.err) == (3, True), refused.err
 
 
-def test_whoever_names_a_topic_is_told_its_table(deployment: Deployment, archived: Driver) -> None:
+def test_who_names_a_topic_learns_its_table(deployment: Deployment, archived: Driver) -> None:
     assert "the table of topic orders is shop.orders" in ask(deployment, "SELECT * FROM orders").err
     assert "topic kept has no table (archive.kind: none)" in ask(deployment, "SELECT * FROM kept").err
 

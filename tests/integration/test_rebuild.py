@@ -206,7 +206,7 @@ def foreign_table(deployment: Deployment) -> None:
     catalog.close()
 
 
-def test_a_table_of_somebody_else_is_left_alone(deployment: Deployment, before: Before) -> None:
+def test_a_table_of_another_writer_is_left_alone(deployment: Deployment, before: Before) -> None:
     foreign_table(deployment)
     found = rebuild(deployment)
     assert found["orders"]["state"] == "halted"
@@ -219,7 +219,7 @@ def test_a_table_of_somebody_else_is_left_alone(deployment: Deployment, before: 
     check_tables(deployment, before)
 
 
-def test_a_half_made_table_that_somebody_wrote_to(
+def test_a_half_made_table_that_another_writer_wrote_to(
     deployment: Deployment, before: Before, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A snapshot that changes no row does no harm; an external file does."""

@@ -131,7 +131,7 @@ def test_a_ledger_that_moves_on_is_looked_at_again(
         worker.send("clicks", [b"d"] * 2, 0)
         slept: list[float] = []
         monkeypatch.setattr(SystemClock, "sleep", lambda _, seconds: slept.append(seconds))
-        run = driver.application.maintenance.reconciling(driver.told.append, dry_run=True)
+        run = driver.application.maintenance.reconciling(driver.reported.append, dry_run=True)
         ledger, asked = run.ledger, list[int]()
 
         def overtaken() -> LedgerFold:
@@ -153,7 +153,7 @@ def test_a_ledger_that_never_holds_still_raises_no_alarm(
     """After each read of the ledger an archiver commits, so the table is ahead of every view of the ledger."""
     with Driver(deployment) as worker, Driver(deployment) as driver:
         monkeypatch.setattr(SystemClock, "sleep", lambda _, seconds: None)
-        run = driver.application.maintenance.reconciling(driver.told.append, dry_run=True)
+        run = driver.application.maintenance.reconciling(driver.reported.append, dry_run=True)
         ledger, asked = run.ledger, list[int]()
 
         def overtaken() -> LedgerFold:
@@ -289,7 +289,7 @@ HALTING: dict[str, list[Callable[[Deployment], None]]] = {
 @pytest.mark.parametrize(
     ("kind", "hand"), [(kind, hand) for kind, hands in HALTING.items() for hand in hands]
 )
-def test_what_halts_a_topic_is_told_by_its_id(
+def test_what_halts_a_topic_is_reported_by_its_id(
     kind: str, hand: Callable[[Deployment], None], deployment: Deployment
 ) -> None:
     hand(deployment)
@@ -389,7 +389,7 @@ def test_a_pending_archive_with_other_bytes_is_found_before_its_commit(deploymen
     assert left(reconciled(deployment)) == [("altered-object", "clicks")]
 
 
-def test_files_that_nobody_names(deployment: Deployment) -> None:
+def test_unreferenced_files(deployment: Deployment) -> None:
     with Driver(deployment) as driver:
         folder = deployment.data / "archive" / driver.topic_id("clicks")
     (folder / "data" / "left-behind.parquet").write_bytes(b"x" * 10)

@@ -50,7 +50,7 @@ def archive_again(deployment: Deployment, values: int = 9) -> None:
     assert left(reconciled(deployment)) == []
 
 
-def test_it_is_told_and_never_repaired_unasked(deployment: Deployment) -> None:
+def test_it_is_reported_and_never_repaired_unasked(deployment: Deployment) -> None:
     roll_back(deployment)
     before = metadata_location(deployment), control_tail(deployment)
     for fix in _UNASKED:
@@ -102,7 +102,7 @@ def test_rolled_forward_again_nothing_has_to_be_done(deployment: Deployment) -> 
         driver.check_complete("clicks")
 
 
-def test_somebody_compacted_after_the_rollback(deployment: Deployment) -> None:
+def test_another_writer_compacted_after_the_rollback(deployment: Deployment) -> None:
     with Driver(deployment) as driver:
         driver.send("orders", [b"\x08\x05"] * 3, 0)
         driver.archive()
@@ -166,7 +166,7 @@ def test_without_its_intake_nothing_is_written(deployment: Deployment) -> None:
         assert driver.watermarks("clicks") == {0: 9, 1: 3}
 
 
-def test_what_waits_is_killed_and_planned_anew(deployment: Deployment) -> None:
+def test_what_waits_is_killed_and_planned_again(deployment: Deployment) -> None:
     """P2: a path that was planned before the rollback is never offered after it."""
     with Driver(deployment) as driver:
         driver.send("clicks", [b"d"] * 2, 0)
@@ -211,7 +211,7 @@ def test_a_takeover_that_failed_anywhere_is_gone_on_with(
     roll_back(deployment)
     with Driver(deployment) as driver:
         failpoints.arm(f"{point}={action}")
-        report = driver.application.maintenance.reconciling(driver.told.append).run("everything")
+        report = driver.application.maintenance.reconciling(driver.reported.append).run("everything")
         failpoints.arm("")
     if fixed(report) != ROLLED_BACK:
         assert left(report) == ROLLED_BACK
@@ -239,7 +239,7 @@ def test_a_change_between_look_and_swap_is_refused(
             reach(name)
 
         monkeypatch.setattr(failpoints, "reach", forward)
-        report = driver.application.maintenance.reconciling(driver.told.append).run("everything")
+        report = driver.application.maintenance.reconciling(driver.reported.append).run("everything")
         assert came
         assert left(report) == [], "it is not set back any more"
         assert driver.watermarks("clicks") == {0: 9, 1: 3}
@@ -264,8 +264,8 @@ def test_another_leader_is_left_alone(deployment: Deployment) -> None:
     roll_back(deployment)
     with Driver(deployment) as one, Driver(deployment) as other, one.application.leadership.turn("archiving"):
         with pytest.raises(RetryLater, match="lease is held"):
-            other.application.maintenance.reconciling(other.told.append).run("everything")
+            other.application.maintenance.reconciling(other.reported.append).run("everything")
         assert (
-            left(other.application.maintenance.reconciling(other.told.append, dry_run=True).run())
+            left(other.application.maintenance.reconciling(other.reported.append, dry_run=True).run())
             == ROLLED_BACK
         ), "a dry run needs no lease"

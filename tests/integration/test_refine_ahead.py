@@ -148,7 +148,7 @@ def test_no_more_archives_wait_for_their_upload_than_are_under_way(store: Watche
         assert [result.error for result in running.result(PATIENCE_S).values()] == [None] * PARTITIONS
 
 
-def test_without_uploads_beside_the_work_each_archive_is_stored_by_the_task_itself(store: Watched) -> None:
+def test_without_parallel_uploads_each_archive_is_stored_by_the_task_itself(store: Watched) -> None:
     found = run(task_with(store, RefineOptions(uploads_max=0)), store)
     assert [result.error for result in found.values()] == [None] * PARTITIONS
     assert (store.most, store.threads) == (1, {threading.get_ident()})
@@ -295,7 +295,7 @@ def test_what_ends_a_process_comes_through(store: Watched) -> None:
         list(run_bundle(task, store))
 
 
-def test_the_setting_is_what_a_task_is_told(tmp_path: Path) -> None:
+def test_a_task_gets_the_setting(tmp_path: Path) -> None:
     path = tmp_path / "archiver.yaml"
     least = "cluster: demo\ndata: {uri: data}\nmetadata: {sqlite: {path: metadata.db}}\n"
     path.write_text(
@@ -327,7 +327,7 @@ def test_intake_is_read_ahead_where_a_bucket_keeps_one_waiting(
 
 
 @pytest.mark.parametrize(("given", "threads"), [(0, False), (2, True)])
-def test_a_task_reads_ahead_as_it_is_told(store: Watched, given: int, threads: bool) -> None:
+def test_a_task_reads_ahead_as_configured(store: Watched, given: int, threads: bool) -> None:
     read_by: set[int] = set()
     store.before_opening = lambda: read_by.add(threading.get_ident())
     intake = Intake(store)

@@ -103,8 +103,8 @@ def check_files(objects: LocalObjectStore, plan: Plan, files: list[ArchiveFile])
     for one in files:
         assert all(one.base <= low < high <= one.end for low, high in one.gaps)
         assert one.rows == one.end - one.base - sum(high - low for low, high in one.gaps)
-        told = footer_values(pq.read_metadata(objects.root / one.key))
-        assert (told["base"], told["end"], told["gaps"]) == (
+        reported = footer_values(pq.read_metadata(objects.root / one.key))
+        assert (reported["base"], reported["end"], reported["gaps"]) == (
             str(one.base),
             str(one.end),
             str([list(gap) for gap in one.gaps]),

@@ -175,7 +175,7 @@ def test_a_dead_jvm_is_replaced(spark_sessions: SparkSessions) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_a_closed_session_is_built_anew_and_a_foreign_one_is_left_alone(
+def test_a_closed_session_is_built_again_and_a_foreign_one_is_left_alone(
     spark_sessions: SparkSessions,
 ) -> None:
     session = spark_sessions.session()

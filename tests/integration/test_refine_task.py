@@ -382,7 +382,7 @@ def test_a_large_segment_is_decoded_in_parts(intake: Intake, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("wanted", [[0], [1], [2], [0, 1], [0, 2], [1, 2], [2, 1, 0]])
-def test_whatever_is_wanted_of_a_row_group_is_what_comes(intake: Intake, wanted: list[int]) -> None:
+def test_any_requested_part_of_a_row_group_comes(intake: Intake, wanted: list[int]) -> None:
     topic = intake.topic("raw", 3)
     rows_of_each = (1, 12, 2)
     for index in range(3):

@@ -319,7 +319,7 @@ def test_a_full_disk_is_to_be_tried_again(
 
 
 @pytest.mark.parametrize("left", ["nothing", "an empty folder", "another cluster's"])
-def test_a_data_folder_that_is_gone_is_not_begun_anew(
+def test_a_data_folder_that_is_gone_is_not_begun_again(
     left: str, intake: Intake, store: LocalObjectStore, tmp_path: Path
 ) -> None:
     """The worker opens the store itself, and has read nothing of it before."""

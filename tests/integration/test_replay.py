@@ -95,7 +95,7 @@ def test_a_partition_that_is_not_there_is_refused(driver: Driver) -> None:
         driver.application.archiving.undecoded(absent, 1)
     for dry_run in (True, False):
         with pytest.raises(NotFound, match="topic orders has no partition 7"):
-            driver.application.archiving.replaying(driver.told.append, dry_run=dry_run).run(
+            driver.application.archiving.replaying(driver.reported.append, dry_run=dry_run).run(
                 absent, 1, dry_run=dry_run
             )
 
@@ -234,12 +234,12 @@ def test_more_archives_than_one_snapshot_exchanges(
 
 
 def test_explain_says_why_the_file_came_later_than_the_record(driver: Driver) -> None:
-    def told() -> str:
+    def reported() -> str:
         return " ".join(lines_of(driver.application.explain("orders", 0, 3)))
 
-    assert "rewritten" not in told()
+    assert "rewritten" not in reported()
     replay(driver)
-    assert "rewritten by a replay in place of the archive that added the record" in told()
+    assert "rewritten by a replay in place of the archive that added the record" in reported()
     (file,) = document_of(driver.application.explain("orders", 0, 3))["table"]["files"]  # type: ignore[index]
     assert file["remade"] is True
 
@@ -315,7 +315,9 @@ def test_what_another_leader_left_is_settled_by_the_next(driver: Driver, deploym
         assert (len(topic.rewrites.under_way), len(topic.rewrites.replaced)) == (0, 1)
 
 
-def test_a_file_that_somebody_compacted_away_is_reported(driver: Driver, deployment: Deployment) -> None:
+def test_a_file_that_another_writer_compacted_away_is_reported(
+    driver: Driver, deployment: Deployment
+) -> None:
     with catalog_table(deployment, "shop.orders") as table:
         _compact(table)
     listed = driver.application.archiving.undecoded(None, 100)
@@ -327,7 +329,7 @@ def test_a_file_that_somebody_compacted_away_is_reported(driver: Driver, deploym
     assert driver.audit()["verdict"] == "valid"
 
 
-def test_a_file_that_is_compacted_away_meanwhile_is_left_alone(
+def test_a_file_that_is_compacted_away_in_between_is_left_alone(
     driver: Driver, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def compacted(point: str) -> None:
@@ -345,7 +347,7 @@ def test_a_file_that_is_compacted_away_meanwhile_is_left_alone(
     assert len(driver.records("orders")[0]) == COUNT + 2
 
 
-def test_somebody_who_commits_first_is_no_hindrance(
+def test_another_writer_that_commits_first_is_no_hindrance(
     driver: Driver, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     came: list[str] = []
@@ -442,7 +444,7 @@ def _clean(driver: Driver) -> None:
     """Clean twice, with the deletion delay between."""
     for _ in range(2):
         driver.clock.ahead_s += 3601
-        report = driver.application.maintenance.cleaning(driver.told.append).run()
+        report = driver.application.maintenance.cleaning(driver.reported.append).run()
         assert report.findings == []
 
 

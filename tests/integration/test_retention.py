@@ -46,7 +46,9 @@ def send(driver: Driver, label: str, topic: str = "clicks", partitions: int = 2)
 
 
 def clean(driver: Driver, *, dry_run: bool = False) -> CleanReport:
-    return driver.application.maintenance.cleaning(driver.told.append, dry_run=dry_run).run(dry_run=dry_run)
+    return driver.application.maintenance.cleaning(driver.reported.append, dry_run=dry_run).run(
+        dry_run=dry_run
+    )
 
 
 def archives(driver: Driver, topic: str = "clicks") -> list[tuple[int, int, int]]:

@@ -141,12 +141,12 @@ def test_keys_travel_to_workers_and_show_nowhere(server: S3Server, spark_session
     assert [result.error for result in results] == [None, None]
     frame = session.createDataFrame([(0, bytearray(pack(task)))], "number int, task binary").select("task")  # type: ignore[attr-defined]
     execution = frame._jdf.queryExecution()
-    told = [execution.toString(), execution.simpleString(), execution.stringWithStats()]
+    reported = [execution.toString(), execution.simpleString(), execution.stringWithStats()]
     store = session._jsparkSession.sharedState().statusStore().executionsList()  # type: ignore[attr-defined]
-    told += [store.apply(number).physicalPlanDescription() for number in range(store.size())]
-    told += [store.apply(number).description() for number in range(store.size())]
-    assert len(told) > 4
-    for text in told:
+    reported += [store.apply(number).physicalPlanDescription() for number in range(store.size())]
+    reported += [store.apply(number).description() for number in range(store.size())]
+    assert len(reported) > 4
+    for text in reported:
         assert SECRET_ACCESS_KEY not in text
         assert SECRET_ACCESS_KEY.encode().hex() not in text.lower()
 

@@ -321,7 +321,7 @@ def test_a_change_that_breaks_off_is_carried_on(sales: Sales, step: str, action:
     sales.check()
 
 
-def test_an_id_that_somebody_took_meanwhile_is_given_up(sales: Sales) -> None:
+def test_an_id_that_another_process_took_is_abandoned(sales: Sales) -> None:
     sales.send(price=1)
     archived(sales)
     sales.use(WIDER)
@@ -368,7 +368,7 @@ def test_an_archive_with_an_id_that_was_given_up_is_not_adopted(sales: Sales) ->
 
 
 @pytest.mark.parametrize("what", ["dropped", "retyped"])
-def test_a_column_that_somebody_spoilt_halts_the_topic(sales: Sales, what: str) -> None:
+def test_a_column_that_another_writer_spoilt_halts_the_topic(sales: Sales, what: str) -> None:
     sales.send(price=1)
     archived(sales)
     with catalog_table(sales.deployment, TABLE) as table, table.update_schema() as update:
@@ -383,7 +383,7 @@ def test_a_column_that_somebody_spoilt_halts_the_topic(sales: Sales, what: str) 
     assert sales.driver is not None and sales.driver.watermarks("sales") == {0: 1}
 
 
-def test_a_column_that_somebody_renamed_is_still_ours(sales: Sales) -> None:
+def test_a_column_that_another_writer_renamed_is_still_ours(sales: Sales) -> None:
     sales.send(price=1)
     archived(sales)
     with catalog_table(sales.deployment, TABLE) as table, table.update_schema() as update:

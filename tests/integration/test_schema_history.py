@@ -31,7 +31,7 @@ from archiver.schema.evolution.recorded import TopicSchema
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver, catalog_table
 from tests.support.schema.protos import fill, message_class
-from tests.support.schema.schema_history import BESIDE, Level, found, wanted
+from tests.support.schema.schema_history import ALONGSIDE, Level, found, wanted
 from tests.support.schema.schema_walks import walk
 from tests.support.servers.maven import jars
 
@@ -165,7 +165,7 @@ def test_query_reads_all_history(walks: Callable[[int], History], seed: int) -> 
     """This includes conditions, which DuckDB checks against the statistics of each file."""
     history = walks(seed)
     history.compare(with_query(history))
-    columns = [one for one in history.table_type()["fields"] if one["name"] not in BESIDE]
+    columns = [one for one in history.table_type()["fields"] if one["name"] not in ALONGSIDE]
     for column in random.Random(seed).sample(columns, min(4, len(columns))):
         filled = {offset for offset, row in history.rows.items() if row is not None and column["id"] in row}
         here = with_query(history, f'value."{column["name"]}" IS NOT NULL')
@@ -213,7 +213,9 @@ def test_two_swapped_ids_are_noticed(walks: Callable[[int], History]) -> None:
     }
     first, second = next(
         (a, b)
-        for a, b in itertools.combinations([one for one in value["fields"] if one["name"] not in BESIDE], 2)
+        for a, b in itertools.combinations(
+            [one for one in value["fields"] if one["name"] not in ALONGSIDE], 2
+        )
         if isinstance(a["type"], str) and a["type"] == b["type"] and filled[a["id"]] != filled[b["id"]]
     )
     first["id"], second["id"] = second["id"], first["id"]

@@ -238,7 +238,7 @@ def has_time_out_of_range(message: Any) -> bool:
     return False
 
 
-def told(case: Case, item: Item, done: str, found: Sequence[str]) -> str:
+def reported(case: Case, item: Item, done: str, found: Sequence[str]) -> str:
     """A failure as text: the seed, what was done, and the smallest record that still fails."""
     small = shrunk(item, lambda part: bool(alone(case, part)))
     more = [*alone(case, small), "(alone it is well: its neighbours matter)"][0]
@@ -289,12 +289,12 @@ def check_schema(
         fast, slow = case.rows(items)
     except Exception as error:  # noqa: BLE001 - the same
         alike = [place for place, item in enumerate(items) if alone(case, item)] or [0]
-        pytest.fail(told(case, items[alike[0]], done[alike[0]], [repr(error)]), pytrace=False)
+        pytest.fail(reported(case, items[alike[0]], done[alike[0]], [repr(error)]), pytrace=False)
     met: Counter[str] = Counter()
     for item, what, row, other in zip(items, done, fast, slow, strict=True):
         found = list(faults(case, item, row, other))
         if found:
-            pytest.fail(told(case, item, what, found), pytrace=False)
+            pytest.fail(reported(case, item, what, found), pytrace=False)
         met[kind_of(item, what, row)] += 1
     good = [place for place, row in enumerate(fast) if row is None or row["__err__"] is None]
     for rows, again in zip((fast, slow), case.rows([items[place] for place in good]), strict=True):

@@ -28,7 +28,7 @@ class Lasting(Driver):
     ) -> None:
         self.deployment = deployment
         self.clock = clock or AheadClock()
-        self.told = []
+        self.reported = []
         self.jobs = []
         self.prepared: list[str] = []
         self.application = Application(
@@ -37,7 +37,7 @@ class Lasting(Driver):
         self.tick = Tick(self._round, lambda: self.application.settings)
 
     def _round(self, looks: PollState) -> ArchiveReport:
-        made = self.application.archiving.round(self.told.append)
+        made = self.application.archiving.round(self.reported.append)
         prepare = made.setup.prepare
 
         def noted(settings: Any, *rest: Any) -> Any:
@@ -81,16 +81,16 @@ def daemon(deployment: Deployment) -> Iterator[Lasting]:
 
 
 def test_a_quiet_night_adds_no_entry_and_prepares_nothing(daemon: Lasting) -> None:
-    told, prepared = daemon.ticks()
+    reported, prepared = daemon.ticks()
     assert prepared == ["clicks", "files", "orders"], "the first poll prepares everything"
-    assert told.idle
-    assert told.outcome == "fine"
+    assert reported.idle
+    assert reported.outcome == "fine"
     before = daemon.tails()
     for _ in range(20):
         daemon.clock.ahead_s += 10
-        told, prepared = daemon.ticks()
+        reported, prepared = daemon.ticks()
         assert prepared == []
-        assert told.idle
+        assert reported.idle
     assert daemon.tails() == before
 
 
@@ -101,9 +101,9 @@ def test_only_what_is_due_is_prepared_and_the_epoch_stays(daemon: Lasting) -> No
     daemon.clock.ahead_s += 11
     assert daemon.ticks()[1] == [], "records are there, but not due"
     daemon.clock.ahead_s += 31
-    told, prepared = daemon.ticks()
+    reported, prepared = daemon.ticks()
     assert prepared == ["clicks"]
-    assert told.line.startswith("3 records of 1 topic archived in "), told
+    assert reported.line.startswith("3 records of 1 topic archived in "), reported
     assert daemon.application.leader.epoch == epoch == daemon.application.ledger().epoch
     daemon.clock.ahead_s += 1
     assert daemon.ticks()[1] == [], "it was looked at again, for it might have had more"
@@ -137,25 +137,25 @@ def test_between_two_looks_nothing_is_looked_at(deployment: Deployment) -> None:
         assert daemon.ticks()[1] == ["clicks", "files", "orders"], "after a reload everything is looked at"
 
 
-def test_a_topic_in_trouble_is_looked_at_again_and_stays_told(daemon: Lasting) -> None:
+def test_a_topic_in_trouble_is_polled_again_and_stays_reported(daemon: Lasting) -> None:
     descriptors = daemon.deployment.root / "shop.binpb"
     whole = descriptors.read_bytes()
     descriptors.write_bytes(b"not a descriptor set")
-    told, _ = daemon.ticks()
-    assert told.outcome == "wrong"
-    assert "halted: orders" in told.line
+    reported, _ = daemon.ticks()
+    assert reported.outcome == "wrong"
+    assert "halted: orders" in reported.line
     assert set(daemon.tick.stuck()) == {"orders"}
     daemon.clock.ahead_s += 1
-    told, prepared = daemon.ticks()
+    reported, prepared = daemon.ticks()
     assert prepared == [], "it rests"
-    assert told.outcome == "wrong", "and is still reported"
-    assert [item["state"] for item in told.document["topics"] if item["topic"] == "orders"] == ["halted"]
+    assert reported.outcome == "wrong", "and is still reported"
+    assert [item["state"] for item in reported.document["topics"] if item["topic"] == "orders"] == ["halted"]
     daemon.clock.ahead_s += 10
     assert daemon.ticks()[1] == ["orders"], "looked at without anything due"
     descriptors.write_bytes(whole)
     daemon.clock.ahead_s += 10
-    told, _ = daemon.ticks()
-    assert told.outcome == "fine"
+    reported, _ = daemon.ticks()
+    assert reported.outcome == "fine"
     assert daemon.tick.stuck() == {}
 
 
@@ -168,10 +168,10 @@ def test_what_an_earlier_leader_left_pending_is_settled_at_the_first_tick(deploy
         failpoints.arm("table.swap.before=error")
         assert {item.topic for item in other.archive(refine=refine_here).deferred} == {"clicks"}
     with Lasting(deployment) as daemon:
-        told, prepared = daemon.ticks()
+        reported, prepared = daemon.ticks()
         assert "clicks" in prepared
-        assert told.outcome == "fine"
-        assert not told.idle
+        assert reported.outcome == "fine"
+        assert not reported.idle
         daemon.check_complete("clicks")
 
 
@@ -185,7 +185,7 @@ def test_where_spark_cannot_start_no_round_begins(daemon: Lasting) -> None:
         raise ArchiverError("no java")
 
     for _ in range(3):
-        made = daemon.application.archiving.round(daemon.told.append)
+        made = daemon.application.archiving.round(daemon.reported.append)
         with pytest.raises(ArchiverError, match="no java"):
             replace(made, cores=cores).run()
     assert daemon.tails()[1] == before
@@ -203,11 +203,11 @@ def test_another_leader_is_skipped_and_its_trouble_is_not_ours(
         with pytest.raises(LeaseHeld):
             daemon.tick.run()
         assert daemon.tick.stuck() == {}
-    told, _ = daemon.ticks()
-    assert told.outcome == "wrong", "it leads again, and looks at everything"
+    reported, _ = daemon.ticks()
+    assert reported.outcome == "wrong", "it leads again, and looks at everything"
 
 
-def test_reading_goes_on_beside_the_leader(daemon: Lasting) -> None:
+def test_reading_goes_on_next_to_the_leader(daemon: Lasting) -> None:
     daemon.ticks()
     daemon.send("clicks", [b"one"])
     daemon.clock.ahead_s += 31
@@ -237,13 +237,13 @@ def test_daemons_that_share_the_roles_lead_in_turns(deployment: Deployment) -> N
             archiving.ticks()
         assert archiving.tails() == before
         clock.ahead_s += 2 * 3600
-        report = cleaning.application.maintenance.cleaning(cleaning.told.append).run()
+        report = cleaning.application.maintenance.cleaning(cleaning.reported.append).run()
         assert report.condemned, "what is archived is needed no more"
         assert archiving.application.ledger().epoch > epoch, "another leader has begun"
         archiving.send("clicks", [b"two"] * 3)
         clock.ahead_s += 31
-        told, _ = archiving.ticks()
-        assert told.line.startswith("3 records"), told
+        reported, _ = archiving.ticks()
+        assert reported.line.startswith("3 records"), reported
         archiving.check_complete("clicks")
 
 
@@ -251,6 +251,6 @@ def test_one_that_holds_the_lease_is_the_only_leader(deployment: Deployment) -> 
     with Lasting(deployment) as first, Lasting(deployment) as second:
         first.ticks()
         with pytest.raises(LeaseHeld):
-            second.application.maintenance.cleaning(second.told.append).run()
+            second.application.maintenance.cleaning(second.reported.append).run()
         first.application.leadership.resign()
-        second.application.maintenance.cleaning(second.told.append).run()
+        second.application.maintenance.cleaning(second.reported.append).run()

@@ -128,11 +128,11 @@ def test_the_first_interrupt_in_the_middle_of_a_job_ends_the_command(
                 "a task is in the middle", lambda: server.paused() or archiving.poll() is not None, COMMAND_S
             )
             archiving.send_signal(signal.SIGINT)
-            told, _ = archiving.communicate(timeout=INTERRUPTED_S)
+            reported, _ = archiving.communicate(timeout=INTERRUPTED_S)
         finally:
             archiving.kill()
-    assert archiving.returncode == 130, told
-    assert "interrupted; nothing is lost" in told
+    assert archiving.returncode == 130, reported
+    assert "interrupted; nothing is lost" in reported
 
 
 SESSIONS = """
@@ -150,7 +150,7 @@ print(again is not first, again.range(4).count(), flush=True)
 """
 
 
-def test_a_session_that_the_server_has_ended_is_begun_anew(lasting_server: SparkProcess) -> None:
+def test_a_session_that_the_server_has_ended_is_begun_again(lasting_server: SparkProcess) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SESSIONS, lasting_server.address],
         cwd=ROOT,
@@ -257,7 +257,7 @@ def test_a_server_that_freezes_between_two_rounds_is_left(
         )
     finally:
         os.kill(server.pid, signal.SIGCONT)
-    told = [
+    reported = [
         "archived",
         "away, in time",
         "archived",
@@ -266,7 +266,7 @@ def test_a_server_that_freezes_between_two_rounds_is_left(
         "None, in time",
         "2",
     ]
-    assert (done.returncode, done.stdout.splitlines()) == (0, told), done.stderr[-3000:]
+    assert (done.returncode, done.stdout.splitlines()) == (0, reported), done.stderr[-3000:]
 
 
 def test_a_server_that_was_never_there(tmp_path: Path) -> None:

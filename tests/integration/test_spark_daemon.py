@@ -78,7 +78,7 @@ def paths_with(entries: list[str], *options: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_archives_that_are_unpacked_beside_are_left_out() -> None:
+def test_archives_that_are_unpacked_next_to_it_are_left_out() -> None:
     assert len(ARCHIVES) == 3
     kept, cached, found, in_order = paths_with(ARCHIVES)
     assert (kept, cached, in_order) == ([], [], True)

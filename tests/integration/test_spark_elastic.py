@@ -57,7 +57,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield made
 
 
-def told(folder: Path) -> dict[str, str]:
+def reported(folder: Path) -> dict[str, str]:
     """Spark properties that make the driver write its event log."""
     folder.mkdir()
     return {
@@ -95,7 +95,7 @@ def test_a_task_that_hangs_is_overtaken_by_its_copy(cluster: Cluster, tmp_path: 
         "spark.speculation": "true",
         **{f"spark.speculation.{name}": value for name, value in EAGER.items()},
     }
-    deployment = deployment_on(tmp_path / "d", cluster.url, conf | told(tmp_path / "events"))
+    deployment = deployment_on(tmp_path / "d", cluster.url, conf | reported(tmp_path / "events"))
     expected = made_here(deployment, tmp_path / "plain")
     with archiving(deployment, PAUSE) as running:
         slow = until("a task is in the middle", lambda: paused(running, cluster.workers), COMMAND_S)

@@ -54,7 +54,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield made
 
 
-def test_a_worker_without_the_package_is_told_of(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_worker_without_the_package_is_reported(cluster: Cluster, tmp_path: Path) -> None:
     bare = bare_environment(tmp_path / "bare")
     deployment = deployment_on(tmp_path / "d", cluster.url, CLOSED | {"spark.pyspark.python": str(bare)})
     done = archive(deployment)

@@ -98,13 +98,13 @@ def test_what_spark_tells_of_a_job_holds_no_key_of_the_store(sessions: SparkSess
     SparkRefiner(sessions.session).refine(job)
     session: Any = sessions.session()
     executions = session._jsparkSession.sharedState().statusStore().executionsList()
-    told = "".join(
+    reported = "".join(
         executions.apply(at).toString() + executions.apply(at).physicalPlanDescription()
         for at in range(executions.size())
     )
-    assert "MapInArrow" in told
+    assert "MapInArrow" in reported
     for spelling in (CANARY, CANARY.encode().hex(), CANARY.encode().hex(" ")):
-        assert spelling.lower() not in told.lower()
+        assert spelling.lower() not in reported.lower()
 
 
 def test_what_may_pass_is_no_reason_to_halt() -> None:
@@ -149,21 +149,21 @@ def test_a_round_is_divided_for_what_was_asked_for(sessions: SparkSessions) -> N
 
 
 @pytest.mark.parametrize(
-    ("spark", "told"),
+    ("spark", "reported"),
     [
         ({"master": "local[2]"}, False),
         ({"master": "spark://host:7077", "conf": {"spark.authenticate": True}}, True),
         ({"remote": "sc://host:15002/;use_ssl=true"}, True),
     ],
 )
-def test_a_folder_that_executors_elsewhere_must_see_is_told_of(
-    tmp_path: Path, spark: dict[str, Any], told: bool
+def test_a_folder_that_remote_executors_must_see_is_reported(
+    tmp_path: Path, spark: dict[str, Any], reported: bool
 ) -> None:
     deployment = Deployment(tmp_path / "d", overrides={"spark": spark})
     done = deployment.cli("config", "check")
     assert done.code == 0, done.err
-    assert ("every executor must see" in done.out) is told
-    assert bool(deployment.cli("config", "check", "--output", "json").json().get("notes")) is told
+    assert ("every executor must see" in done.out) is reported
+    assert bool(deployment.cli("config", "check", "--output", "json").json().get("notes")) is reported
 
 
 def test_the_image_is_an_executor_when_spark_asks_for_one(tmp_path: Path) -> None:
@@ -193,10 +193,10 @@ def test_the_image_is_an_executor_when_spark_asks_for_one(tmp_path: Path) -> Non
         timeout=200,
         check=False,
     )
-    told = done.stdout + done.stderr
-    assert done.returncode != 0, told[-2000:]
-    assert "KubernetesExecutorBackend: Started daemon" in told, told[-2000:]
-    assert f"Failed to connect to /127.0.0.1:{port}" in told
+    reported = done.stdout + done.stderr
+    assert done.returncode != 0, reported[-2000:]
+    assert "KubernetesExecutorBackend: Started daemon" in reported, reported[-2000:]
+    assert f"Failed to connect to /127.0.0.1:{port}" in reported
 
 
 def test_the_image_is_the_command_otherwise() -> None:

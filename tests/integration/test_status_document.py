@@ -67,7 +67,7 @@ def test_stages_reasons_and_commits_of_every_kind_of_topic(tmp_path: Path) -> No
         assert [one["cause"] for item in made(driver)["topics"] for one in item["partitions"]] == [None] * 7
 
 
-def test_archives_in_no_table_and_what_a_daemon_knows_besides(tmp_path: Path) -> None:
+def test_archives_in_no_table_and_what_a_daemon_knows_in_addition(tmp_path: Path) -> None:
     with troubled(tmp_path / "d") as scene:
         document = made(scene.driver, stuck=scene.stuck)
         clicks = of(document, "clicks")
@@ -85,7 +85,7 @@ def test_archives_in_no_table_and_what_a_daemon_knows_besides(tmp_path: Path) ->
         assert made(scene.driver)["topics"] != document["topics"], "a command does not know of the last round"
 
 
-def test_the_daemon_beside_and_its_dependencies(tmp_path: Path) -> None:
+def test_the_running_daemon_and_its_dependencies(tmp_path: Path) -> None:
     journal = Journal(5)
     journal.becomes("serving")
     journal.checked("objects", None, 1_000_000)
@@ -119,7 +119,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
         yield daemon
 
 
-def test_status_beside_a_daemon(daemon: Daemon) -> None:
+def test_status_next_to_a_daemon(daemon: Daemon) -> None:
     deployment = daemon.deployment
     document = deployment.cli("status", "--output", "json").json()
     address = load_settings(deployment.config, {}).http.listen
@@ -131,9 +131,9 @@ def test_status_beside_a_daemon(daemon: Daemon) -> None:
     assert deployment.cli("status", "--exit-code").code == 0
     assert f"daemon: at {address}, serving, ready" in deployment.cli("status").out
     daemon.journal.checked("objects", "no answer within 5 s", 1)
-    told = deployment.cli("status", "--exit-code")
-    assert told.code == 1
-    assert "is not ready (serving): objects: no answer within 5 s" in told.out
+    reported = deployment.cli("status", "--exit-code")
+    assert reported.code == 1
+    assert "is not ready (serving): objects: no answer within 5 s" in reported.out
     assert deployment.cli("status").code == 0
     daemon.cluster_id = "0" * 32
     assert deployment.cli("status", "--output", "json").json()["daemon"] is None, (
@@ -141,7 +141,7 @@ def test_status_beside_a_daemon(daemon: Daemon) -> None:
     )
 
 
-def test_status_with_nobody_beside(tmp_path: Path) -> None:
+def test_status_without_a_daemon(tmp_path: Path) -> None:
     deployment = Deployment(
         tmp_path / "d", overrides={"topics": [], "catalogs": [], "http": {"listen": "127.0.0.1:1"}}
     )
@@ -155,13 +155,15 @@ def test_the_text_names_what_holds_partitions_back(tmp_path: Path) -> None:
     with Driver(deployment) as driver:
         driver.send("orders", [b"\x08\x01"] * 4, 1)
         Transactional(driver.application, driver.clock, "nightly", 60).send({("orders", 2): [b"\x08\x01"]})
-    told = " ".join(deployment.cli("status").out.split())
-    assert "partitions that are behind" in told
+    reported = " ".join(deployment.cli("status").out.split())
+    assert "partitions that are behind" in reported
     for part in ("not due yet", "1 offset waits for", "nightly", "0 (4 behind, "):
-        assert part in told
+        assert part in reported
 
 
-def test_what_the_daemon_knows_of_its_last_round_and_its_sources_is_told_beside_it(tmp_path: Path) -> None:
+def test_what_the_daemon_knows_of_its_last_round_and_its_sources_is_reported_next_to_it(
+    tmp_path: Path,
+) -> None:
     deployment = Deployment(tmp_path / "d")
     with Daemon(deployment) as daemon:
         host, port = daemon.address
@@ -180,9 +182,9 @@ def test_what_the_daemon_knows_of_its_last_round_and_its_sources_is_told_beside_
         daemon.journal.reloaded(Refusal(1_000_000, "line 2: topics must be a list", whole=True))
 
         def status() -> dict[str, Any]:
-            beside = daemon_document(f"{host}:{port}", daemon.journal, [failed])
+            alongside = daemon_document(f"{host}:{port}", daemon.journal, [failed])
             return status_document(
-                daemon.application, daemon.face.clock.now_us(), {"orders": "the table was dropped"}, beside
+                daemon.application, daemon.face.clock.now_us(), {"orders": "the table was dropped"}, alongside
             )
 
         daemon.operations.status = status  # type: ignore[method-assign]
@@ -192,9 +194,9 @@ def test_what_the_daemon_knows_of_its_last_round_and_its_sources_is_told_beside_
         token = deployment.root / "metadata.db.admin-token"
         token.touch(0o600)
         token.write_text(daemon.token or "")
-        told = deployment.cli("status", "--exit-code")
-        assert told.code == 1, told.err
-        words = " ".join(told.out.split())
+        reported = deployment.cli("status", "--exit-code")
+        assert reported.code == 1, reported.err
+        words = " ".join(reported.out.split())
         assert "note: topic orders: the table was dropped" in words
         assert (
             "note: File source /in/* (topic orders) cannot ingest 1 file or folder; /in/a.jsonl: line "
@@ -212,16 +214,16 @@ def test_what_the_daemon_knows_of_its_last_round_and_its_sources_is_told_beside_
         assert "are on its status page" in deployment.cli("status").out, "what is not understood is not used"
 
 
-def test_a_topic_that_the_configuration_lost_before_its_first_archive_is_told(tmp_path: Path) -> None:
+def test_a_topic_that_the_configuration_lost_before_its_first_archive_is_reported(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path / "d")
     with Driver(deployment) as driver:
         driver.send("orders", [b"\x08\x01"] * 4, 1)
     document = deployment.document()
     document["topics"] = [topic for topic in document["topics"] if topic["name"] != "orders"]
     deployment.write(document)
-    told = deployment.cli("status", "--exit-code")
-    assert told.code == 1
-    assert "topic orders is not configured, so nothing archives it" in " ".join(told.out.split())
+    reported = deployment.cli("status", "--exit-code")
+    assert reported.code == 1
+    assert "topic orders is not configured, so nothing archives it" in " ".join(reported.out.split())
     with Scene(deployment) as scene:
         html = page(scene.values())
     assert title(html) == "No action is needed. To watch: topic orders is not in the configuration."
@@ -240,7 +242,7 @@ def test_what_stays_in_intake_has_no_backlog(tmp_path: Path) -> None:
     assert [cell.strip() for cell in line.strip("│ ").split("│")] == ["kept", "none", "4", "-", "-", "-", "-"]
 
 
-def test_without_a_daemon_nobody_is_promised_a_round(tmp_path: Path) -> None:
+def test_without_a_daemon_no_round_is_promised(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path / "d", overrides={"archive": {"idle_max": 0, "start_delay_max": 0}})
     with Driver(deployment) as driver:
         driver.send("orders", [b"\x08\x01"], 1)

@@ -134,7 +134,7 @@ def test_positions_that_delete_files_hide(bucket: Bucket) -> None:
 
 
 @pytest.mark.parametrize("spelled", ["file://{}", "file:{}", "file:////{}"])
-def test_files_of_a_local_folder_and_beside_it(tmp_path: Path, spelled: str) -> None:
+def test_files_of_a_local_folder_and_next_to_it(tmp_path: Path, spelled: str) -> None:
     cluster = ensure_cluster(LocalObjectStore(tmp_path / "data"), "test", SystemIds(), SystemClock())
     files = StoredFiles(StorePlace(f"file://{tmp_path}/data"), cluster.cluster_id)
     found = []

@@ -127,7 +127,7 @@ CLEAN = ("clean", None)
     ]
 )
 @given(st.lists(steps, max_size=14))
-def test_whatever_happens_nothing_named_goes_and_what_nobody_names_does(history: Sequence[Step]) -> None:
+def test_nothing_referenced_ever_goes_and_what_is_unreferenced_does(history: Sequence[Step]) -> None:
     with tempfile.TemporaryDirectory(dir=MEMORY) as path:
         uri = f"sqlite:///{path}/catalog.db"
         tables = IcebergTables(

@@ -237,18 +237,18 @@ def test_an_open_transaction_holds_back_and_is_named_until_its_time_is_over(
         (0, "slow-one", 7)
     ]
     assert not any("slow-one" in line for line in status["attention"]), "it has its time"
-    told = deployment.cli("status").out
-    assert "held back by open transactions" in told
-    assert "slow-one" in told
-    assert orders["held"][0]["deadline"][:19].replace("T", " ") + " UTC" in told
-    assert "after its time a running writer or the next `archiver archive` aborts it" in told
+    reported = deployment.cli("status").out
+    assert "held back by open transactions" in reported
+    assert "slow-one" in reported
+    assert orders["held"][0]["deadline"][:19].replace("T", " ") + " UTC" in reported
+    assert "after its time a running writer or the next `archiver archive` aborts it" in reported
 
     driver.clock.ahead_s = 61
     with caplog.at_level(logging.WARNING, logger="archiver.publish.round"):
         driver.archive()
     (message,) = caplog.messages
     assert message.startswith(f"transaction slow-one of producer {slow.producer_id} (epoch 0) was open for 6")
-    assert message in driver.told
+    assert message in driver.reported
     assert driver.watermarks("orders") == {0: 9}
     assert read(driver, "orders", 0) == [0, 1, 5, 6, 7, 8]
     driver.check_complete("orders")

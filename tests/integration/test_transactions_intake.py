@@ -226,7 +226,7 @@ def test_a_time_out_aborts_and_a_late_commit_comes_to_nothing(rig: IntakeRig) ->
     assert visible(rig) == [1]
 
 
-def test_opened_anew_it_aborts_what_was_left_open(rig: IntakeRig) -> None:
+def test_opened_again_it_aborts_what_was_left_open(rig: IntakeRig) -> None:
     with rig.writer(delay_max=60) as writer:
         crashed = Producer.open(writer, "x")
         crashed.begin()

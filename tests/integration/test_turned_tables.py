@@ -56,7 +56,9 @@ def test_c3_a_commit_to_a_branch_between_two_commits_refuses_no_archive(
     check_rows(tables, tmp_path, (0, 0, 9))
 
 
-def test_c3_an_archive_that_a_branch_holds_is_made_anew(tables: Tables, bench: Bench, tmp_path: Path) -> None:
+def test_c3_an_archive_that_a_branch_holds_is_made_again(
+    tables: Tables, bench: Bench, tmp_path: Path
+) -> None:
     """Its commit landed, then the table was rolled back and its watermarks were reset. The snapshot that
     holds it may become current again."""
     leader = bench.leader()

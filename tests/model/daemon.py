@@ -257,10 +257,10 @@ class _Daemon:
             return
         done = choice.committed | revived
         if done or choice.killed or ledger.sequence != table.last or watermarks != ledger.watermarks:
-            told = (watermarks, done, choice.killed)
+            reported = (watermarks, done, choice.killed)
             self.to(
                 f"finds {watermarks}, in it {sorted(done)}",
-                me._replace(at="told", item=told, seen=token, fence=fence),
+                me._replace(at="reported", item=reported, seen=token, fence=fence),
             )
         elif config.poll and self.deposed(me.view):
             self.to("idle, reads the log, steps down", self.down)
@@ -335,10 +335,10 @@ class _Daemon:
                 budget=budget,
             )
         else:
-            told = (watermarks, inside, pending - inside)
+            reported = (watermarks, inside, pending - inside)
             self.to(
                 f"REPAIR: the ledger takes {watermarks}",
-                me._replace(at="told", item=told, seen=sight(table)),
+                me._replace(at="reported", item=reported, seen=sight(table)),
                 budget=budget,
             )
 
@@ -359,16 +359,16 @@ class _Daemon:
             self.to("SWAP conflict", back)
             return
         table = applied(config, state.table, swap)
-        told = (swap.watermarks, swap.committed, swap.killed)
+        reported = (swap.watermarks, swap.committed, swap.killed)
         token = sight(table)
         if config.atomic:
             self.to(
                 f"SWAP ok, snapshot {table.current}",
-                me._replace(at="told", item=told, seen=token, fence=-1),
+                me._replace(at="reported", item=reported, seen=token, fence=-1),
                 table=table,
             )
         else:
-            after = me._replace(at="property", item=(told, table.current), seen=token, fence=-1)
+            after = me._replace(at="property", item=(reported, table.current), seen=token, fence=-1)
             self.to(f"SWAP ok, snapshot {table.current}", after, table=table)
         budget = self.fault("uc")
         if budget is None:
@@ -383,23 +383,23 @@ class _Daemon:
             if state.late_swap is None:
                 self.to("SWAP timed out, still in flight", back, late_swap=swap, budget=budget)
             return
-        told = (self.ledger.watermarks, self.ledger.done, swap.add)  # "it failed": kill and delete
-        kills, objects = self.me._replace(at="told", item=told, seen=None), state.objects - swap.add
+        reported = (self.ledger.watermarks, self.ledger.done, swap.add)  # "it failed": kill and delete
+        kills, objects = self.me._replace(at="reported", item=reported, seen=None), state.objects - swap.add
         self.to("SWAP applied, reply lost, deletes", kills, table=table, budget=budget, objects=objects)
         if state.late_swap is None:
             self.to("SWAP timed out, deletes", kills, late_swap=swap, budget=budget, objects=objects)
 
     def at_property(self) -> None:
         """Only where the evidence is not part of the commit: it follows by itself."""
-        (told, _), table = self.me.item, self.state.table
-        evidence = Evidence(self.me.item[1], told[0], self.me.epoch)
+        (reported, _), table = self.me.item, self.state.table
+        evidence = Evidence(self.me.item[1], reported[0], self.me.epoch)
         self.to(
             "sets the evidence",
-            self.me._replace(at="told", item=told),
+            self.me._replace(at="reported", item=reported),
             table=table._replace(evidence=evidence),
         )
 
-    def at_told(self) -> None:
+    def at_reported(self) -> None:
         me, table = self.me, self.state.table
         fence = (
             table.uuid * 100 + table.last if me.item[2] and self.config.refence else me.fence

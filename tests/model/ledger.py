@@ -70,7 +70,7 @@ def _fold(config: Config, log: tuple[Entry, ...]) -> Ledger:
                 pending=(*ledger.pending, (item, token)), known=ledger.known | {item}, table=token[0]
             )
         elif entry[0] == "C":
-            ledger = _told(config, ledger, entry)
+            ledger = _reported(config, ledger, entry)
         else:
             _, _, partition, offset = entry
             start = tuple(max(old, offset) if at == partition else old for at, old in enumerate(ledger.start))
@@ -78,7 +78,7 @@ def _fold(config: Config, log: tuple[Entry, ...]) -> Ledger:
     return ledger
 
 
-def _told(config: Config, ledger: Ledger, entry: Entry) -> Ledger:
+def _reported(config: Config, ledger: Ledger, entry: Entry) -> Ledger:
     _, _, said, committed, killed, seen = entry
     watermarks = said if config.lower else tuple(map(max, ledger.watermarks, said))
     if not config.path:  # "covered, so done"

@@ -80,11 +80,11 @@ def third_party(config: Config, state: State, found: list[Step]) -> None:
     for snapshot in set(table.snapshots) - set(line):
         act("forward", f"goes to {snapshot.id}", table=table._replace(current=snapshot.id))
     if table.snapshots:
-        anew = Table(table.uuid + 1, (table.uuid + 1) * 100, 0, (), None)
+        again = Table(table.uuid + 1, (table.uuid + 1) * 100, 0, (), None)
         act(
             "drop",
             "drops the table (purge) and makes it anew",
-            table=anew,
+            table=again,
             doomed=state.doomed | retained_files(table),
         )
 

@@ -27,7 +27,7 @@ LOOKS = (2, 53, 59, 103, 120, 180, 240, 290)
 TIMEOUT_S = 60
 
 WHERE = {"instance": "a:8787", "job": "stream-archiver"}
-BESIDE = {"instance": "b:8787", "job": "stream-archiver"}
+ALONGSIDE = {"instance": "b:8787", "job": "stream-archiver"}
 """A second daemon, whose only metric is that it is up."""
 ORDERS = {"topic": "orders", "partition": "0"}
 
@@ -47,8 +47,8 @@ GROWS = f"0+1x{MINUTES}"
 GOOD: dict[str, str] = {
     series("up"): f"1x50 0x3 1x{MINUTES}",
     series("archiver_build_info", version="0.1.0", python="3.11"): f"1x50 stale _x2 1x{MINUTES}",
-    series("up", **BESIDE): always(1),
-    series("archiver_build_info", version="0.1.0", python="3.11", **BESIDE): always(1),
+    series("up", **ALONGSIDE): always(1),
+    series("archiver_build_info", version="0.1.0", python="3.11", **ALONGSIDE): always(1),
     # Nothing of ours: it may be away for as long as it likes.
     series("up", instance="c:9100", job="node"): always(0),
     series("archiver_ready"): f"0x2 1x{MINUTES}",
@@ -114,10 +114,10 @@ BAD = [
     Bad(
         "ArchiverDown",
         {
-            series("up", **BESIDE): f"1x50 0x{MINUTES}",
-            series("archiver_build_info", version="0.1.0", python="3.11", **BESIDE): "1x50 stale",
+            series("up", **ALONGSIDE): f"1x50 0x{MINUTES}",
+            series("archiver_build_info", version="0.1.0", python="3.11", **ALONGSIDE): "1x50 stale",
         },
-        BESIDE,
+        ALONGSIDE,
     ),
     Bad("ArchiverNotReady", {series("archiver_ready"): always(0)}, WHERE),
     Bad(

@@ -192,16 +192,16 @@ def test_older_logs_are_refused_until_the_objects_are_of_their_moment(tmp_path: 
 
     refused = service.cli("produce", stdin=jsonl(sample_records(6, 48)))
     assert refused.code == 1, (refused.out, refused.err)
-    told = re.search(
+    reported = re.search(
         r"was written when the intake log had ([0-9]+) entries, but it ends at ([0-9]+)", refused.err
     )
-    assert told is not None, refused.err
+    assert reported is not None, refused.err
     assert "put the newest one in place. Nothing is sequenced or archived until then" in refused.err
     assert [service.cli(command).code for command in ("status", "audit")] == [0, 0], "what only reads goes on"
     assert len(service.consume("orders")) == sum(topic == "orders" for topic, _, _ in places(before))
     taken = back_to(service, moment_ns, tmp_path / "later")
     assert taken >= 3, "each later command has stored a file"
-    assert 0 < int(told[1]) - int(told[2]) <= taken, "so many entries are missing at least"
+    assert 0 < int(reported[1]) - int(reported[2]) <= taken, "so many entries are missing at least"
 
     again = acknowledge(service, 6, 48)
     there = check_there(service, [*before, *again])

@@ -253,8 +253,8 @@ def test_capacity(tmp_path: Path) -> None:
     for case in ledger["cases"].values():
         assert case["entries_per_round"] == 5
         assert sum(case["bytes_by_body"].values()) == pytest.approx(case["bytes_per_round"], abs=5)
-        told = ledger["bytes_each_round"] + case["archives"] * ledger["bytes_each_further_archive"]
-        assert told == pytest.approx(case["bytes_per_round"], rel=0.02), (
+        reported = ledger["bytes_each_round"] + case["archives"] * ledger["bytes_each_further_archive"]
+        assert reported == pytest.approx(case["bytes_per_round"], rel=0.02), (
             "it grows with the archives, by the same each"
         )
 

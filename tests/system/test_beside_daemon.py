@@ -49,7 +49,7 @@ def leads(deployment: Deployment, me: str) -> bool:
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_commands_beside_a_daemon(tmp_path: Path) -> None:
+def test_commands_next_to_a_daemon(tmp_path: Path) -> None:
     with reserved_port() as port:
         deployment = Deployment(
             tmp_path / "d", overrides={"http": {"listen": f"127.0.0.1:{port}"}, "archive": LAZY}

@@ -27,9 +27,9 @@ def test_nothing_is_lost_or_doubled_in_a_bucket(tmp_path: Path) -> None:
     folder.mkdir()
     with bucket_run(folder, SEED, SECONDS, print) as run:
         run.run()
-        told = judge(load(folder))
-        assert told.verdict == "valid", (told.to_json(), run.told())
-        counts = told.counts
+        reported = judge(load(folder))
+        assert reported.verdict == "valid", (reported.to_json(), run.reported())
+        counts = reported.counts
         assert {DAEMON_KILLED, MEMBER_KILLED, *STORE_FAULTS} <= set(counts["faults"])
         assert counts["outcomes"]["ok"] > 200
         assert counts["table_rows"] > 200
@@ -72,9 +72,9 @@ def _spoil(run: BucketRun) -> None:
                 Bucket=bucket.name, Key=key, Body=changed if isinstance(changed, bytes) else _parquet(changed)
             )
         run.read_tables_again()
-        told = judge(load(run.scene.folder)).to_json()
-        assert told["verdict"] == verdict, told
-        assert why in json.dumps(told)
+        reported = judge(load(run.scene.folder)).to_json()
+        assert reported["verdict"] == verdict, reported
+        assert why in json.dumps(reported)
     client.close()
 
 

@@ -37,8 +37,8 @@ def test_a_figure_is_what_was_measured(what: str, figure: str, unit: str, file: 
     shown = float(figure.replace(",", ""))
     digits = len(figure.partition(".")[2])
     least = 0.5 * 10**-digits * UNITS[unit] if "." in figure else 0.5
-    told = shown * UNITS[unit]
-    assert told == pytest.approx(measured, rel=0.005, abs=least * 1.01), what
+    reported = shown * UNITS[unit]
+    assert reported == pytest.approx(measured, rel=0.005, abs=least * 1.01), what
 
 
 def test_every_row_with_a_result_is_compared() -> None:

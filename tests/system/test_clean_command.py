@@ -48,13 +48,20 @@ def test_one_json_document(deployment: Deployment) -> None:
     dry = deployment.cli("clean", "--dry-run", "--output", "json")
     done = deployment.cli("clean", "--output", "json")
     assert (dry.code, done.code) == (0, 0), (dry.err, done.err)
-    told = done.json()
-    assert set(told) == set(dry.json()) == DOCUMENT
-    assert (dry.json()["dry_run"], told["dry_run"]) == (True, False)
-    assert dry.json()["condemned"] == told["condemned"]
-    assert (len(told["condemned"]), told["deleted"], told["waiting"], told["kept"]["needed"]) == (3, [], 3, 1)
-    assert told["topics"] == [{"topic": "kept", "why": "the topic has archive kind none", "doubted": False}]
-    pinned = told["pinned"]
+    reported = done.json()
+    assert set(reported) == set(dry.json()) == DOCUMENT
+    assert (dry.json()["dry_run"], reported["dry_run"]) == (True, False)
+    assert dry.json()["condemned"] == reported["condemned"]
+    assert (
+        len(reported["condemned"]),
+        reported["deleted"],
+        reported["waiting"],
+        reported["kept"]["needed"],
+    ) == (3, [], 3, 1)
+    assert reported["topics"] == [
+        {"topic": "kept", "why": "the topic has archive kind none", "doubted": False}
+    ]
+    pinned = reported["pinned"]
     assert (pinned["topic"], pinned["partition"]) == ("kept", 0)
     assert 10_700 < pinned["age_seconds"] < 11_400
     assert "archive kind none" in pinned["why"]
@@ -83,7 +90,7 @@ def test_text(deployment: Deployment) -> None:
     assert [len(deployment.consume(topic)) for topic in ("orders", "clicks", "files", "kept")] == [2, 2, 2, 2]
 
 
-def test_what_is_too_young_is_told_with_the_grace(deployment: Deployment) -> None:
+def test_what_is_too_young_is_reported_with_the_delay(deployment: Deployment) -> None:
     with _at(deployment, 0) as driver:
         driver.send("files", [b"3"], 0)
         driver.archive()
@@ -111,18 +118,19 @@ def test_a_table_that_cannot_be_looked_at_is_exit_code_2_and_keeps_its_topic(dep
     deployment.write(document)
     done = deployment.cli("clean", "--output", "json")
     assert done.code == 2, (done.out, done.err)
-    told = done.json()
-    assert [topic["topic"] for topic in told["topics"] if topic["doubted"]] == ["clicks"]
-    assert (len(told["condemned"]), told["kept"]["needed"]) == (2, 2)
+    reported = done.json()
+    assert [topic["topic"] for topic in reported["topics"] if topic["doubted"]] == ["clicks"]
+    assert (len(reported["condemned"]), reported["kept"]["needed"]) == (2, 2)
 
 
 def test_status_names_the_pin(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     pinned = deployment.cli("status", "--output", "json").json()["pinned"]
     assert (pinned["topic"], pinned["partition"]) == ("kept", 0)
     kept = f"intake files are kept from {pinned['written_at'][:10]} {pinned['written_at'][11:19]} UTC on"
-    told = deployment.cli("status").out
+    reported = deployment.cli("status").out
     assert (
-        f"{kept}, for kept partition 0 (nothing of it is deleted: the topic has archive kind none)\n" in told
+        f"{kept}, for kept partition 0 (nothing of it is deleted: the topic has archive kind none)\n"
+        in reported
     )
     document = deployment.document()
     kind_none = document["topics"].pop()

@@ -109,7 +109,7 @@ def test_nothing_heavy_is_loaded_and_nothing_is_opened(deployment: Deployment) -
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_it_is_installed_into_the_home_of_whoever_asks(
+def test_it_is_installed_into_the_home_of_the_user_who_asks(
     deployment: Deployment, tmp_path: Path, shell: str
 ) -> None:
     home = tmp_path / "home"

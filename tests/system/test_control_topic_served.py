@@ -167,9 +167,9 @@ def check_commits(deployment: Deployment, seen: list[Seen]) -> None:
     table = load_catalog("local", type="sql", uri=f"sqlite:///{deployment.root}/catalog.db").load_table(TABLE)
     newest = table.current_snapshot()
     assert newest is not None
-    told = [one for one in commits(seen) if "archiver.valid-through" in one.headers]
-    assert told
-    for one in told[-6:]:
+    reported = [one for one in commits(seen) if "archiver.valid-through" in one.headers]
+    assert reported
+    for one in reported[-6:]:
         snapshot_id, time_us = (
             int(one.headers["archiver.snapshot-id"]),
             parse_time(one.headers["archiver.valid-through"]),

@@ -141,9 +141,9 @@ def test_every_panel_says_what_it_shows_and_has_a_place_of_its_own() -> None:
         assert panel["description"].endswith("."), panel["title"]
         assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
     for one, other in combinations((panel["gridPos"] for panel in BOARD["panels"]), 2):
-        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        alongside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
         below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
-        assert beside or below
+        assert alongside or below
         assert one["x"] + one["w"] <= 24
 
 

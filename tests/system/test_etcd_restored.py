@@ -49,7 +49,7 @@ def play(command: str, etcd: Etcd, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_snapshot_of_etcd_beside_a_folder_that_went_on(tmp_path: Path) -> None:
+def test_a_snapshot_of_etcd_with_a_folder_that_went_on(tmp_path: Path) -> None:
     with Etcd(tmp_path / "etcd") as etcd:
         settings = {"addresses": [etcd.address], "state": "state", "request_timeout": "2s"}
         deployment = Deployment(tmp_path / "d", overrides={"metadata": {"etcd": settings}})

@@ -53,11 +53,11 @@ def archive_and_clean(driver: Driver, *topics: str) -> None:
         driver.archive((topic, None))
     for _ in range(2):
         driver.clock.ahead_s += GRACE_S
-        driver.application.maintenance.cleaning(driver.told.append).run()
+        driver.application.maintenance.cleaning(driver.reported.append).run()
     driver.application.checkpointer.run_if_due()
 
 
-def test_it_goes_on_whatever_happens_meanwhile(deployment: Deployment, tmp_path: Path) -> None:
+def test_it_goes_on_after_any_event(deployment: Deployment, tmp_path: Path) -> None:
     with Driver(deployment) as driver:
         driver.send("orders", [order(1, lines=1)], 0)
         with Command(
@@ -152,7 +152,7 @@ def _asleep(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
 
-def test_it_ends_when_nobody_reads_any_more(deployment: Deployment) -> None:
+def test_it_ends_when_its_reader_is_gone(deployment: Deployment) -> None:
     """Also while there is nothing to write."""
     with Driver(deployment) as driver:
         driver.send("clicks", [b"one"], 0)

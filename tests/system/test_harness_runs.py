@@ -40,7 +40,7 @@ def harness(*arguments: str, code: int) -> Any:
 @pytest.mark.timeout(300)
 def test_a_run_with_every_fault(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    told = harness(
+    reported = harness(
         "run",
         "--seed",
         str(SEED),
@@ -52,8 +52,8 @@ def test_a_run_with_every_fault(tmp_path: Path) -> None:
         str(folder),
         code=0,
     )
-    assert (told["verdict"], told["seed"], told["violations"]) == ("valid", SEED, [])
-    counts = told["counts"]
+    assert (reported["verdict"], reported["seed"], reported["violations"]) == ("valid", SEED, [])
+    counts = reported["counts"]
     assert set(counts["faults"]) == set(FAULTS)
     assert counts["outcomes"]["ok"] > 100
     assert counts["table_rows"] > 100
@@ -72,11 +72,11 @@ def _spoil(folder: Path) -> None:
     row = json.loads(rows[0])
     row[2] = "0" * 16
     table.write_text("\n".join([json.dumps(row), *rows[1:]]) + "\n", encoding="utf-8")
-    told = harness("judge", str(folder), code=1)
-    assert list(told["violated"]) == ["H8"]
+    reported = harness("judge", str(folder), code=1)
+    assert list(reported["violated"]) == ["H8"]
     table.write_text("\n".join(rows[1:]) + "\n", encoding="utf-8")
-    told = harness("judge", str(folder), code=2)
-    assert told["verdict"] == "unknown"
+    reported = harness("judge", str(folder), code=2)
+    assert reported["verdict"] == "unknown"
 
 
 def test_a_saved_history_is_judged_by_the_program(tmp_path: Path) -> None:

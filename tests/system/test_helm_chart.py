@@ -432,7 +432,7 @@ def test_records_go_to_pods_that_take_them_and_prometheus_sees_all() -> None:
     ] == [f"{NAME}-pods"]
 
 
-def test_a_network_policy_without_peers_lets_nobody_in(tmp_path: Path) -> None:
+def test_a_network_policy_without_peers_lets_no_one_in(tmp_path: Path) -> None:
     (policy,) = of_kind(rendered(CLUSTER), "NetworkPolicy")
     assert len(policy["spec"]["ingress"][0]["from"]) == 2
     more = with_values(tmp_path, networkPolicy={"enabled": True, "egress": []})

@@ -198,9 +198,9 @@ def test_the_pods_that_spark_asks_for_are_as_restricted_as_ours(
     assert pod["metadata"]["labels"]["stream-archiver/executor-of"] == NAME
     (container,) = pod["spec"]["containers"]
     assert container["args"] == ["executor"]
-    told = {one["name"]: one.get("value") for one in container["env"]}
-    assert told["SPARK_DRIVER_URL"] == f"spark://CoarseGrainedScheduler@{POD['POD_IP']}:7078"
-    assert told["_SPARK_AUTH_SECRET"]
+    reported = {one["name"]: one.get("value") for one in container["env"]}
+    assert reported["SPARK_DRIVER_URL"] == f"spark://CoarseGrainedScheduler@{POD['POD_IP']}:7078"
+    assert reported["_SPARK_AUTH_SECRET"]
     (archiver,) = pods(objects)[0]["containers"]
     assert container["image"] == archiver["image"]
     around = deepcopy(of_kind(objects, "StatefulSet")[0])

@@ -234,12 +234,12 @@ class AsAService(Served):
                 "--",
                 *command,
             ]
-        told = [
+        reported = [
             f"NOTIFY_SOCKET={manager.path.resolve()}",
             f"WATCHDOG_USEC={unit.seconds('WatchdogSec') * 1e6:.0f}",
         ]
         self.command = Command(
-            self.deployment, *command[1:], scratch=scratch, program=["env", *told, command[0]]
+            self.deployment, *command[1:], scratch=scratch, program=["env", *reported, command[0]]
         )
         self.pid = self.command.pid
         self._address = None

@@ -23,9 +23,9 @@ def test_each_record_of_a_kafka_client_is_stored_and_read_once(tmp_path: Path) -
     folder.mkdir()
     with kafka_run(folder, SEED, SECONDS, print) as run:
         run.run()
-    told = judge(load(folder))
-    assert told.verdict == "valid", (told.to_json(), run.told())
-    assert set(ACTS) <= set(told.counts["faults"])
-    assert told.counts["outcomes"]["ok"] > 200
-    assert told.counts["fetched"] > 200
+    reported = judge(load(folder))
+    assert reported.verdict == "valid", (reported.to_json(), run.reported())
+    assert set(ACTS) <= set(reported.counts["faults"])
+    assert reported.counts["outcomes"]["ok"] > 200
+    assert reported.counts["fetched"] > 200
     assert run.stopped == [0, 0]

@@ -115,9 +115,9 @@ def test_a_kind_that_was_changed(tmp_path: Path, spark_session: SparkSession) ->
     deployment.write(document)
     done = deployment.cli("archive", "--all", "--output", "json")
     assert done.code == 1, (done.out, done.err)
-    told = {item["topic"]: item for item in done.json()["topics"]}
-    assert (told["clicks"]["state"], told["orders"]["state"]) == ("halted", "archived")
-    assert "restore kind: iceberg" in told["clicks"]["why"]
+    reported = {item["topic"]: item for item in done.json()["topics"]}
+    assert (reported["clicks"]["state"], reported["orders"]["state"]) == ("halted", "archived")
+    assert "restore kind: iceberg" in reported["clicks"]["why"]
     deployment.write(deployment.document())
     assert deployment.cli("archive", "--all").code == 0
     document = deployment.document()
@@ -125,8 +125,8 @@ def test_a_kind_that_was_changed(tmp_path: Path, spark_session: SparkSession) ->
     deployment.write(document)
     done = deployment.cli("archive", "--all", "--output", "json")
     assert done.code == 1, (done.out, done.err)
-    told = {item["topic"]: item for item in done.json()["topics"]}
-    assert "restore kind: parquet" in told["files"]["why"]
+    reported = {item["topic"]: item for item in done.json()["topics"]}
+    assert "restore kind: parquet" in reported["files"]["why"]
     deployment.write(deployment.document())
     assert deployment.cli("audit").code == 0
     check_present(deployment, SENT, acknowledged)
@@ -143,10 +143,10 @@ def test_one_topic_of_a_wrong_configuration_stops_only_itself(deployment: Deploy
     deployment.write(document)
     done = deployment.cli("archive", "--all", "--output", "json")
     assert done.code == 3, (done.out, done.err)
-    told = {item["topic"]: item for item in done.json()["topics"]}
-    assert told["orders"]["state"] == "archived"
-    assert told["gone"]["state"] == "halted"
-    assert "topic gone was deleted" in told["gone"]["why"]
+    reported = {item["topic"]: item for item in done.json()["topics"]}
+    assert reported["orders"]["state"] == "archived"
+    assert reported["gone"]["state"] == "halted"
+    assert "topic gone was deleted" in reported["gone"]["why"]
     acknowledged += deployment.produce(MORE)
     notes = deployment.cli("status", "--output", "json").json()["attention"]
     assert any("topic gone is configured and was deleted" in note for note in notes)

@@ -19,16 +19,16 @@ SEED = 8
 SECONDS = 30.0
 
 
-def test_each_committed_record_lands_once_whoever_dies(tmp_path: Path) -> None:
+def test_each_committed_record_lands_once_regardless_of_who_dies(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     with mirror_run(folder, SEED, SECONDS, print) as run:
         run.run()
     history = load(folder)
-    told = judge(history)
-    assert told.verdict == "valid", (told.to_json(), run.told())
-    assert set(ACTS) <= set(told.counts["faults"])
-    assert told.counts["mirrored"] > 100
+    reported = judge(history)
+    assert reported.verdict == "valid", (reported.to_json(), run.reported())
+    assert set(ACTS) <= set(reported.counts["faults"])
+    assert reported.counts["mirrored"] > 100
     assert run.seen.stopped == [0] * len(run.seen.stopped) != []
     assert len(set(run.seen.leaders)) > 1, "another daemon took over"
     assert history.mirrors.keys() == MIRRORED.keys()

@@ -137,12 +137,12 @@ def test_the_collector_gets_what_a_scrape_shows(tmp_path: Path) -> None:
                 name for name, family in scraped.items() if name.startswith("archiver_") and family.samples
             }
             for name, metric in newest.items():
-                told = METRICS[name]
-                assert metric.description == told.text
-                kind = {"counter": "sum", "gauge": "gauge", "histogram": "histogram"}[told.kind]
+                reported = METRICS[name]
+                assert metric.description == reported.text
+                kind = {"counter": "sum", "gauge": "gauge", "histogram": "histogram"}[reported.kind]
                 assert metric.WhichOneof("data") == kind
                 assert kind != "histogram", "only who archives has one"
-                if told.kind == "counter":
+                if reported.kind == "counter":
                     assert metric.sum.is_monotonic
                     assert (
                         metric.sum.aggregation_temporality
@@ -155,9 +155,10 @@ def test_the_collector_gets_what_a_scrape_shows(tmp_path: Path) -> None:
                 assert {
                     tuple(item.key for item in point.attributes)
                     for point in getattr(metric, kind).data_points
-                } == {told.labels}
+                } == {reported.labels}
                 shown = {
-                    tuple(sample.labels[label] for label in told.labels) for sample in scraped[name].samples
+                    tuple(sample.labels[label] for label in reported.labels)
+                    for sample in scraped[name].samples
                 }
                 assert set(samples(metric)) == shown
             assert sum(samples(newest["archiver_log_entries"]).values()) > 0

@@ -184,8 +184,8 @@ def test_an_input_as_one_transaction(deployment: Deployment) -> None:
     assert done.code == 1
     why = "line 6 was refused: there is no topic nowhere"
     assert f"the transaction was aborted, none of its records counts: {why}" in done.err
-    *told, end = done.lines()
-    assert [item["outcome"] if item["offset"] is None else "ok" for item in told] == ["ok"] * 5 + [
+    *reported, end = done.lines()
+    assert [item["outcome"] if item["offset"] is None else "ok" for item in reported] == ["ok"] * 5 + [
         "failed"
     ] + ["ok"] * 2
     assert (end["transaction"], end["outcome"]) == ("x", "aborted")
@@ -222,7 +222,7 @@ def test_a_transaction_with_a_record_that_failed_is_aborted(tmp_path: Path) -> N
     assert all(deployment.consume(topic) == [] for topic in ("orders", "clicks", "files", "kept"))
 
 
-def test_a_commit_of_unknown_outcome_is_told_as_such(
+def test_a_commit_of_unknown_outcome_is_reported_as_such(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The records are stored, but no answer to the marker ever comes back."""
@@ -274,9 +274,9 @@ def test_offsets_that_wait_for_a_transaction_are_said(deployment: Deployment) ->
         producer.begin()
         producer.send("kept", b"within").result(30)
         deployment.produce([{"topic": "kept", "value": text(b"behind")}])
-        told = "2 offsets of topic kept wait for open transactions; --uncommitted shows them\n"
+        reported = "2 offsets of topic kept wait for open transactions; --uncommitted shows them\n"
         done = deployment.cli("consume", "--topic", "kept")
-        assert (done.code, len(done.lines()), done.err) == (0, 1, told)
+        assert (done.code, len(done.lines()), done.err) == (0, 1, reported)
         assert deployment.cli("consume", "--topic", "kept", "--max", "1").err == "", (
             "it was not read that far"
         )

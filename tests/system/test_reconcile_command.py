@@ -47,11 +47,11 @@ def test_the_document_is_frozen(deployment: Deployment) -> None:
 def test_text(deployment: Deployment) -> None:
     assert "compared 4 topics, 2 tables, " in deployment.cli("reconcile").out
     roll_back(deployment)
-    told = deployment.cli("reconcile")
-    assert told.code == 1
-    assert told.out.startswith("error: rolled-back clicks: table shop.clicks: its history ")
-    assert "  if it was a mistake, roll the table forward again" in told.out
-    assert told.out.endswith(": 1 finding\n")
+    reported = deployment.cli("reconcile")
+    assert reported.code == 1
+    assert reported.out.startswith("error: rolled-back clicks: table shop.clicks: its history ")
+    assert "  if it was a mistake, roll the table forward again" in reported.out
+    assert reported.out.endswith(": 1 finding\n")
     assert "compared 1 topic, 1 table, " in deployment.cli("reconcile", "--topic", "orders").out
     fixed = deployment.cli("reconcile", "--fix")
     assert fixed.code == 0
@@ -99,7 +99,7 @@ def test_a_catalog_that_is_away_is_exit_code_2(deployment: Deployment) -> None:
     assert "clicks could not be read: " in away.out
 
 
-def test_beside_a_daemon_the_daemon_does_it(deployment: Deployment) -> None:
+def test_next_to_a_daemon_the_daemon_does_it(deployment: Deployment) -> None:
     roll_back(deployment)
     with Daemon(deployment) as daemon:
         host, port = daemon.address

@@ -100,7 +100,7 @@ def test_a_checkpoint_tells_of_it(deployment: Deployment) -> None:
     check_present(deployment, sample_records(72), acknowledged)
 
 
-def test_a_copy_that_was_trimmed_meanwhile(deployment: Deployment) -> None:
+def test_a_copy_that_was_trimmed_in_between(deployment: Deployment) -> None:
     """The checkpoints that lead to where the copy begins were replaced and deleted: nothing can be read
     either."""
     cut_often(deployment)

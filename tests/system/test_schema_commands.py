@@ -63,7 +63,7 @@ def archived(deployment: Deployment, *versions: descriptor_pb2.FileDescriptorPro
         write(deployment.root / "shop.binpb", file)
         with Driver(deployment) as driver:
             driver.send("orders", [order(1)], 0)
-            assert driver.archive().exit_code == 0, driver.told
+            assert driver.archive().exit_code == 0, driver.reported
 
 
 def whats(done: Done) -> list[tuple[str, str, bool]]:
@@ -111,7 +111,7 @@ def test_show_of_a_topic_without_a_message_says_so(deployment: Deployment) -> No
     deployment.write(document)
     with Driver(deployment) as driver:
         driver.send("orders", [b"anything"], 0)
-        assert driver.archive().exit_code == 0, driver.told
+        assert driver.archive().exit_code == 0, driver.reported
     done = deployment.cli("schema", "show", "orders")
     assert (done.code, done.out.count("\n")) == (0, 1)
     assert "orders, schema version 1: neither key nor value has a message" in done.out
@@ -270,7 +270,7 @@ BAD_SETS: dict[str, tuple[list[descriptor_pb2.FileDescriptorProto], tuple[str, .
 
 
 @pytest.mark.parametrize("case", BAD_SETS)
-def test_what_cannot_be_a_schema_is_told_with_file_message_and_field(
+def test_what_cannot_be_a_schema_is_reported_with_file_message_and_field(
     deployment: Deployment, case: str
 ) -> None:
     files, expected = BAD_SETS[case]
@@ -294,7 +294,9 @@ def test_what_cannot_be_a_schema_is_told_with_file_message_and_field(
     assert deployment.cli("schema", "plan", "orders").code == 3
 
 
-def test_a_field_number_that_moved_to_another_type_is_told_with_its_message(deployment: Deployment) -> None:
+def test_a_field_number_that_moved_to_another_type_is_reported_with_its_message(
+    deployment: Deployment,
+) -> None:
     archived(deployment, shop())
     newer = write(deployment.root / "newer.binpb", shop(typed(1, F.TYPE_BYTES)))
     done = deployment.cli("schema", "check", "orders", "--descriptor-set", newer, "--output", "json")
@@ -326,7 +328,7 @@ def test_a_field_number_that_moved_to_another_type_is_told_with_its_message(depl
         (("plan", "nope"), "there is no topic nope"),
     ],
 )
-def test_a_wrong_command_line_is_told_what_to_do(
+def test_the_error_of_a_wrong_command_line_says_what_to_do(
     deployment: Deployment, arguments: Sequence[str], words: str
 ) -> None:
     done = deployment.cli(
@@ -336,7 +338,7 @@ def test_a_wrong_command_line_is_told_what_to_do(
     assert words in done.err, done.err
 
 
-def test_a_registry_that_is_down_is_not_told_as_a_wrong_schema(deployment: Deployment) -> None:
+def test_a_registry_that_is_down_is_not_reported_as_a_wrong_schema(deployment: Deployment) -> None:
     document = deployment.document()
     document["schema_registry"] = {
         "confluent": {"url": "http://127.0.0.1:9", "attempts_max": 1, "timeout": "1s"}

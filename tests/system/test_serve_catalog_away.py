@@ -74,9 +74,9 @@ class Clicks:
             body = f'{{"partition": {partition}, "value": "{text(value)}"}}\n'.encode()
             answer = self._daemon.post("/v1/topics/clicks/records", body)
             assert answer.status == 200, answer
-            (told,) = answer.lines()
-            assert told["partition"] == partition
-            self.sent[partition, told["offset"]] = value
+            (reported,) = answer.lines()
+            assert reported["partition"] == partition
+            self.sent[partition, reported["offset"]] = value
 
     def check_readable(self) -> None:
         """A reader of the stream, in a process of its own as far as files go, has every record in the order
@@ -105,7 +105,7 @@ class Clicks:
         } == self.sent
 
 
-def until_told(
+def until_reported(
     daemon: Served, what: str, holds: Callable[[], object], patience_s: float = PATIENCE_S
 ) -> None:
     """As `until`, for what the daemon itself is asked: not so often that it has nothing else to do. A failure
@@ -143,7 +143,7 @@ def until_more_ticks(daemon: Served) -> None:
         return sum(daemon.cycles("tick", outcome) for outcome in ("fine", "wrong", "untold"))
 
     before = ended()
-    until_told(daemon, "further ticks have ended", lambda: ended() >= before + TICKS_MORE)
+    until_reported(daemon, "further ticks have ended", lambda: ended() >= before + TICKS_MORE)
 
 
 def archive_until(daemon: Served, clicks: Clicks, files: int) -> None:
@@ -164,13 +164,15 @@ def test_what_is_archived_while_the_catalog_is_away_comes_into_the_table(
         clicks = Clicks(daemon, deployment)
         daemon.until_ready()
         clicks.send()
-        until_told(daemon, "Spark has started", lambda: daemon.logged("archived in"), SPARK_STARTS_WITHIN_S)
+        until_reported(
+            daemon, "Spark has started", lambda: daemon.logged("archived in"), SPARK_STARTS_WITHIN_S
+        )
         daemon.until_archived("clicks", len(clicks.sent))
 
         clicks.send()  # it may be anywhere on its way into the table
         catalog.go_away()
         archive_until(daemon, clicks, FILES_MAX)
-        until_told(daemon, "the daemon knows what is missing", lambda: not catalog_answers(daemon))
+        until_reported(daemon, "the daemon knows what is missing", lambda: not catalog_answers(daemon))
         clicks.check_readable()
         assert daemon.admin("audit")["done"]["document"]["verdict"] == "unknown"
 
@@ -182,9 +184,9 @@ def test_what_is_archived_while_the_catalog_is_away_comes_into_the_table(
         clicks.check_readable()
 
         catalog.come_back()
-        until_told(daemon, "the catalog answers", lambda: catalog_answers(daemon))
+        until_reported(daemon, "the catalog answers", lambda: catalog_answers(daemon))
         daemon.until_archived("clicks", len(clicks.sent))
-        until_told(daemon, "nothing waits any more", lambda: pending(daemon) == 0)
+        until_reported(daemon, "nothing waits any more", lambda: pending(daemon) == 0)
         clicks.check_readable()
         clicks.check_table(catalog)
         assert {line["level"] for line in daemon.logged("tick:")} <= {"info", "warning"}, daemon.log_text()

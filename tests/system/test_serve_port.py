@@ -102,33 +102,33 @@ def test_a_first_start_in_a_folder_without_the_right_to_write_ends_with_what_to_
         assert daemon.stop() == 0
 
 
-def test_the_service_manager_is_told(tmp_path: Path) -> None:
+def test_the_service_manager_is_notified(tmp_path: Path) -> None:
     deployment = Managed(tmp_path / "d")
     deployment.write(quick(deployment.document()))
-    told: list[str] = []
+    reported: list[str] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(deployment.root / "notify"))
         manager.settimeout(60)
 
-        def until_told(text: str) -> None:
-            while not told or text not in told[-1]:
-                told.append(manager.recv(4096).decode())
+        def until_reported(text: str) -> None:
+            while not reported or text not in reported[-1]:
+                reported.append(manager.recv(4096).decode())
 
         with Served(deployment, "--roles", "intake", scratch=tmp_path / "scratch") as daemon:
-            until_told("READY=1")
+            until_reported("READY=1")
             for _ in range(3):
-                until_told("WATCHDOG=1")
-                told.append("")
+                until_reported("WATCHDOG=1")
+                reported.append("")
             daemon.signal(SIGHUP)
-            until_told("RELOADING=1\nMONOTONIC_USEC=")
-            until_told("READY=1")
+            until_reported("RELOADING=1\nMONOTONIC_USEC=")
+            until_reported("READY=1")
             assert daemon.stop() == 0
-            until_told("STOPPING=1")
-            until_told("EXTEND_TIMEOUT_USEC=")
+            until_reported("STOPPING=1")
+            until_reported("EXTEND_TIMEOUT_USEC=")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (["--roles", "intake,cook"], "there is no role 'cook'"),
         (["--roles", ""], "there is no role ''"),
@@ -136,11 +136,11 @@ def test_the_service_manager_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_asked_for_wrongly_is_refused_at_once(
-    arguments: list[str], told: str, tmp_path: Path
+    arguments: list[str], reported: str, tmp_path: Path
 ) -> None:
     done = Deployment(tmp_path / "d").run("serve", *arguments)
     assert done.code == 3, done
-    assert told in done.err
+    assert reported in done.err
 
 
 def test_files_are_taken_in_by_themselves(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def seven(daemon: Served) -> bool:
     )
 
 
-def test_a_data_folder_that_goes_away_under_it_is_waited_for_and_not_made_anew(tmp_path: Path) -> None:
+def test_a_data_folder_that_goes_away_under_it_is_waited_for_and_not_made_again(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path / "d")
     deployment.write(quick(deployment.document()))
     one = b'{"value": "AAAA"}\n'

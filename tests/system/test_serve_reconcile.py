@@ -38,8 +38,8 @@ def test_on_request_and_on_the_page(tmp_path: Path) -> None:
     serving(deployment)
     with Served(deployment, "--roles", "reconcile", scratch=tmp_path / "scratch") as daemon:
         daemon.until_ready()
-        told = daemon.admin("reconcile")["done"]
-        assert (told["exit_code"], [item["id"] for item in told["document"]["findings"]]) == (
+        reported = daemon.admin("reconcile")["done"]
+        assert (reported["exit_code"], [item["id"] for item in reported["document"]["findings"]]) == (
             1,
             ["rolled-back"],
         )

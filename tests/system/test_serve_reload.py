@@ -59,8 +59,8 @@ def test_settings_are_reloaded(deployment: Deployment, tmp_path: Path) -> None:
         deployment.write(document)
         daemon.signal(SIGHUP)
         until("it has reloaded", lambda: len(daemon.logged("reloaded")) >= 6)
-        told = [line["message"] for line in daemon.logged("reloaded")]
-        assert told == [
+        reported = [line["message"] for line in daemon.logged("reloaded")]
+        assert reported == [
             "reloaded archive.tick: 300ms -> 7s",
             "reloaded cleanup.interval: 6h -> 2h",
             "reloaded topics.clicks.archive.complete_delay_max: (not set) -> 17s",

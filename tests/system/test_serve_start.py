@@ -160,10 +160,10 @@ def test_a_first_start_makes_everything(tmp_path: Path) -> None:
         assert daemon.admin("audit", {"topic": "clicks:0-1"})["done"]["document"]["verdict"] == "valid"
         assert daemon.admin("audit", {"topic": "clicks:x"})["error"]["exit_code"] == 3
         assert daemon.admin("archive", {"topic": "unknown"})["error"]["type"] == "NotFound"
-        told = daemon.request(
+        reported = daemon.request(
             "GET", "/v1/admin/status", headers={"Authorization": f"Bearer {daemon.token}"}
         ).json()
-        assert (told["leader"] or "").endswith(f":{daemon.pid}"), "it leads"
-        assert told["daemon"]["ready"]
+        assert (reported["leader"] or "").endswith(f":{daemon.pid}"), "it leads"
+        assert reported["daemon"]["ready"]
         assert daemon.cycles("cleanup", "fine") == 1, "what came through the port is noted as well"
         assert daemon.stop() == 0

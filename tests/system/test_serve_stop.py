@@ -70,10 +70,10 @@ class Sender(threading.Thread):
                 self.refused.append(answer.status)
                 SystemClock().sleep(0.01)
                 continue
-            for value, told in zip(values, answer.lines(), strict=True):
-                if told["offset"] is not None:
+            for value, reported in zip(values, answer.lines(), strict=True):
+                if reported["offset"] is not None:
                     assert value is not None
-                    self.acknowledged[told["partition"], told["offset"]] = value
+                    self.acknowledged[reported["partition"], reported["offset"]] = value
 
 
 @pytest.mark.parametrize("number", [SIGTERM, SIGINT])
@@ -89,12 +89,12 @@ def test_nothing_acknowledged_is_lost(number: Signals, deployment: Deployment, t
             sender.join(60)
             assert not sender.is_alive()
         assert [line["message"] for line in daemon.logged()][-1] == "stopped"
-    told = {place: value for sender in senders for place, value in sender.acknowledged.items()}
-    assert len(told) == sum(len(sender.acknowledged) for sender in senders), "no offset was given twice"
+    reported = {place: value for sender in senders for place, value in sender.acknowledged.items()}
+    assert len(reported) == sum(len(sender.acknowledged) for sender in senders), "no offset was given twice"
     stored = {
         (record["partition"], record["offset"]): record["value"] for record in deployment.consume("kept")
     }
-    assert told.items() <= stored.items()
+    assert reported.items() <= stored.items()
 
 
 def test_a_second_signal_ends_it_at_once(deployment: Deployment, tmp_path: Path) -> None:

@@ -85,15 +85,15 @@ def test_a_producer_that_is_stopped_at_a_slow_pipe(
         until("all are stored", lambda: stored(deployment) == FIRST + SECOND)
         command.signal(number)
         code = command.wait()
-    told = acknowledged(command)
-    assert all(item["offset"] is not None for item in told)
-    assert FIRST <= len(told) <= FIRST + SECOND == stored(deployment)
-    check_present(deployment, sent, told)
+    reported = acknowledged(command)
+    assert all(item["offset"] is not None for item in reported)
+    assert FIRST <= len(reported) <= FIRST + SECOND == stored(deployment)
+    check_present(deployment, sent, reported)
     if number == signal.SIGKILL:
         assert code == -number
     else:
         assert code == 130, "there might have been more to read"
-        assert len(told) == FIRST + SECOND, "what was read is acknowledged"
+        assert len(reported) == FIRST + SECOND, "what was read is acknowledged"
         said = (
             f"stopped by {number.name}: 80 records were read and acknowledged; the rest of the input was "
             "not read\n"
@@ -101,7 +101,7 @@ def test_a_producer_that_is_stopped_at_a_slow_pipe(
         assert "".join(command.err) == said
         assert "Traceback" not in "".join(command.err)
     again = deployment.produce(sent[:6])
-    check_present(deployment, [*sent[: len(told)], *sent[:6]], [*told, *again])
+    check_present(deployment, [*sent[: len(reported)], *sent[:6]], [*reported, *again])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -116,11 +116,11 @@ def test_a_producer_is_stopped_in_the_middle_of_a_flush(number: signal.Signals, 
         until("it reads", lambda: (deployment.root / "metadata.db").exists() and not unread(command))
         command.signal(number)
         code = command.wait()
-    told = acknowledged(command)
-    assert (code, len(told)) == (130, FIRST), command.err
+    reported = acknowledged(command)
+    assert (code, len(reported)) == (130, FIRST), command.err
     assert f"stopped by {number.name}: 60 records were read and acknowledged" in "".join(command.err)
     assert stored(deployment) == FIRST
-    check_present(deployment, sent, told)
+    check_present(deployment, sent, reported)
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
@@ -148,18 +148,18 @@ def test_a_producer_of_a_file_is_stopped_before_its_end(form: str, tmp_path: Pat
         until("the first are acknowledged", lambda: len(command.out) > 0)
         command.signal(signal.SIGTERM)
         code = command.wait()
-    told = acknowledged(command)
+    reported = acknowledged(command)
     assert (code, command.err) == (
         130,
         [
             (
-                f"stopped by SIGTERM: {len(told):,} records were read and acknowledged; the rest of the "
+                f"stopped by SIGTERM: {len(reported):,} records were read and acknowledged; the rest of the "
                 "input was not read\n"
             )
         ],
     )
-    assert [item["offset"] for item in told] == list(range(len(told)))
-    assert len(told) == stored(deployment) < count
+    assert [item["offset"] for item in reported] == list(range(len(reported)))
+    assert len(reported) == stored(deployment) < count
 
 
 def test_an_input_that_was_at_its_end_is_not_cut(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_two_producers_at_once(deployment: Deployment, tmp_path: Path) -> None:
                 command.write(jsonl(records[at : at + 50]))
         assert [command.end() for command in commands] == [0, 0]
     both = [acknowledged(command) for command in commands]
-    assert [len(told) for told in both] == [600, 600]
+    assert [len(reported) for reported in both] == [600, 600]
     check_present(deployment, [*inputs[0], *inputs[1]], [*both[0], *both[1]])
     assert stored(deployment) == 1200
 
@@ -240,7 +240,7 @@ def test_an_archiver_that_is_stopped(
     spark_session: SparkSession,
 ) -> None:
     sent = sample_records(600)
-    told = deployment.produce(sent)
+    reported = deployment.produce(sent)
     scratch = tmp_path / "scratch"
     with Command(deployment, "archive", "--all", scratch=scratch) as command:
         if moment == "starting":
@@ -267,7 +267,7 @@ def test_an_archiver_that_is_stopped(
         assert "Traceback" not in "".join(command.err), command.err
         assert list(scratch.iterdir()) == [], "its scratch folder is gone"
     assert deployment.cli("status", "--output", "json").json()["leader"] is None
-    check_present(deployment, sent, told)
+    check_present(deployment, sent, reported)
     check_settled(deployment, sum(record["topic"] != "kept" for record in sent))
 
 
@@ -275,7 +275,7 @@ def test_an_archiver_that_is_stopped(
 def test_two_archivers_at_once(deployment: Deployment, tmp_path: Path, spark_session: SparkSession) -> None:
     """The first is held in the middle of its work, so that the second certainly meets it."""
     sent = sample_records(120)
-    told = deployment.produce(sent)
+    reported = deployment.produce(sent)
     with Command(deployment, "archive", "--all", scratch=tmp_path / "scratch") as winner:
         until("refinement has begun", lambda: winner.said("refining"))
         winner.signal(signal.SIGSTOP)
@@ -288,7 +288,7 @@ def test_two_archivers_at_once(deployment: Deployment, tmp_path: Path, spark_ses
         )
         winner.signal(signal.SIGCONT)
         assert winner.end() == 0, winner.err
-    check_present(deployment, sent, told)
+    check_present(deployment, sent, reported)
     assert deployment.cli("ledger", "show", "--output", "json").json()["epoch"] == 1, (
         "the other appended nothing"
     )

@@ -92,15 +92,15 @@ def test_three_minutes_under_load_and_hurt(tmp_path: Path) -> None:
             break  # 2: the machine was too busy to measure anything, which says nothing of the daemon
     said = folder.with_suffix(".said").read_text()
     assert program.returncode == 0, said[-8000:]
-    told = json.loads(out)
-    assert (told["verdict"], told["invalid"], told["unknown"]) == ("valid", [], [])
-    assert {kind for _, kind, _ in told["acts"]} == set(ACTS)
-    assert [found["name"] for found in told["series"]] == [rule.name for _, _, rule in RULES]
-    assert {way for way, numbers in told["ways"].items() if numbers["records"] > 100} == WAYS
-    assert told["history"]["counts"]["table_rows"] > 1000
-    assert told["history"]["counts"]["files"] > 20
+    reported = json.loads(out)
+    assert (reported["verdict"], reported["invalid"], reported["unknown"]) == ("valid", [], [])
+    assert {kind for _, kind, _ in reported["acts"]} == set(ACTS)
+    assert [found["name"] for found in reported["series"]] == [rule.name for _, _, rule in RULES]
+    assert {way for way, numbers in reported["ways"].items() if numbers["records"] > 100} == WAYS
+    assert reported["history"]["counts"]["table_rows"] > 1000
+    assert reported["history"]["counts"]["files"] > 20
     until("everything has ended", lambda: not left(folder), 60)
-    assert judged(folder, 0)["history"]["counts"] == told["history"]["counts"]
+    assert judged(folder, 0)["history"]["counts"] == reported["history"]["counts"]
     _spoil(folder)
 
 

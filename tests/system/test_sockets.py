@@ -196,7 +196,7 @@ def test_the_jvm_takes_no_call_without_its_token(worked: Worked) -> None:
     assert [port for port, said in worked.jvm_answers.items() if said.startswith(b"!y")] == []
 
 
-def test_what_a_daemon_writes_is_nobody_elses_to_change(worked: Worked) -> None:
+def test_what_a_daemon_writes_only_its_user_can_change(worked: Worked) -> None:
     assert [
         path for path, mode in worked.modes.items() if not stat.S_ISLNK(mode) and mode & stat.S_IWOTH
     ] == []
@@ -207,7 +207,7 @@ def test_what_a_daemon_writes_is_nobody_elses_to_change(worked: Worked) -> None:
     assert [oct(mode) for mode in (token, *spools) if mode & others] == []
 
 
-def test_temporary_files_are_read_by_nobody_else(worked: Worked) -> None:
+def test_temporary_files_are_private(worked: Worked) -> None:
     named = [path.name for path in worked.scratch]
     assert any(name.startswith("archiver-spark-") for name in named), named
     assert [path for path, mode in worked.scratch.items() if mode & (stat.S_IRWXG | stat.S_IRWXO)] == []

@@ -124,10 +124,10 @@ def test_any_steps(moves: list[tuple[int, int, int]]) -> None:
     clock, accept = clocks()
     looks = [(0, START)]  # seconds passed, and the wall clock minus these seconds
     last_us = log_us = 0
-    for passed, step, beside in moves:
+    for passed, step, alongside in moves:
         clock.advance(passed)
         clock.set_wall(max(0, clock.now_us() + step * S))
-        log_us = max(log_us, START + beside * S)
+        log_us = max(log_us, START + alongside * S)
         now_s = round(clock.monotonic_s())
         looks.append((now_s, clock.now_us() - now_s * S))
         runs = [list(run) for _, run in groupby(looks, key=lambda look: look[1])]

@@ -90,7 +90,7 @@ def test_what_was_asked_beyond_the_end_is_not_remembered() -> None:
         assert (found.rows, found.bytes) == (beyond, 10 * beyond)
 
 
-def test_what_was_archived_of_a_shelf_does_not_begin_the_sum_of_what_is_held_anew() -> None:
+def test_what_was_archived_of_a_shelf_does_not_begin_the_sum_of_what_is_held_again() -> None:
     fold, counted, history = (
         fold_of(*[Run(ONE, 0, rows=1, raw_bytes=10)] * 5),
         dict[TopicPartition, Counted](),

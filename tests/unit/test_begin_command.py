@@ -25,7 +25,7 @@ main()
 """
 
 
-def test_ctrl_c_while_it_is_loaded_is_told_without_a_traceback() -> None:
+def test_ctrl_c_while_it_is_loaded_is_reported_without_a_traceback() -> None:
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )

@@ -75,7 +75,7 @@ def test_order_of_rows_and_form_of_states_do_not_matter(orders: pa.Table) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "reported"),
     [
         ("id", 7, "ids"),
         ("customer", "customer-000001", "customers"),
@@ -85,10 +85,10 @@ def test_order_of_rows_and_form_of_states_do_not_matter(orders: pa.Table) -> Non
         ("tags", [("channel", "value-999")], "tags"),
     ],
 )
-def test_one_altered_row_is_noticed(orders: pa.Table, name: str, value: Any, told: str) -> None:
+def test_one_altered_row_is_noticed(orders: pa.Table, name: str, value: Any, reported: str) -> None:
     if name == "state":
         value = (orders["state"][3].as_py() + 1) % len(STATES)
-    with pytest.raises(AssertionError, match=rf"the table of sink is wrong .*'{told}'"):
+    with pytest.raises(AssertionError, match=rf"the table of sink is wrong .*'{reported}'"):
         check("sink", Read(replaced(orders, name, 3, value), 1), orders)
 
 

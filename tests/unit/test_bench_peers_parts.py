@@ -18,7 +18,7 @@ from bench.peers.ours import Archiver, Door
 from bench.peers.own_intake import OwnIntake
 
 
-def test_nobody_gets_through_a_door_before_it_is_opened() -> None:
+def test_no_client_gets_through_before_the_port_is_opened() -> None:
     with socket.create_server(("127.0.0.1", 0)) as behind:
         door = Door(f"127.0.0.1:{behind.getsockname()[1]}")
         with pytest.raises(ConnectionRefusedError):
@@ -64,10 +64,10 @@ def test_own_intake_is_held_back_topic_by_topic_until_it_may_begin(tmp_path: Pat
         return {topic.name: settings.archive.of(topic).min_bytes for topic in settings.topics}
 
     assert due() == {"warm": -1, "orders": -1}
-    told: list[int] = []
-    contender._process = cast("Any", SimpleNamespace(send_signal=told.append))
+    reported: list[int] = []
+    contender._process = cast("Any", SimpleNamespace(send_signal=reported.append))
     contender.begin("warm")
-    assert told == [signal.SIGHUP]
+    assert reported == [signal.SIGHUP]
     assert due() == {"warm": 0, "orders": -1}
 
 

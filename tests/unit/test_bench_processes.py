@@ -103,7 +103,7 @@ sys.stdin.readline()
 """
 
 
-def test_what_a_worker_took_that_nobody_waited_for_is_in_the_cores() -> None:
+def test_what_a_worker_took_without_a_waiting_parent_is_in_the_cores() -> None:
     with subprocess.Popen(
         [sys.executable, "-ISc", FORGETS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -119,7 +119,7 @@ def test_what_a_worker_took_that_nobody_waited_for_is_in_the_cores() -> None:
             assert set(taken_by(process.pid)) == {"program"}
             most_s = time.monotonic() - began_s + 0.5
         process.kill()
-    found = cores.told()
+    found = cores.reported()
     assert found["workers"] * most_s >= BURNT_S
     assert found["all"] == pytest.approx(found["daemon"] + found["workers"], abs=0.001)
     assert found["jvm"] == 0

@@ -178,9 +178,9 @@ def test_events_are_not_larger_than_a_broker_takes() -> None:
     assert max(map(len, events)) + len(codec.split(events[0])[0]) > limit.bytes_max // 2, (
         "halving does not go further than it must"
     )
-    told = [codec.decode(data).payload for data in events]
+    reported = [codec.decode(data).payload for data in events]
     assert [
-        file for payload in told if isinstance(payload, DataWritten) for file in payload.data_files or ()
+        file for payload in reported if isinstance(payload, DataWritten) for file in payload.data_files or ()
     ] == [one for _, one in files]
     assert [item.data_file for item in leader.fold.topic(TOPIC_ID).pending] == [one for _, one in files]
 

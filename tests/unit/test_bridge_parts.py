@@ -188,7 +188,7 @@ def bodies_of(log: Log, name: str) -> list[Any]:
     return [getattr(entry, name) for entry in entries if entry.WhichOneof("body") == name]
 
 
-def test_a_commit_of_ten_thousand_archives_is_told_with_the_settings_as_they_come() -> None:
+def test_a_commit_of_ten_thousand_archives_is_reported_with_default_settings() -> None:
     log = MemoryLogStore(1 << 19).log("control")
     leader = leading(log)
     keys = [
@@ -203,7 +203,7 @@ def test_a_commit_of_ten_thousand_archives_is_told_with_the_settings_as_they_com
     assert leader.fold.topic(TOPIC_ID).sequence_number == 5
 
 
-def test_watermarks_of_a_hundred_thousand_partitions_fit_and_only_those_that_moved_are_told() -> None:
+def test_watermarks_of_a_hundred_thousand_partitions_fit_and_only_those_that_moved_are_reported() -> None:
     log = MemoryLogStore(1 << 19).log("control")
     leader = leading(log)
     whole = pb.TableCommitted(topic_id=bytes.fromhex(TOPIC_ID))
@@ -213,8 +213,8 @@ def test_watermarks_of_a_hundred_thousand_partitions_fit_and_only_those_that_mov
     assert len(leader.fold.topic(TOPIC_ID).watermarks) == 100_000
     whole.watermarks[7].offset += 1
     assert len(append_table_committed(leader, whole)) == 1
-    (told,) = bodies_of(log, "table_committed")[-1].watermarks
-    assert (told.partition, told.offset) == (7, (1 << 40) + 1)
+    (reported,) = bodies_of(log, "table_committed")[-1].watermarks
+    assert (reported.partition, reported.offset) == (7, (1 << 40) + 1)
 
 
 def test_a_commit_that_says_nothing_new_is_one_entry() -> None:

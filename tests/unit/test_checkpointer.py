@@ -367,7 +367,7 @@ def test_checkpoints_of_another_log_do_not_count(tmp_path: Path, caplog: pytest.
     assert "belongs to another log" in caplog.text
 
 
-def test_what_nobody_needs_any_more(scene: Scene) -> None:
+def test_what_is_not_needed_any_more(scene: Scene) -> None:
     process = filled(scene, 4 * SPAN)
     assert superseded(scene.objects) == []
     failpoints.arm("checkpoint.upload.before=error@3")
@@ -488,7 +488,7 @@ def test_closing_the_loop_makes_what_is_due(scene: Scene) -> None:
     assert scene.store.indexes() == [10, 20]
 
 
-def test_an_error_nobody_expected_is_logged(
+def test_an_error_no_one_expected_is_logged(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     process = filled(scene, 2 * SPAN)

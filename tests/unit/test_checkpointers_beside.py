@@ -59,7 +59,7 @@ def test_nothing_is_superseded_by_what_is_not_whole(scene: Scene) -> None:
     assert superseded(scene.objects) == []
 
 
-def test_a_lease_holder_that_is_stopped_holds_nobody_up_for_ever(
+def test_a_stopped_lease_holder_blocks_others_only_for_a_time(
     scene: Scene, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     process = scene.process(lease=FileLease(tmp_path / "lease", "one"))

@@ -60,13 +60,13 @@ def test_c3_a_chain_from_the_watermark_is_offered() -> None:
     assert choice.reached == (9, 3, 7)  # the third partition is carried forward (C5)
 
 
-def test_c3_a_path_in_the_lineage_is_committed_whatever_its_range() -> None:
+def test_c3_a_path_in_the_lineage_is_committed_with_any_range() -> None:
     file = pending(0, 5, 8)
     choice = choose([file], (100,), {path(file)}, lambda _: False)
     assert (choice.committed, choice.offered, choice.killed, choice.reached) == ((file,), (), (), (100,))
 
 
-def test_c3_covered_by_somebody_elses_file_is_killed_not_done() -> None:
+def test_c3_covered_by_another_writers_file_is_killed_not_done() -> None:
     """Flaw 4: the same range, archived by another leader, is in the table."""
     choice = choose([pending(0, 0, 1)], (2,), frozenset(), yes)
     assert choice.committed == ()

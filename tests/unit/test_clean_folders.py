@@ -26,7 +26,7 @@ from tests.support.catalog.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, Bench
 from tests.support.objects.memory_store import MemoryObjectStore
 
 
-class _Told(TableFolders):
+class _Reported(TableFolders):
     """An inspection that finds what the test sets, and a catalog that fails where the test says."""
 
     def __init__(self, vacuumed: Vacuumed) -> None:
@@ -95,7 +95,7 @@ class _Deployment:
         self.topic_id = self.vacuumed.topic("orders")
         self.key = archive_key(self.topic_id, 0, "day", 20_000, 0, 10, 0)
         self.vacuumed.objects.create(self.key, b"records")
-        self.folders = self.vacuumed.folders = _Told(self.vacuumed)
+        self.folders = self.vacuumed.folders = _Reported(self.vacuumed)
 
     def condemned(self) -> None:
         """Mark the archive for deletion, more than a deletion delay ago."""
@@ -139,14 +139,14 @@ def test_a_run_that_may_not_delete_all_of_a_folder_says_so(deployment: _Deployme
 
 
 @pytest.mark.parametrize("failing", [{"fence"}, {"fence", "forget"}, {"forget"}, {"look again"}])
-def test_d2_nothing_goes_without_its_fence_also_if_the_topic_was_told_of_already(
+def test_d2_nothing_goes_without_its_fence_also_if_the_topic_was_reported_already(
     deployment: _Deployment, failing: set[str]
 ) -> None:
     deployment.condemned()
     deployment.folders.held, deployment.folders.failing = 1, failing
     report = deployment.vacuumed.clean()
     assert report.deleted == [] and deployment.is_there
-    assert [told["topic"] for told in report.topics] == ["orders"] and report.doubted
+    assert [reported["topic"] for reported in report.topics] == ["orders"] and report.doubted
 
 
 def test_d1_what_lands_between_the_look_and_the_fence_stays(deployment: _Deployment) -> None:
@@ -158,7 +158,7 @@ def test_d1_what_lands_between_the_look_and_the_fence_stays(deployment: _Deploym
     assert deployment.is_there
 
 
-def test_nothing_is_condemned_of_a_table_that_the_ledger_could_not_be_told_of(
+def test_nothing_is_marked_for_deletion_of_a_table_that_the_ledger_could_not_record(
     deployment: _Deployment,
 ) -> None:
     """The sequence number stored with the mark would be too low. An older fence would then pass for a later
@@ -170,7 +170,7 @@ def test_nothing_is_condemned_of_a_table_that_the_ledger_could_not_be_told_of(
     assert deployment.vacuumed.clean().condemned == []
 
 
-def test_d1_what_a_table_names_by_now_is_told(tmp_path: Path) -> None:
+def test_d1_what_a_table_names_by_now_is_reported(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     tables = MemoryTables(SeededIds(7), bench.clock)
     leader = bench.leader()

@@ -36,7 +36,7 @@ def judged(where: Folder, *keys: str, modified_us: int = OLD_US) -> dict[str, st
     return {item.key: item.kind for item in found}
 
 
-def test_d1_what_is_named_stays_whatever_else_is_known_of_it() -> None:
+def test_d1_what_is_named_stays_in_any_other_state() -> None:
     ledger = TopicLedger(TOPIC_ID, starts={0: 100})
     ledger.killed[key(0, 10)] = KilledFile(archive(key(0, 10)), "why", 1)
     where = folder(ledger, {key(0, 10), key(10, 20)})
@@ -73,7 +73,7 @@ def test_killed_archives_go_at_any_age() -> None:
     assert found == {key(0, 10): "killed", key(10, 20, 2): "killed"}
 
 
-def test_a_killed_archive_that_nobody_stands_for_stays() -> None:
+def test_a_killed_archive_without_a_replacement_stays() -> None:
     """The response to its commit was lost, another program compacted it, and its snapshot expired. Its rows
     are in the table, but no other archive has its records."""
     ledger = TopicLedger(TOPIC_ID, watermarks={0: 20})
@@ -132,7 +132,7 @@ def test_ranges_of_gaps_and_what_is_below_the_start_need_no_archive() -> None:
     }
 
 
-def test_an_archive_that_somebody_compacted_away_stays_for_streams() -> None:
+def test_an_archive_that_another_writer_compacted_away_stays_for_streams() -> None:
     """Nothing names it any more, and it is the only object with its records as they were sent."""
     chain = [key(0, 10), key(10, 20, 2), key(20, 30, 2)]
     assert (
@@ -161,7 +161,7 @@ def test_of_two_that_hold_the_same_offsets_one_stays_also_when_the_other_is_cond
     )
 
 
-def test_what_no_stream_reads_stands_for_nobody_also_if_a_table_names_it() -> None:
+def test_what_no_stream_reads_replaces_nothing_also_if_a_table_names_it() -> None:
     """A replay rewrote the old archive, and another program rolled the table back to before that. Streams
     read the new one, which nothing names."""
     old, new = key(0, 10, 1), key(0, 10, 2)
@@ -172,7 +172,7 @@ def test_what_no_stream_reads_stands_for_nobody_also_if_a_table_names_it() -> No
     assert judged(folder(TopicLedger(TOPIC_ID), {old}), old, new) == {new: "stray"}
 
 
-def test_what_waits_for_its_commit_stands_for_nobody_yet() -> None:
+def test_what_waits_for_its_commit_replaces_nothing_yet() -> None:
     """The same range was committed with a predecessor's file, which was compacted away. The pending one will
     be killed."""
     ledger = TopicLedger(TOPIC_ID)

@@ -82,7 +82,7 @@ def test_a_run_with_nothing_to_do_writes_nothing() -> None:
     assert vacuumed.tails() == before
 
 
-def test_young_files_stay_whatever_they_hold() -> None:
+def test_young_files_with_any_content_stay() -> None:
     vacuumed, keys = archived()
     vacuumed.lines["a", 0] = 9
     young = [vacuumed.upload(), vacuumed.file(Run("a"))]
@@ -411,7 +411,7 @@ def test_a_shelf_that_cannot_be_read_keeps_every_file_of_every_topic(readable: i
     stray = vacuumed.upload()
     vacuumed.later()
     vacuumed.superseded = ["checkpoint/old", "shelf/old"]
-    told = vacuumed.control_log.tail()
+    reported = vacuumed.control_log.tail()
     run, looks = vacuumed.cleaning(), 0
     whole = run.intake
 
@@ -433,7 +433,7 @@ def test_a_shelf_that_cannot_be_read_keeps_every_file_of_every_topic(readable: i
     if readable:
         assert report.deleted == keys[:2], "the history file was intact when they were found unneeded"
         return
-    assert (report.deleted, report.barrier_ms, vacuumed.control_log.tail()) == ([], None, told)
+    assert (report.deleted, report.barrier_ms, vacuumed.control_log.tail()) == ([], None, reported)
     assert set(vacuumed.keys()) >= {*keys, stray}
     again = vacuumed.clean()
     assert (again.deleted, again.condemned) == (keys[:2], [stray, "checkpoint/old", "shelf/old"])

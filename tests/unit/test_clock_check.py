@@ -60,7 +60,7 @@ def test_a_wrong_clock_is_refused_though_the_log_agrees_with_it(now: SystemClock
 
 @pytest.mark.parametrize("stated_us", [NOW_US, NOW_US - 10**7, NOW_US + 10**7, NOW_US - 999_999, None])
 @pytest.mark.parametrize("newest_us", [0, NOW_US, NOW_US + YEARS_S * 10**6])
-def test_a_clock_that_agrees_is_taken_whatever_the_log_has(
+def test_a_clock_that_agrees_is_used_regardless_of_the_log(
     now: SystemClock, stated_us: int | None, newest_us: int
 ) -> None:
     """A log that an earlier clock drove ahead cannot be corrected, so it does not prevent a writer from

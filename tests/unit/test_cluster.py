@@ -104,7 +104,7 @@ def test_data_without_an_identity_is_not_taken_over(store: ObjectStore, key: str
     assert read_cluster(store) is None
 
 
-def test_whoever_meets_the_data_of_a_simultaneous_first_start_reads_its_identity(store: ObjectStore) -> None:
+def test_a_process_that_meets_a_simultaneous_first_start_reads_its_identity(store: ObjectStore) -> None:
     """The identity and data appear between the first read and the listing."""
 
     class Racing(FaultyObjectStore):
@@ -122,7 +122,7 @@ def test_whoever_meets_the_data_of_a_simultaneous_first_start_reads_its_identity
     assert ensure(Racing(store)) == read_cluster(store)
 
 
-def test_a_foreign_file_beside_the_data_is_no_obstacle(store: ObjectStore) -> None:
+def test_a_foreign_file_next_to_the_data_is_no_obstacle(store: ObjectStore) -> None:
     store.create("lost+found/x", b"")
     assert ensure(store).name == "demo"
 

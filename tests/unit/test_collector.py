@@ -20,13 +20,13 @@ from tests.support.builders.deployment import Deployment
 @pytest.fixture
 def looks() -> Iterator[list[str]]:
     """The phases of the collector's runs during the test. The thresholds are restored afterwards."""
-    before, told = gc.get_threshold(), list[str]()
+    before, reported = gc.get_threshold(), list[str]()
 
     def tell(phase: str, info: dict[str, int]) -> None:
-        told.append(phase)
+        reported.append(phase)
 
     gc.callbacks.append(tell)
-    yield told
+    yield reported
     gc.callbacks.remove(tell)
     gc.set_threshold(*before)
 

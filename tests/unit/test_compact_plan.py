@@ -108,10 +108,10 @@ def small(base: int, end: int, size: int, *, partition: int = 0, day: int = TODA
     return Small(f"s3://b/{key}", key, size, parsed)
 
 
-def footers(monkeypatch: pytest.MonkeyPatch, *told: tuple[int, int] | None) -> None:
+def footers(monkeypatch: pytest.MonkeyPatch, *reported: tuple[int, int] | None) -> None:
     """Replace the footers of archives, in this order: schema version and number of gaps, or None for a
     damaged footer."""
-    left = list(told)
+    left = list(reported)
 
     def read(_objects: object, found: FoundArchive, _cluster_id: str) -> FoundFooter:
         one = left.pop(0)
@@ -191,7 +191,7 @@ def test_no_more_than_so_many_become_one() -> None:
     assert [len(run) for run in runs(many, 10**9)] == [TOGETHER_MAX, 2]
 
 
-def test_a_large_one_is_not_written_anew_for_a_small_one() -> None:
+def test_a_large_one_is_not_written_again_for_a_small_one() -> None:
     assert ranges([small(0, 1, 400), small(1, 2, 199)]) == []
     assert ranges([small(0, 1, 400), small(1, 2, 200)]) == [[0, 1]]
     assert ranges([small(0, 1, 300), small(1, 2, 100), small(2, 3, 200)]) == [[0, 1, 2]]

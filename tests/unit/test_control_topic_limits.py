@@ -57,5 +57,5 @@ def test_limits(
 ) -> None:
     monkeypatch.setattr(kafka_topic, "KafkaTopic", client_of(limits))
     found = check_control_topic(settings, BYTES_MAX, SystemClock())
-    (told,) = (one for one in found.findings if one.check == "limits")
-    assert told.verdict is verdict, told
+    (reported,) = (one for one in found.findings if one.check == "limits")
+    assert reported.verdict is verdict, reported

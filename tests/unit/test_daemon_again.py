@@ -15,7 +15,7 @@ def waits(again: Backoff, clock: ManualClock) -> float:
     raise AssertionError("it is never time")
 
 
-def test_the_wait_doubles_up_to_the_longest_and_begins_anew() -> None:
+def test_the_wait_doubles_up_to_the_longest_and_begins_again() -> None:
     clock = ManualClock(0)
     again = Backoff(clock, lambda: 30.0, lambda: 100.0)
     assert not again.due()
@@ -32,7 +32,7 @@ def test_the_wait_doubles_up_to_the_longest_and_begins_anew() -> None:
     assert waits(again, clock) == 30
 
 
-def test_what_went_well_meanwhile_takes_the_look_away() -> None:
+def test_what_went_well_in_between_removes_the_poll() -> None:
     clock = ManualClock(0)
     again = Backoff(clock, lambda: 30.0, lambda: 100.0)
     again.failed()

@@ -11,7 +11,7 @@ from archiver.daemon.daemon import acquire_with_timeout
 from archiver.runtime.errors import RetryLater
 
 
-def test_who_cannot_have_it_in_time_is_told_why() -> None:
+def test_who_cannot_have_it_in_time_learns_why() -> None:
     lock = threading.Lock()
     with acquire_with_timeout(lock, 0.01, "why"):
         with pytest.raises(RetryLater, match=r"^why$"), acquire_with_timeout(lock, 0.01, "why"):

@@ -95,7 +95,7 @@ def test_idle_is_no_line_for_people(
         ),
     ],
 )
-def test_an_error_is_told_by_what_must_be_done_next(
+def test_an_error_is_classified_by_what_must_be_done_next(
     error: Exception,
     outcome: Outcome,
     level: int,
@@ -139,7 +139,7 @@ def test_a_new_reason_is_said_at_once_and_so_is_an_old_one_that_is_back(
     ]
 
 
-def test_whoever_asked_gets_the_error_and_it_is_noted_all_the_same(cycles: Cycles, journal: Journal) -> None:
+def test_the_caller_gets_the_error_and_it_is_noted_all_the_same(cycles: Cycles, journal: Journal) -> None:
     with pytest.raises(RetryLater, match="later"):
         cycles.attempt("audit", raising(RetryLater("later")))
     newest = journal.newest("audit")

@@ -21,7 +21,7 @@ class Manager:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self.socket.bind(address)
 
-    def told(self) -> list[dict[str, str]]:
+    def reported(self) -> list[dict[str, str]]:
         """Every datagram that was received, as names and values."""
         found: list[dict[str, str]] = []
         while True:
@@ -58,7 +58,7 @@ def test_a_life_as_the_manager_sees_it(manager: tuple[Manager, str]) -> None:
     notifier.ready("serving as archive")
     notifier.stopping("stopping")
     notifier.longer(90)
-    assert other.told() == [
+    assert other.reported() == [
         {"EXTEND_TIMEOUT_USEC": "60000000", "STATUS": "waiting for metadata (it is absent)"},
         {"READY": "1", "STATUS": "serving as archive"},
         {"RELOADING": "1", "MONOTONIC_USEC": "12500000", "STATUS": "reloading the configuration"},
@@ -76,7 +76,7 @@ def test_a_long_wait_asks_for_more_time_in_time(manager: tuple[Manager, str]) ->
     asked_s = []
     for _ in range(300):
         notifier.waiting("waiting for java")
-        if other.told():
+        if other.reported():
             asked_s.append(clock.monotonic_s())
         clock.advance(0.5)
     pauses = [later - earlier for earlier, later in pairwise(asked_s)]
@@ -94,7 +94,7 @@ def test_the_watchdog_is_fed_twice_within_its_time(manager: tuple[Manager, str])
     fed_s = []
     for _ in range(100):
         notifier.feed()
-        if {"WATCHDOG": "1"} in other.told():
+        if {"WATCHDOG": "1"} in other.reported():
             fed_s.append(clock.monotonic_s())
         clock.advance(0.5)
     assert fed_s == [5.0 * number for number in range(1, 10)]
@@ -119,7 +119,7 @@ def test_a_watchdog_that_is_not_ours_is_not_fed(
     notifier = Notifier({"NOTIFY_SOCKET": name, **environ}, clock, pid=77)
     clock.advance(3600)
     notifier.feed()
-    assert other.told() == []
+    assert other.reported() == []
     notifier.close()
 
 
@@ -129,7 +129,7 @@ def test_without_a_manager_nothing_is_said(manager: tuple[Manager, str]) -> None
         notifier = Notifier(environ, ManualClock())
         notifier.ready("serving")
         notifier.close()
-    assert other.told() == []
+    assert other.reported() == []
 
 
 def test_a_manager_that_does_not_listen_does_no_harm(tmp_path: Path) -> None:
@@ -142,6 +142,6 @@ def test_a_manager_that_does_not_listen_does_no_harm(tmp_path: Path) -> None:
         for number in range(10_000):  # more than any queue holds: sending must not block
             notifier.stopping(f"{number}")
         notifier.close()
-        assert full.told()
+        assert full.reported()
     finally:
         full.socket.close()

@@ -9,7 +9,7 @@ from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import RetryLater
 
 
-def test_a_round_that_says_nothing_is_told() -> None:
+def test_a_round_without_a_message_is_reported() -> None:
     clock = ManualClock()
     pace = Pace(clock)
     clock.advance(100)

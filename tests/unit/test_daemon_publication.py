@@ -32,13 +32,13 @@ def shown(state: PublishedState | None, clock: ManualClock) -> dict[str, float]:
     }
 
 
-def test_a_run_is_told_and_counted() -> None:
+def test_a_run_is_reported_and_counted() -> None:
     at, topic, clock = rig(), MemoryTopic(), ManualClock()
     publication = Publication(lambda: at.publisher(topic.connect))
     assert (publication.state, publication.notes(), shown(publication.state, clock)) == (None, [], {})
     LedgerWriter(at.control).round(1)
-    told = publication.run()
-    assert (told.outcome, told.line, told.idle, told.document) == (
+    reported = publication.run()
+    assert (reported.outcome, reported.line, reported.idle, reported.document) == (
         "fine",
         "5 events published",
         False,
@@ -60,10 +60,10 @@ def test_a_broker_that_is_away_is_a_lag_that_grows() -> None:
     topic.away = True
     ledger.round(1)
     clock.advance(60)
-    told = [publication.run() for _ in range(3)]
-    assert {(one.outcome, one.line) for one in told} == {("untold", "the broker is away")}
+    reported = [publication.run() for _ in range(3)]
+    assert {(one.outcome, one.line) for one in reported} == {("untold", "the broker is away")}
     # The later runs have no news. They must not displace other entries from the journal.
-    assert [one.idle for one in told] == [
+    assert [one.idle for one in reported] == [
         False,
         True,
         True,
@@ -90,8 +90,8 @@ def test_who_does_not_publish_shows_no_lag() -> None:
     first = Publication(lambda: at.publisher(topic.connect, MemoryLease("host:1", place)))
     second = Publication(lambda: at.publisher(topic.connect, MemoryLease("host:2", place), seed=2))
     first.run()
-    told = second.run()
-    assert (told.outcome, told.line, told.idle) == ("skipped", "host:1 publishes", True)
+    reported = second.run()
+    assert (reported.outcome, reported.line, reported.idle) == ("skipped", "host:1 publishes", True)
     assert shown(second.state, clock) == {"events_total": 0}
     assert second.notes() == []
     first.close()
@@ -99,7 +99,7 @@ def test_who_does_not_publish_shows_no_lag() -> None:
     assert shown(second.state, clock)["lag_entries"] == 0
 
 
-def test_an_error_that_nobody_expected_is_told_and_goes_on_its_way() -> None:
+def test_an_error_that_no_one_expected_is_reported_and_goes_on_its_way() -> None:
     at, topic = rig(), MemoryTopic()
     LedgerWriter(at.control).round(1)
 

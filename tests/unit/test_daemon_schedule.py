@@ -105,7 +105,7 @@ def test_one_that_runs_already_runs_once_more() -> None:
         assert job.runs == 2
 
 
-def test_what_was_asked_for_is_not_forgotten_where_somebody_asks_again_as_the_run_ends() -> None:
+def test_what_was_asked_for_is_not_forgotten_if_asked_again_as_the_run_ends() -> None:
     """A job without an interval runs only on request."""
     runs = 0
 
@@ -172,7 +172,7 @@ def test_an_interval_can_be_changed() -> None:
     assert schedule.wait(WAIT_S)
 
 
-def test_stopping_starts_nothing_more_and_waits_no_longer_than_told() -> None:
+def test_stopping_starts_nothing_more_and_waits_within_its_bound() -> None:
     job = Counted(held=True)
     schedule = Schedule([ScheduledJob("tick", 0.05, job)], SystemClock())
     schedule.start()

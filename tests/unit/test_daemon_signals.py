@@ -77,7 +77,7 @@ def test_elsewhere_than_in_the_main_thread_only_asking_wakes() -> None:
     assert found == [set(), {"stop"}]
 
 
-def test_any_number_of_requests_blocks_nobody() -> None:
+def test_any_number_of_requests_blocks_no_one() -> None:
     with Asking() as signals:
         for _ in range(100_000):
             signals.ask("reload")

@@ -33,37 +33,37 @@ def archived() -> ArchiveReport:
 
 def test_a_round_that_archived() -> None:
     report = archived()
-    told = summarize_archiving(report, list(report.topics.values()))
-    assert told.line == (
+    reported = summarize_archiving(report, list(report.topics.values()))
+    assert reported.line == (
         "1,234 records of 2 topics archived in 3 files (1.501 MB), 5 offsets of aborted transactions "
         "skipped, 7 records wait"
     )
-    assert (told.outcome, told.idle) == ("fine", False)
-    assert told.document["rounds"] == 1
+    assert (reported.outcome, reported.idle) == ("fine", False)
+    assert reported.document["rounds"] == 1
 
 
 def test_a_round_that_had_nothing_to_do() -> None:
-    told = summarize_archiving(ArchiveReport(epoch=3), [TopicReport("orders")])
-    assert (told.line, told.outcome, told.idle) == ("nothing was due", "fine", True)
+    reported = summarize_archiving(ArchiveReport(epoch=3), [TopicReport("orders")])
+    assert (reported.line, reported.outcome, reported.idle) == ("nothing was due", "fine", True)
 
 
 def test_a_round_that_only_settled() -> None:
     report = ArchiveReport(rounds=1, topics={"orders": TopicReport("orders")})
-    told = summarize_archiving(report, list(report.topics.values()))
-    assert (told.line, told.idle) == ("pending archives are resolved", False)
+    reported = summarize_archiving(report, list(report.topics.values()))
+    assert (reported.line, reported.idle) == ("pending archives are resolved", False)
 
 
 def test_topics_in_trouble_are_named_and_count() -> None:
     report = archived()
     stuck = [TopicReport(f"t{number}", "halted", why="the table is gone") for number in range(5)]
     late = TopicReport("late", "deferred", why="the catalog is down")
-    told = summarize_archiving(report, [*report.topics.values(), *stuck, late])
-    assert told.outcome == "wrong"
+    reported = summarize_archiving(report, [*report.topics.values(), *stuck, late])
+    assert reported.outcome == "wrong"
     assert (
         "; halted: t0 (the table is gone), t1 (the table is gone), t2 (the table is gone), 2 more; "
-        "deferred: late (the" in told.line
+        "deferred: late (the" in reported.line
     )
-    assert len(told.document["topics"]) == 8
+    assert len(reported.document["topics"]) == 8
     assert summarize_archiving(report, [late]).outcome == "untold"
 
 
@@ -93,8 +93,8 @@ def test_commits_that_outgrow_the_tick_are_said() -> None:
         return tick.notes()
 
     assert after() == after(4.0, 6.0) == []
-    (told,) = after(4.0, 6.0, 7.5)
-    assert told.startswith(
+    (reported,) = after(4.0, 6.0, 7.5)
+    assert reported.startswith(
         "the commits of the last round took 18 s, longer than archive.tick = 10 s: no table gets the "
         "next one sooner"
     )
@@ -124,9 +124,9 @@ def test_what_an_operator_should_know_of_topics_that_go_on() -> None:
         rounds=1, topics={"orders": TopicReport("orders", "archived", archives=1, rows=3, notes=[note, note])}
     )
     tick = Tick(lambda _: noted, settings)
-    told = tick.run()
-    assert told.outcome == "fine"
-    assert told.line.endswith(f"; orders: {note}")
+    reported = tick.run()
+    assert reported.outcome == "fine"
+    assert reported.line.endswith(f"; orders: {note}")
     assert tick.note(ArchiveReport(topics={"clicks": TopicReport("clicks")})).line == f"orders: {note}", (
         "orders was not looked at"
     )
@@ -138,8 +138,8 @@ def test_what_an_operator_should_know_of_topics_that_go_on() -> None:
 
 def test_the_vacuum() -> None:
     report = CleanReport(dry_run=False, checked_us=0, deleted=["a"], condemned=["b", "c"], waiting=2)
-    told = summarize_cleaning(report)
-    assert (told.line, told.outcome) == (
+    reported = summarize_cleaning(report)
+    assert (reported.line, reported.outcome) == (
         "1 object deleted, 2 marked for deletion, 2 marked and still there",
         "fine",
     )
@@ -154,10 +154,10 @@ def test_the_vacuum() -> None:
 def test_the_audit() -> None:
     good = {"topic": "a", "partition": 0, "verdict": "valid", "why": "", "rows": 5}
     bad = {"topic": "a", "partition": 1, "verdict": "invalid", "why": "2 offsets are missing", "rows": 3}
-    told = summarize_audit({"verdict": "valid", "partitions": [good]})
-    assert (told.line, told.outcome) == ("valid: 1 partition, 5 rows", "fine")
-    told = summarize_audit({"verdict": "invalid", "partitions": [good, bad]})
-    assert (told.line, told.outcome) == (
+    reported = summarize_audit({"verdict": "valid", "partitions": [good]})
+    assert (reported.line, reported.outcome) == ("valid: 1 partition, 5 rows", "fine")
+    reported = summarize_audit({"verdict": "invalid", "partitions": [good, bad]})
+    assert (reported.line, reported.outcome) == (
         "invalid: 2 partitions, 8 rows; a:1 is invalid: 2 offsets are missing",
         "wrong",
     )
@@ -188,18 +188,21 @@ def test_a_replay() -> None:
         TopicReplay("b"),
         TopicReplay("c"),
     )
-    told = summarize_replay(ReplayReport(False, 1, [fine]))
-    assert (told.outcome, told.line) == ("fine", "2 archives rewritten, 5 keys and values decoded")
+    reported = summarize_replay(ReplayReport(False, 1, [fine]))
+    assert (reported.outcome, reported.line) == ("fine", "2 archives rewritten, 5 keys and values decoded")
     later.failed(RetryLater("the catalog is away"))
     assert summarize_replay(ReplayReport(False, 1, [fine, later])).outcome == "untold"
     wrong.failed(Halt("rolled back"))
-    told = summarize_replay(ReplayReport(False, 1, [fine, later, wrong]))
-    assert (told.outcome, told.line.endswith("; b: the catalog is away; c: rolled back")) == ("wrong", True)
+    reported = summarize_replay(ReplayReport(False, 1, [fine, later, wrong]))
+    assert (reported.outcome, reported.line.endswith("; b: the catalog is away; c: rolled back")) == (
+        "wrong",
+        True,
+    )
 
 
 def test_a_topic_that_could_not_be_compacted_is_no_success() -> None:
     compacted = [TopicCompaction("a", merged=2, archives=9), TopicCompaction("b", why="the catalog is away")]
-    told = summarize_cleaning(CleanReport(False, 0, compacted=compacted))
-    assert told.outcome == "untold"
-    assert "a: 9 archives merged into 2; b is not compacted: the catalog is away" in told.line
+    reported = summarize_cleaning(CleanReport(False, 0, compacted=compacted))
+    assert reported.outcome == "untold"
+    assert "a: 9 archives merged into 2; b is not compacted: the catalog is away" in reported.line
     assert summarize_cleaning(CleanReport(False, 0, compacted=compacted[:1])).outcome == "fine"

@@ -63,5 +63,5 @@ def test_one_that_got_nowhere_is_not(stuck: CleanReport) -> None:
     assert runs_of(stuck) == 1
 
 
-def test_it_comes_to_an_end_whatever_is_said() -> None:
+def test_it_ends_with_any_input() -> None:
     assert runs_of(report(deleted=["a"], over=1)) == RUNS_MAX

@@ -52,9 +52,9 @@ def failing(journal: Journal) -> dict[str, str]:
 
 
 def test_what_answers_is_fine(watch: Watch, journal: Journal) -> None:
-    told = watch.run()
-    assert told.idle
-    assert (told.outcome, failing(journal)) == ("fine", {})
+    reported = watch.run()
+    assert reported.idle
+    assert (reported.outcome, failing(journal)) == ("fine", {})
     assert [check.name for check in journal.checks()] == ["metadata", "objects"]
 
 
@@ -63,21 +63,25 @@ def test_what_does_not_answer_is_noted_with_its_reason_until_it_does(
 ) -> None:
     asked.fails("objects", RetryLater("no route to host"))
     asked.fails("catalog local", ZeroDivisionError("oh"))
-    told = watch.run()
-    assert told.outcome == "untold"
-    assert "objects does not answer: no route to host" in told.line
+    reported = watch.run()
+    assert reported.outcome == "untold"
+    assert "objects does not answer: no route to host" in reported.line
     assert failing(journal) == {"objects": "no route to host", "catalog local": "ZeroDivisionError: oh"}
     since_us = {check.name: check.since_us for check in journal.checks()}
     watch.run()
     assert {check.name: check.since_us for check in journal.checks()} == since_us
     asked.questions |= {"objects": lambda: None, "catalog local": lambda: None}
-    told = watch.run()
-    assert (told.outcome, told.idle, told.line) == ("fine", False, "catalog local, objects answer again")
+    reported = watch.run()
+    assert (reported.outcome, reported.idle, reported.line) == (
+        "fine",
+        False,
+        "catalog local, objects answer again",
+    )
     assert watch.run().idle
     assert failing(journal) == {}
 
 
-def test_one_that_hangs_holds_up_nobody_and_is_asked_by_one_thread(
+def test_one_that_hangs_blocks_no_one_and_is_asked_by_one_thread(
     watch: Watch, asked: Asked, journal: Journal
 ) -> None:
     release, asked_times = threading.Event(), []
@@ -100,17 +104,17 @@ def test_one_that_hangs_holds_up_nobody_and_is_asked_by_one_thread(
     assert failing(journal) == {}
 
 
-def test_what_is_done_beside_is_done_each_time(asked: Asked, journal: Journal) -> None:
+def test_what_is_done_in_parallel_is_done_each_time(asked: Asked, journal: Journal) -> None:
     done: list[int] = []
-    beside = FollowUp("the work", lambda: done.append(1), WAIT_S, lambda: done.append(-1))
-    watch = Watch(lambda: asked.questions, journal, SystemClock(), 1.0, beside)
+    alongside = FollowUp("the work", lambda: done.append(1), WAIT_S, lambda: done.append(-1))
+    watch = Watch(lambda: asked.questions, journal, SystemClock(), 1.0, alongside)
     watch.run()
     watch.run()
     watch.close()
     assert done == [1, 1]
 
 
-def test_what_is_done_beside_and_hangs_holds_up_no_question(asked: Asked, journal: Journal) -> None:
+def test_what_is_done_in_parallel_and_hangs_holds_up_no_question(asked: Asked, journal: Journal) -> None:
     """Each run of the watch reports that the work is late. None starts it again before it has ended."""
     release, begun, late = threading.Event(), [], []
 
@@ -126,8 +130,8 @@ def test_what_is_done_beside_and_hangs_holds_up_no_question(asked: Asked, journa
         FollowUp("the work", hangs, 0.1, lambda: late.append(1)),
     )
     asked.fails("objects", RetryLater("no route to host"))
-    told = [watch.run() for _ in range(3)]
-    assert {one.line for one in told} == {
+    reported = [watch.run() for _ in range(3)]
+    assert {one.line for one in reported} == {
         "objects does not answer: no route to host; the work has not ended within 0.1 s"
     }
     assert failing(journal) == {"objects": "no route to host"}
@@ -140,7 +144,7 @@ def test_what_is_done_beside_and_hangs_holds_up_no_question(asked: Asked, journa
     watch.close()
 
 
-def test_what_is_done_beside_and_fails_is_an_error_of_that_look(asked: Asked, journal: Journal) -> None:
+def test_what_is_done_in_parallel_and_fails_is_an_error_of_that_poll(asked: Asked, journal: Journal) -> None:
     errors: list[Exception] = [Halt("an entry of an unknown version"), ZeroDivisionError("oh")]
 
     def fails() -> None:

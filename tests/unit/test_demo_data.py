@@ -157,7 +157,7 @@ def test_second_run_starts_afresh(tmp_path: Path) -> None:
     [["thesis.txt"], [settings.MARKER, "thesis.txt"], ["data"]],
     ids=["foreign", "foreign in a demo", "no marker"],
 )
-def test_somebody_elses_folder_is_refused_and_left_alone(tmp_path: Path, names: list[str]) -> None:
+def test_another_writers_folder_is_refused_and_left_alone(tmp_path: Path, names: list[str]) -> None:
     for name in names:
         (tmp_path / name).write_text("dear")
     with pytest.raises(InvalidInput, match="not empty and not a demo's folder"):

@@ -152,7 +152,7 @@ def test_the_last_batch_counts_too() -> None:
 
 
 @pytest.mark.parametrize("later", ["fits", "does not fit"])
-def test_whatever_is_chosen_gives_the_values_back(later: str) -> None:
+def test_any_choice_gives_the_values_back(later: str) -> None:
     first = pa.table(
         {"n": RANDOM.integers(1, 9, ROWS), "s": [f"order-{number:09}" for number in range(ROWS)]}
     )

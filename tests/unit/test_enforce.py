@@ -179,7 +179,7 @@ def test_nothing_is_asked_of_other_topics(opened: list[EdgeSchemas]) -> None:
     assert rows(schemas, order(1), BAD, None) == [1]
 
 
-def test_without_a_schema_nobody_can_tell_and_nothing_gets_in(opened: list[EdgeSchemas]) -> None:
+def test_without_a_schema_nothing_gets_in(opened: list[EdgeSchemas]) -> None:
     registry = Registry()
     registry.error = RetryLater("the registry is down")
     schemas = edge(opened, registry)
@@ -228,7 +228,7 @@ def test_an_id_that_is_new_is_asked_about_before_its_record_is_refused(opened: l
 
 
 @pytest.mark.parametrize("wait_s", [0.0, WAIT_S])
-def test_asking_ahead_for_an_id_harms_nobody_who_has_it_registered(
+def test_asking_ahead_for_an_id_harms_no_one_who_has_it_registered(
     opened: list[EdgeSchemas], wait_s: float
 ) -> None:
     registry = Registry(5)
@@ -274,7 +274,7 @@ def test_a_flood_of_ids_asks_no_more_often_than_one(
     assert rows(schemas, envelope_of(5, (0,)) + order(1)) == []
 
 
-def test_who_cannot_wait_is_told_to_come_again_and_then_told(opened: list[EdgeSchemas]) -> None:
+def test_a_client_that_cannot_wait_gets_the_result_when_it_asks_again(opened: list[EdgeSchemas]) -> None:
     registry = Registry(5)
     schemas = edge(opened, registry)
     never = envelope_of(7, (0,)) + order(1)

@@ -143,7 +143,7 @@ def test_trino_quotes_every_part() -> None:
     )
 
 
-def test_duckdb_reads_what_it_is_told(tmp_path: Path) -> None:
+def test_duckdb_reads_the_printed_query(tmp_path: Path) -> None:
     """One file is older than a column. Names of folders become no columns."""
     folder = tmp_path / "it's a folder [1] of 2?*" / "partition=00000" / "year=2026"
     folder.mkdir(parents=True)

@@ -94,7 +94,7 @@ def test_the_log_of_positions_stays_short_and_says_the_newest() -> None:
     assert at.position() == Position("t", b"i", Mark(9, b"l", 3))
 
 
-def test_a_position_that_somebody_else_moved_is_read_again_first() -> None:
+def test_a_position_that_another_writer_moved_is_read_again_first() -> None:
     at = rig()
     one, other = at.positions(seed=1), at.positions(seed=2)
     assert one.newest() is other.newest() is None
@@ -248,14 +248,14 @@ def test_only_who_holds_the_lease_publishes_and_two_that_both_do_disorder_nothin
     zombie = at.publisher(topic.connect, seed=3)  # holds a lease of its own
     interleaved = [False]
 
-    def meanwhile(_: Sequence[TopicRecord]) -> None:
+    def in_between(_: Sequence[TopicRecord]) -> None:
         if not interleaved[0] and len(topic.sends) > 20:
             interleaved[0] = True
             with pytest.raises(LeaseHeld):
                 two.run()
             zombie.run()
 
-    topic.after = meanwhile
+    topic.after = in_between
     with pytest.raises(RetryLater, match="another process"):
         one.run()
     assert interleaved[0]
@@ -314,16 +314,16 @@ def test_a_new_topic_gets_everything_or_what_was_not_published(begins: str, whol
     assert ids(topic) == (wanted(at) if whole else wanted(at)[old:])
 
 
-def test_a_topic_that_is_made_anew_in_between_is_noticed_before_the_position() -> None:
+def test_a_topic_that_is_made_again_in_between_is_noticed_before_the_position() -> None:
     at, topic = rig(), MemoryTopic()
     LedgerWriter(at.control).round(1)
 
-    def made_anew(_: Sequence[TopicRecord]) -> None:
+    def made_again(_: Sequence[TopicRecord]) -> None:
         if len(topic.sends) == 3:
             topic.records.clear()
             topic.id = b"2" * 16
 
-    topic.after = made_anew
+    topic.after = made_again
     publisher = at.publisher(topic.connect)
     with pytest.raises(OutcomeUnknown, match="was recreated"):
         publisher.run()
@@ -332,7 +332,7 @@ def test_a_topic_that_is_made_anew_in_between_is_noticed_before_the_position() -
     assert ids(topic)[-len(wanted(at)) :] == wanted(at)
 
 
-def test_a_topic_that_was_made_anew_between_two_runs_gets_nothing_before_the_rest() -> None:
+def test_a_topic_that_was_made_again_between_two_runs_gets_nothing_before_the_rest() -> None:
     at, topic = rig(), MemoryTopic()
     ledger = LedgerWriter(at.control)
     ledger.round(1)
@@ -358,7 +358,7 @@ def test_a_cluster_without_topic_ids_is_taken_for_the_same() -> None:
     assert at.publisher(topic.connect, seed=6).run() == 5
 
 
-def test_a_position_of_another_ledger_begins_anew() -> None:
+def test_a_position_of_another_ledger_begins_again() -> None:
     at, topic = rig(), MemoryTopic()
     LedgerWriter(at.control).round(1)
     at.publisher(topic.connect).run()
@@ -453,7 +453,7 @@ def test_the_first_start_in_a_trimmed_ledger_begins_with_what_is_left() -> None:
     assert ids(topic) == left
 
 
-def test_a_position_below_the_ledger_is_told_and_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_position_below_the_ledger_is_reported_and_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     at, topic = rig(), MemoryTopic()
     ledger = LedgerWriter(at.control)
     for _ in range(4):

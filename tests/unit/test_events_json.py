@@ -107,7 +107,7 @@ def test_a_document_without_an_event_is_named(document: object, message: str) ->
         json_form.from_document(document)
 
 
-def test_without_partition_type_the_spec_beside_the_event_counts() -> None:
+def test_without_partition_type_the_spec_next_to_the_event_counts() -> None:
     tree = _tree()
     del tree["payload"]["partition_type"]
     with pytest.raises(

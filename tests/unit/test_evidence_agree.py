@@ -57,12 +57,12 @@ def ledger(
 
 
 def why(
-    told: TopicLedger,
+    reported: TopicLedger,
     watermarks: tuple[int, ...] = (10, 20),
     revived: tuple[str, ...] = (),
     shown: TableView | None = None,
 ) -> str:
-    return contradiction(shown or view(), Known(watermarks, OURS), told, revived) or ""
+    return contradiction(shown or view(), Known(watermarks, OURS), reported, revived) or ""
 
 
 def test_the_same_watermarks_agree() -> None:
@@ -76,10 +76,10 @@ def test_c2_offsets_with_only_gaps_between_them_agree() -> None:
     def gaps(partition: int, start: int, end: int) -> list[tuple[int, int]]:
         return [(start, end)] if partition == 0 and start >= 8 else []
 
-    told = ledger({0: 10, 1: 20})
-    assert contradiction(view(), Known((8, 20), OURS), told, (), gaps) is None
-    assert "rolled back" in (contradiction(view(), Known((7, 20), OURS), told, (), gaps) or "")
-    assert "rolled back" in why(told, (8, 20))
+    reported = ledger({0: 10, 1: 20})
+    assert contradiction(view(), Known((8, 20), OURS), reported, (), gaps) is None
+    assert "rolled back" in (contradiction(view(), Known((7, 20), OURS), reported, (), gaps) or "")
+    assert "rolled back" in why(reported, (8, 20))
 
 
 def test_pending_files_bring_the_table_on() -> None:
@@ -92,23 +92,23 @@ def test_pending_files_bring_the_table_on() -> None:
 @pytest.mark.parametrize(
     "behind", [ledger({0: 5, 1: 20}), ledger({0: 10}), ledger({0: 5, 1: 20}, file(0, 5, 9)), ledger({})]
 )
-def test_a_watermark_that_nobody_wrote_archives_for_proves_an_old_metadata_store(behind: TopicLedger) -> None:
+def test_a_watermark_that_no_one_wrote_archives_for_proves_an_old_metadata_store(behind: TopicLedger) -> None:
     assert "the metadata store is an older copy than the table" in why(behind)
 
 
 def test_killed_files_explain_a_watermark_only_where_they_are_in_the_table() -> None:
-    told = ledger({0: 5, 1: 20}, file(0, 5, 7), killed=(file(0, 5, 10), file(1, 5, 10)))
-    assert "only up to 7" in why(told)
-    assert why(told, revived=(file(0, 5, 10).key,)) == ""
-    assert "only up to 7" in why(told, revived=(file(1, 5, 10).key,)), "another partition's"
-    assert "only up to 7" in why(told, watermarks=(11, 20), revived=(file(0, 5, 10).key,))
+    reported = ledger({0: 5, 1: 20}, file(0, 5, 7), killed=(file(0, 5, 10), file(1, 5, 10)))
+    assert "only up to 7" in why(reported)
+    assert why(reported, revived=(file(0, 5, 10).key,)) == ""
+    assert "only up to 7" in why(reported, revived=(file(1, 5, 10).key,)), "another partition's"
+    assert "only up to 7" in why(reported, watermarks=(11, 20), revived=(file(0, 5, 10).key,))
 
 
 def test_killed_files_may_have_been_in_the_table_where_its_history_is_not_whole() -> None:
-    told = ledger({0: 5, 1: 20}, killed=(file(0, 5, 10),), sequence=3)
-    assert why(told, shown=view((6,))) == ""
-    assert "only up to 5" in why(told, shown=view((4, 5, 6)))
-    assert "only up to 5" in why(told, watermarks=(9, 20), shown=view((6,)))
+    reported = ledger({0: 5, 1: 20}, killed=(file(0, 5, 10),), sequence=3)
+    assert why(reported, shown=view((6,))) == ""
+    assert "only up to 5" in why(reported, shown=view((4, 5, 6)))
+    assert "only up to 5" in why(reported, watermarks=(9, 20), shown=view((6,)))
 
 
 def test_an_older_sequence_number_proves_an_old_catalog() -> None:
@@ -130,24 +130,24 @@ def test_rows_without_any_commit_of_ours_are_not_skipped_in_silence() -> None:
 
 
 def test_what_was_seen_counts_while_our_newest_snapshot_of_then_is_an_ancestor() -> None:
-    told = ledger({0: 10, 1: 20}, sequence=5)
-    told.snapshot_id = 102
-    assert seen_up_to(view(), told) == 5, "number 5 may be a branch's"
+    reported = ledger({0: 10, 1: 20}, sequence=5)
+    reported.snapshot_id = 102
+    assert seen_up_to(view(), reported) == 5, "number 5 may be a branch's"
     cut = view((3, 4))
-    assert seen_up_to(cut, told) == 0, "expired, and nothing shows that it was an ancestor"
+    assert seen_up_to(cut, reported) == 0, "expired, and nothing shows that it was an ancestor"
     oldest = SnapshotView(103, 102, 3, 3, "append", {})
-    assert seen_up_to(replace(cut, snapshots=(oldest, cut.snapshots[1])), told) == 5, (
+    assert seen_up_to(replace(cut, snapshots=(oldest, cut.snapshots[1])), reported) == 5, (
         "expired, and named as a parent"
     )
-    told.snapshot_id = 104
-    assert seen_up_to(view(), told) == 0, "the table was turned to a place that the ledger did not read"
-    told.snapshot_id = None
-    assert seen_up_to(view(), told) == 0
+    reported.snapshot_id = 104
+    assert seen_up_to(view(), reported) == 0, "the table was turned to a place that the ledger did not read"
+    reported.snapshot_id = None
+    assert seen_up_to(view(), reported) == 0
 
 
 def test_revived_keys_are_found_by_whole_path() -> None:
-    told = ledger({}, killed=(file(0, 5, 10), file(1, 5, 10)))
+    reported = ledger({}, killed=(file(0, 5, 10), file(1, 5, 10)))
     assert revived_keys(
-        told, {"s3://b/archive/1/5-10", "s3://b/archive/10/5-10", "s3://b/archive/0/15-10"}
+        reported, {"s3://b/archive/1/5-10", "s3://b/archive/10/5-10", "s3://b/archive/0/15-10"}
     ) == ("archive/1/5-10",)
-    assert revived_keys(replace(told, killed={}), {"s3://b/archive/1/5-10"}) == ()
+    assert revived_keys(replace(reported, killed={}), {"s3://b/archive/1/5-10"}) == ()

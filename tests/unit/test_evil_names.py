@@ -125,7 +125,7 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize("terminal", [True, False])
 @pytest.mark.parametrize("kind", EVIL)
-def test_an_event_is_one_line_whatever_its_texts_are(kind: str, terminal: bool) -> None:
+def test_an_event_with_any_texts_is_one_line(kind: str, terminal: bool) -> None:
     text = EVIL[kind]
     root = logging.getLogger()
     before = list(root.handlers)
@@ -154,12 +154,12 @@ def test_a_listing_shows_texts_as_they_are(kind: str, capsys: pytest.CaptureFixt
     text = EVIL[kind]
     print_table(f"of {text}", ["name", text], [[text, "[red]x[/red]"], ["[/x]", 7]])
     progress(f"archiving {text}")
-    told = capsys.readouterr()
-    assert "[red]x[/red]" in told.out, "nothing of it is taken for a style"
-    assert "[/x]" in told.out
-    for written in (told.out, told.err):
+    reported = capsys.readouterr()
+    assert "[red]x[/red]" in reported.out, "nothing of it is taken for a style"
+    assert "[/x]" in reported.out
+    for written in (reported.out, reported.err):
         assert all(line.isprintable() for line in written.split("\n"))
-    assert told.err == f"archiving {printable_text(text)}\n"
+    assert reported.err == f"archiving {printable_text(text)}\n"
 
 
 @settings(max_examples=300, deadline=None)

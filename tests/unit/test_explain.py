@@ -188,7 +188,7 @@ def test_what_became_of_the_intake_file_does_not_contradict_the_answer() -> None
     assert "; deleted, no longer required" in "\n".join(lines_of(explain(replace(COMMITTED, intake=gone))))
 
 
-def test_a_document_has_the_same_names_whatever_was_seen() -> None:
+def test_a_document_always_has_the_same_names() -> None:
     assert {
         tuple(document_of(explain(facts)))
         for facts in (COMMITTED, WAITING, PENDING, replace(WAITING, offset=20, intake=None))

@@ -34,14 +34,14 @@ def test_the_stable_offset_is_never_beyond_an_open_transaction() -> None:
     producers = [TransactionEntries(fold, f"x{number}") for number in range(PRODUCERS)]
     producers[0].send(Run(tp[0], 0))
     producers[0].end(commit=True)
-    told: list[int] = []
+    reported: list[int] = []
     errors: list[str] = []
     stop = threading.Event()
 
     def read() -> None:
         while not stop.is_set():
             try:
-                told.append(backlog.stable_offset(tp))
+                reported.append(backlog.stable_offset(tp))
                 backlog.blocking(tp)
                 backlog.summary(tp, 0)
             except Exception as error:  # noqa: BLE001 - the test reports every failure of the reader
@@ -53,10 +53,10 @@ def test_the_stable_offset_is_never_beyond_an_open_transaction() -> None:
     try:
         for _ in range(ROUNDS):
             base = fold.next_offset(tp)
-            told.clear()
+            reported.clear()
             for producer in producers:
                 producer.send(Run(tp[0], 0))
-            seen = list(told)  # all transactions are still open here
+            seen = list(reported)  # all transactions are still open here
             answers += len(seen)
             assert all(stable <= base for stable in seen)
             for number, producer in enumerate(producers):

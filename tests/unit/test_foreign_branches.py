@@ -31,7 +31,7 @@ def table(current: int, *snapshots: SnapshotView) -> TableView:
     )
 
 
-def test_a_branch_is_told_by_its_root_as_long_as_that_is_retained() -> None:
+def test_a_branch_is_recognized_by_its_root_as_long_as_that_is_retained() -> None:
     """Two snapshots of ours, then an external one on the first after a rollback. Then the second is current
     again."""
     whole = table(

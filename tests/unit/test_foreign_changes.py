@@ -43,10 +43,10 @@ def snapshot(number: int, parent: int | None, operation: str = "append", **count
 
 
 def table(
-    *snapshots: SnapshotView, told: str | None = None, pinned: frozenset[int] = frozenset()
+    *snapshots: SnapshotView, reported: str | None = None, pinned: frozenset[int] = frozenset()
 ) -> TableView:
     """A table whose last snapshot is the current one."""
-    properties = {} if told is None else {EXPIRED_CHANGES: told}
+    properties = {} if reported is None else {EXPIRED_CHANGES: reported}
     current = snapshots[-1].snapshot_id
     return TableView(
         ("demo", "flights"),
@@ -111,7 +111,7 @@ def test_a_change_is_what_the_summary_counts(
     assert change_of(replace(one, summary={**one.summary, COMMIT_ID: "ours"})) is None
 
 
-def test_a_change_that_nobody_can_undo_expires_like_any_other() -> None:
+def test_a_change_that_no_one_can_undo_expires_like_any_other() -> None:
     assert gone(table(*chain(DELETED))) == [1, 2, 3, 4]
     assert gone(table(*chain(snapshot(3, 2, "append", added_records=2)))) == [1, 2, 3, 4]
 
@@ -125,18 +125,18 @@ def test_a_change_stays_as_long_as_an_older_snapshot_does() -> None:
     assert gone(ordinary) == [1, 3, 4]
 
 
-def test_a_change_stays_while_a_snapshot_beside_it_is_retained_however_new() -> None:
+def test_a_change_stays_while_a_snapshot_outside_the_lineage_is_retained() -> None:
     """The table was rolled back to before the deletion, continued, and rolled forward again. Snapshot 4 is
     newer than the deletion and has the rows."""
-    beside = (snapshot(1, None), snapshot(2, 1), DELETED, snapshot(4, 2), snapshot(5, 3), snapshot(6, 5))
-    assert gone(table(*beside)) == [1, 2, 5]
-    branch = (*beside[:3], snapshot(4, 3), snapshot(5, 3), snapshot(6, 5))
+    alongside = (snapshot(1, None), snapshot(2, 1), DELETED, snapshot(4, 2), snapshot(5, 3), snapshot(6, 5))
+    assert gone(table(*alongside)) == [1, 2, 5]
+    branch = (*alongside[:3], snapshot(4, 3), snapshot(5, 3), snapshot(6, 5))
     assert gone(table(*branch)) == [1, 2, 3, 5], "that one was made on it"
 
 
 def test_of_two_changes_the_one_that_is_older_than_what_stays_goes() -> None:
     later = snapshot(4, 3, "delete", deleted_records=1)
-    beside = (
+    alongside = (
         snapshot(1, None),
         snapshot(2, 1, "delete", deleted_records=1),
         snapshot(3, 2),
@@ -144,7 +144,7 @@ def test_of_two_changes_the_one_that_is_older_than_what_stays_goes() -> None:
         snapshot(6, 4),
         snapshot(7, 6),
     )
-    assert gone(table(snapshot(5, 3), *beside)) == [1, 2, 3, 6]
+    assert gone(table(snapshot(5, 3), *alongside)) == [1, 2, 3, 6]
 
 
 def test_a_change_that_a_pending_file_needs_or_that_is_young_stays() -> None:
@@ -153,7 +153,7 @@ def test_a_change_that_a_pending_file_needs_or_that_is_young_stays() -> None:
     assert expired(view, (), 1, 200.0, NOW_US) == ()
 
 
-def test_what_expires_is_told_in_the_property_with_its_place() -> None:
+def test_what_expires_is_reported_in_the_property_with_its_place() -> None:
     mine = ledger()
     mine.watermarks.update({0: 30, 1: 8})
     mine.past.moves(0, 0, 20)
@@ -161,13 +161,13 @@ def test_what_expires_is_told_in_the_property_with_its_place() -> None:
     mine.past.moves(0, 20, 30)
     mine.past.moved(4)
     view = table(*chain(DELETED, snapshot(2, 1, "append", added_records=7)))
-    told = recorded(view, gone(view), mine, (30, 9))
-    assert list(told) == [EXPIRED_CHANGES]
+    reported = recorded(view, gone(view), mine, (30, 9))
+    assert list(reported) == [EXPIRED_CHANGES]
     changes = [{"rows": 0, "hidden": 0, "added": 7, "below": [20, 9], "snapshots": [2]}]
     changes += [{"rows": 2, "hidden": 0, "added": 0, "below": [20, 9], "snapshots": [3]}]
-    assert json.loads(told[EXPIRED_CHANGES]) == {"v": 1, "changes": changes}
+    assert json.loads(reported[EXPIRED_CHANGES]) == {"v": 1, "changes": changes}
     assert recorded(view, [1], mine, (30, 9)) == {}
-    assert recorded(replace(view, properties=told), gone(view), mine, (30, 9)) == {}, (
+    assert recorded(replace(view, properties=reported), gone(view), mine, (30, 9)) == {}, (
         "the catalog took the property and kept the snapshots"
     )
     cut = recorded(view, [1, 4], mine, (30, 9))
@@ -175,7 +175,7 @@ def test_what_expires_is_told_in_the_property_with_its_place() -> None:
         "they stay, and nothing reaches them any more"
     )
     more = replace(
-        table(*chain(replace(DELETED, snapshot_id=6, sequence_number=6), length=2)), properties=told
+        table(*chain(replace(DELETED, snapshot_id=6, sequence_number=6), length=2)), properties=reported
     )
     again = replace(
         more,
@@ -209,7 +209,7 @@ def test_what_expires_is_told_in_the_property_with_its_place() -> None:
 def test_a_property_that_cannot_be_read_is_an_error_and_keeps_every_change(text: str) -> None:
     with pytest.raises(Corrupted, match=EXPIRED_CHANGES):
         ExpiredChanges.from_json(text)
-    view = table(*chain(DELETED), told=text)
+    view = table(*chain(DELETED), reported=text)
     assert gone(view) == [1, 2], (
         "nothing could say of what the lineage is cut above whether it is an ancestor"
     )
@@ -284,11 +284,11 @@ def test_a_place_that_is_not_known_makes_the_sum_unknown() -> None:
 )
 def test_a_repair_tells_of_no_more_rows_than_are_still_missing(lacking: int, left: int | None) -> None:
     """Restored rows are subtracted from the recorded removals. Other losses are not added."""
-    told = ExpiredChanges(
+    reported = ExpiredChanges(
         (Change(rows=3, below=(5,), snapshots=(7,)), Change(hidden=1, below=(9,), snapshots=(8,)))
     ).to_json()
     view = replace(
-        table(*chain(snapshot(3, 2, "delete", deleted_records=1))), properties={EXPIRED_CHANGES: told}
+        table(*chain(snapshot(3, 2, "delete", deleted_records=1))), properties={EXPIRED_CHANGES: reported}
     )
     assert rows_removed(view) == 5
     found = property_after_repair(view, lacking, (12,))
@@ -316,20 +316,20 @@ def test_where_the_ledger_merged_its_past_the_place_is_where_the_table_ends_now(
 def test_what_lies_closest_together_is_added_up_so_that_retention_passes_the_oldest() -> None:
     """Three rows are erased each day for a year. With thirty days of retention and a hundred offsets a day,
     the sums stay near the starts."""
-    told = ExpiredChanges()
+    reported = ExpiredChanges()
     for day in range(365):
-        told = told.with_more(
+        reported = reported.with_more(
             [Change(1, below=(100 * day + at,)) for at in range(3)], {0: 100 * max(day - 30, 0)}
         )
-        assert len(told.changes) <= CHANGES_MAX
-        assert sum(one.rows for one in told.changes) <= 3 * 32, day
+        assert len(reported.changes) <= CHANGES_MAX
+        assert sum(one.rows for one in reported.changes) <= 3 * 32, day
     assert ExpiredChanges((Change(1, below=(10,)),)).with_more([Change(1, below=(20,))], {0: 10}).changes == (
         Change(1, below=(20,)),
     )
 
 
 @pytest.mark.parametrize(
-    ("told", "gone", "below"),
+    ("reported", "gone", "below"),
     [
         ({1: 3, 2: 5, 5: 9}, (), 5),
         ({2: 5, 5: 9}, (), 5),
@@ -341,12 +341,12 @@ def test_what_lies_closest_together_is_added_up_so_that_retention_passes_the_old
     ],
 )
 def test_a_commit_that_the_ledger_heard_of_late_may_have_come_before_the_removal(
-    told: dict[int, int], gone: tuple[int, ...], below: int
+    reported: dict[int, int], gone: tuple[int, ...], below: int
 ) -> None:
     """The publishing rig found this case. Ours are 1, 2, 4 and 5, the removal is 3. `told` maps sequence
     numbers to the watermarks that the ledger recorded then."""
     mine, at = ledger(), 0
-    for number, offset in told.items():
+    for number, offset in reported.items():
         mine.past.moves(0, at, offset)
         mine.past.moved(number)
         at = offset

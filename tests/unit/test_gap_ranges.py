@@ -100,7 +100,7 @@ def test_the_watermark_passes(table: bool) -> None:
     assert (topic.totals.files, topic.totals.rows) == (1, 5)
 
 
-def test_ranges_behind_a_killed_file_are_forgotten_and_planned_anew() -> None:
+def test_ranges_behind_a_killed_file_are_forgotten_and_planned_again() -> None:
     ledger = Ledger()
     ledger.written(data(0, 4), gaps(4, 9))
     ledger.committed(0, killed=("k/0-4",))

@@ -53,7 +53,7 @@ class Echo:
     ],
 )
 @pytest.mark.parametrize("before", [0, 3])
-def test_each_message_is_told(
+def test_each_message_is_reported(
     messages: list[bytes], gives: list[bytes], bad: tuple[int, ...], whole: list[bool], before: int
 ) -> None:
     sliced: Any = pa.array([b"other"] * before + messages, pa.binary()).slice(before)

@@ -33,7 +33,7 @@ def ledger_of(*killed: Found, watermark: int = 20) -> TopicLedger:
     return made
 
 
-def test_a_killed_archive_is_read_where_nobody_else_has_its_records() -> None:
+def test_a_killed_archive_is_read_where_no_one_else_has_its_records() -> None:
     killed, other = Found(0, 10, 2), Found(10, 20)
     assert ArchiveVisibility.of(ledger_of(killed), 0).kept([killed, other]) == [other, killed]
     assert ArchiveVisibility.of(ledger_of(killed), 0).kept([killed, Found(0, 12), other]) == [
@@ -52,7 +52,7 @@ def test_of_killed_archives_with_the_same_records_one_is_read() -> None:
     assert ArchiveVisibility.of(ledger_of(older, newer), 0).kept([older, newer]) == [newer]
 
 
-def test_what_intake_has_or_nobody_needs_is_no_reason_to_read_a_killed_one() -> None:
+def test_what_intake_has_or_is_not_needed_is_no_reason_to_read_a_killed_one() -> None:
     killed = Found(10, 20)
     ledger = ledger_of(killed, watermark=10)
     assert ArchiveVisibility.of(ledger, 0).kept([killed]) == [], "from the watermark on intake has everything"
@@ -66,7 +66,7 @@ def test_what_intake_has_or_nobody_needs_is_no_reason_to_read_a_killed_one() -> 
     assert ArchiveVisibility.of(ledger, 0).kept([killed]) == []
 
 
-def test_what_is_condemned_or_was_made_anew_is_never_read() -> None:
+def test_what_is_marked_for_deletion_or_was_made_again_is_never_read() -> None:
     condemned, old, new, given_up = Found(0, 10), Found(10, 20), Found(10, 20, 2), Found(0, 10, 3)
     ledger = ledger_of(given_up)
     ledger.rewrites.replaced[old.key] = Replaced(new.key, 1)

@@ -26,11 +26,11 @@ class Now:
 
     def __init__(self) -> None:
         self.s = 0.0
-        self.told: list[tuple[str, str]] = []
+        self.reported: list[tuple[str, str]] = []
 
     def weather(self, *spells: Spell) -> Weather:
         return Weather(
-            spells, random.Random(1), lambda: self.s, lambda kind, call: self.told.append((kind, call))
+            spells, random.Random(1), lambda: self.s, lambda kind, call: self.reported.append((kind, call))
         )
 
 
@@ -48,7 +48,7 @@ def test_a_spell_spoils_a_create(kind: str, error: type[Exception], there: bool)
     assert (objects.info("key") is not None) == there
     now.s = 2.0
     store.create("after", b"a")
-    assert now.told == [(kind, "objects.create")]
+    assert now.reported == [(kind, "objects.create")]
 
 
 def test_looking_changes_nothing_so_its_reply_cannot_be_unknown() -> None:
@@ -61,7 +61,7 @@ def test_looking_changes_nothing_so_its_reply_cannot_be_unknown() -> None:
 
 
 @pytest.mark.parametrize("kind", WEATHER)
-def test_a_spell_that_nobody_met_is_owed_once(kind: str) -> None:
+def test_a_spell_without_a_poll_is_owed_once(kind: str) -> None:
     now = Now()
     weather = now.weather(Spell(1.0, 2.0, kind, 0.0, slow_s=0.0))
     now.s = 5.0
@@ -91,7 +91,7 @@ def test_a_refused_append() -> None:
     assert log.tail() == 0
 
 
-def test_slow_calls_are_told_and_done() -> None:
+def test_slow_calls_are_reported_and_done() -> None:
     now, log = Now(), MemoryLog("intake", 100_000)
     assert (
         StormyLog(log, now.weather(Spell(0.0, 1.0, SLOW, 1.0, slow_s=0.0)), random.Random(3)).append(
@@ -99,7 +99,7 @@ def test_slow_calls_are_told_and_done() -> None:
         )
         is Appended.OK
     )
-    assert now.told == [(SLOW, "intake.append")]
+    assert now.reported == [(SLOW, "intake.append")]
 
 
 def test_nothing_is_bad_before_the_beginning(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_stated_records_without_an_ok_are_sent_again() -> None:
     assert (found.following, found.counted) == ({("alpha", 0): 3}, {})
 
 
-def test_records_the_producer_counted_are_not_sent_again_unless_it_told_the_number() -> None:
+def test_records_the_producer_counted_are_not_sent_again_unless_it_states_the_number() -> None:
     found = left(
         sent((0, None), (1, None), (2, None), (3, None)),
         answered((0, "ok", 5), (1, "unknown", 6), (2, "failed", 7)),
@@ -159,7 +159,7 @@ def test_records_the_producer_counted_are_not_sent_again_unless_it_told_the_numb
     )
 
 
-def test_another_producer_begins_anew() -> None:
+def test_another_producer_begins_again() -> None:
     found = left(sent((0, 0)), {"event": "producer", "producer": [4, 0]})
     assert found.stated, "this one was resumed"
     assert found.after({"event": "producer", "producer": [9, 0]}) == Left((9, 0))

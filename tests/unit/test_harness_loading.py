@@ -181,9 +181,9 @@ def test_a_mirror_that_was_not_read_on_both_sides_is_unknown(tmp_path: Path, gon
     shutil.copytree(Path(__file__).parents[1] / "harness" / "histories" / "mirror", half)
     assert judge(load(half)).verdict == "valid"
     (half / gone).unlink()
-    told = judge(load(half))
-    assert told.verdict == "unknown"
-    assert any("not read on both sides" in reason for reason in told.reasons)
+    reported = judge(load(half))
+    assert reported.verdict == "unknown"
+    assert any("not read on both sides" in reason for reason in reported.reasons)
 
 
 def test_a_ledger_that_goes_on_has_another_part(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_what_an_answer_means(
     assert [asked[:2] for asked in handler.asked] == [("/v1/topics/alpha/records", JSON_LINES)] * 2  # type: ignore[attr-defined]
 
 
-def test_nobody_at_the_port_means_that_nothing_was_sent(tmp_path: Path) -> None:
+def test_no_listener_at_the_port_means_that_nothing_was_sent(tmp_path: Path) -> None:
     with socket.socket() as unused, LedgerFile(tmp_path, "worker-v0-0", 0.0) as ledger:
         unused.bind(("127.0.0.1", 0))
         sender = HttpSender(

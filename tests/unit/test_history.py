@@ -241,7 +241,7 @@ def test_rows_that_were_damaged_are_read_again(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_an_altered_bit_is_noticed_whatever_is_read(tmp_path: Path, seed: int) -> None:
+def test_an_altered_bit_is_noticed_by_every_read(tmp_path: Path, seed: int) -> None:
     rig = Rig(tmp_path)
     plain(rig, files=20, partitions=3)
     (ref,) = rig.refs
@@ -288,7 +288,7 @@ def test_another_object_is_refused(tmp_path: Path, what: str) -> None:
         Backlog(rig.fold, rig.history).segments((A, 0))
 
 
-def test_a_list_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
+def test_a_list_that_was_replaced_is_read_again(tmp_path: Path) -> None:
     """Another process stored the same span as one file, and deleted the two history files that this process
     knows."""
     rig = Rig(tmp_path)

@@ -34,7 +34,7 @@ def test_created_once_and_found_again() -> None:
     assert load_table(tables, TARGET, first.uuid) == first
 
 
-def test_a_table_that_somebody_else_made_at_the_same_moment_is_taken() -> None:
+def test_a_table_that_another_writer_made_at_the_same_moment_is_taken() -> None:
     class Racing(MemoryTables):
         def create(
             self,

@@ -41,7 +41,7 @@ def one(
     *,
     watermark: int = 30,
     stable: int = 40,
-    told: int | None = 30,
+    reported: int | None = 30,
     pending: tuple[Range, ...] = (),
     doubt: str | None = None,
     gaps: tuple[Range, ...] | None = (),
@@ -50,7 +50,9 @@ def one(
     **table: Any,
 ) -> PartitionFinding:
     """The finding on a topic of one partition."""
-    state = TableState("shop.orders", 7, None if told is None else {0: told}, doubt, tuple(files), **table)
+    state = TableState(
+        "shop.orders", 7, None if reported is None else {0: reported}, doubt, tuple(files), **table
+    )
     partition = PartitionView(0, start, stable, stable, watermark, pending, gaps=gaps, passed=passed)
     (found,) = judge_topic(TopicView("orders", TOPIC, "iceberg", (partition,), state))
     return found
@@ -69,7 +71,7 @@ def test_order_of_files_does_not_matter() -> None:
 
 
 def test_a_topic_without_records_is_valid_with_zero_rows() -> None:
-    found = one([], watermark=0, stable=0, told=0)
+    found = one([], watermark=0, stable=0, reported=0)
     assert (found.verdict, found.rows) == ("valid", 0)
     view = TopicView("orders", TOPIC, "iceberg", (PartitionView(0, 0, 0, 0, 0),))
     assert judge_topic(view)[0].verdict == "valid"
@@ -123,44 +125,44 @@ def test_object_of_another_size() -> None:
 
 
 def test_table_behind_the_ledger() -> None:
-    found = one(WHOLE[:2], told=20)
+    found = one(WHOLE[:2], reported=20)
     assert (found.verdict, found.missing) == ("invalid", ((20, 30),))
     assert "complete up to offset 20 by its own evidence, the ledger says 30" in (found.why or "")
 
 
-def test_evidence_behind_the_ledger_with_all_rows_there_is_not_told() -> None:
-    assert one(WHOLE, told=20).verdict == "unknown"
+def test_evidence_behind_the_ledger_with_all_rows_there_is_not_reported() -> None:
+    assert one(WHOLE, reported=20).verdict == "unknown"
 
 
-def test_doubted_evidence_is_not_told_even_if_all_rows_are_there() -> None:
-    found = one(WHOLE, told=None, doubt="it was rolled back")
+def test_doubted_evidence_is_not_reported_even_if_all_rows_are_there() -> None:
+    found = one(WHOLE, reported=None, doubt="it was rolled back")
     assert (found.verdict, found.why) == ("unknown", "table shop.orders: it was rolled back")
 
 
 def test_doubted_evidence_and_missing_rows() -> None:
-    found = one(WHOLE[:1], told=None, doubt="it was rolled back")
+    found = one(WHOLE[:1], reported=None, doubt="it was rolled back")
     assert (found.verdict, found.missing) == ("invalid", ((10, 30),))
 
 
 def test_swap_that_the_ledger_has_not_recorded_yet() -> None:
-    found = one([*WHOLE, archive(30, 40)], told=40, pending=((30, 40),))
+    found = one([*WHOLE, archive(30, 40)], reported=40, pending=((30, 40),))
     assert (found.verdict, found.rows, found.pending) == ("valid", 40, ())
     assert "is not in the ledger yet" in (found.why or "")
 
 
 def test_commit_that_the_ledger_never_heard_of() -> None:
-    assert one([*WHOLE, archive(30, 40)], told=40).verdict == "unknown"
+    assert one([*WHOLE, archive(30, 40)], reported=40).verdict == "unknown"
 
 
 def test_rows_beyond_stable() -> None:
-    found = one([*WHOLE, archive(30, 50)], told=50, pending=((30, 50),))
+    found = one([*WHOLE, archive(30, 50)], reported=50, pending=((30, 50),))
     assert found.verdict == "invalid"
     beyond = one([*WHOLE, archive(40, 50)])
     assert beyond.verdict == "invalid"
     assert "holds offsets 40 to 49, but only those below 40 are stable" in (beyond.why or "")
 
 
-def test_rows_beyond_the_watermark_that_nobody_wrote() -> None:
+def test_rows_beyond_the_watermark_that_no_one_wrote() -> None:
     found = one([*WHOLE, archive(32, 35)])
     assert found.verdict == "invalid"
     assert "32 to 34" in (found.why or "")
@@ -168,7 +170,7 @@ def test_rows_beyond_the_watermark_that_nobody_wrote() -> None:
 
 def test_ledger_beyond_the_log() -> None:
     assert one(WHOLE, stable=20).verdict == "invalid"
-    assert one(WHOLE[:2], watermark=30, told=30, stable=20).verdict == "invalid"
+    assert one(WHOLE[:2], watermark=30, reported=30, stable=20).verdict == "invalid"
 
 
 HOLED = [WHOLE[0], archive(10, 20, record_count=8, gaps=((13, 15),)), WHOLE[2]]
@@ -243,7 +245,7 @@ def test_foreign_file_concerns_only_the_partitions_of_its_bounds() -> None:
     ] == ["valid", "unknown"]
 
 
-def test_removed_by_somebody_else() -> None:
+def test_removed_by_another_writer() -> None:
     found = one([foreign({0: ((0, 12), (14, 30))})], removals=(Removal(99, 2),))
     assert (found.verdict, found.removed, found.missing) == ("valid", ((12, 14),), ())
     assert "snapshot 99" in (found.why or "")
@@ -270,7 +272,7 @@ def test_fewer_missing_than_removed() -> None:
     assert one(WHOLE, removals=(Removal(99, 2),)).verdict == "unknown"
 
 
-def test_which_partitions_rows_were_removed_from_is_not_told_to_who_looks_at_some_of_them() -> None:
+def test_which_partitions_rows_were_removed_from_is_not_shown_for_some_partitions() -> None:
     """All removed rows may be of the partitions that were not audited. Then as many rows are lost here."""
     for lost, removed, verdict in ((2, 2, "unknown"), (2, 5, "unknown"), (3, 2, "invalid"), (0, 2, "valid")):
         state = TableState(
@@ -350,7 +352,7 @@ def test_what_has_expired_is_named_as_such() -> None:
     assert "snapshot 99, 98 (which has expired)" in (hidden.why or "")
 
 
-def test_without_knowing_what_expired_snapshots_changed_nothing_that_is_missing_can_be_told() -> None:
+def test_without_knowing_what_expired_snapshots_changed_nothing_missing_is_reported() -> None:
     for files, removals in (
         (WHOLE, ()),
         ([foreign({0: ((0, 12), (14, 30))})], ()),

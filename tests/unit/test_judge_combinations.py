@@ -49,7 +49,7 @@ class World:
     """The input of the judge."""
 
     files: tuple[FileView, ...]
-    told: int | None = WATERMARK
+    reported: int | None = WATERMARK
     watermark: int = WATERMARK
     pending: tuple[tuple[int, int], ...] = ()
     removals: tuple[Removal, ...] = ()
@@ -63,12 +63,12 @@ class World:
             PartitionView(0, 0, STABLE, STABLE, self.watermark, self.pending, self.lost, self.doubts),
             PartitionView(1, 0, STABLE, STABLE, WATERMARK),
         )
-        told = None if self.told is None else {0: self.told, 1: WATERMARK}
+        reported = None if self.reported is None else {0: self.reported, 1: WATERMARK}
         state = TableState(
             "t",
             7,
-            told,
-            None if told is not None else "rolled back",
+            reported,
+            None if reported is not None else "rolled back",
             self.files,
             self.removals,
             has_deletes=self.has_deletes,
@@ -110,10 +110,10 @@ FAULTS: dict[str, Change] = {
     "beyond stable": lambda world: added(world, archive(0, 40, 50)),
     "across stable": lambda world: added(world, archive(0, 35, 45)),
     "beyond the watermark, unwritten": lambda world: added(world, archive(0, 32, 34)),
-    "watermark property behind": lambda world: replace(world, told=20),
-    "watermark property ahead": lambda world: replace(world, told=35),
-    "watermark property ahead, half pending": lambda world: replace(world, told=35, pending=((30, 33),)),
-    "no trust in the property": lambda world: replace(world, told=None),
+    "watermark property behind": lambda world: replace(world, reported=20),
+    "watermark property ahead": lambda world: replace(world, reported=35),
+    "watermark property ahead, half pending": lambda world: replace(world, reported=35, pending=((30, 33),)),
+    "no trust in the property": lambda world: replace(world, reported=None),
     "ledger ahead of the log": lambda world: replace(world, watermark=45),
     "foreign rows doubled": lambda world: added(world, foreign({0: ((7, 8),)}, "f1")),
     "foreign rows beyond": lambda world: added(world, foreign({0: ((60, 61),)}, "f2")),
@@ -217,9 +217,9 @@ def random_worlds(seed: int) -> Iterator[World]:
                 files.append(replace(files[-1], path=files[-1].path + "x"))
             at = end
         reached = max(0, at + chance.choice([0, 0, 0, 0, 0, -1, 1]))
-        told = max(0, reached + chance.choice([0, 0, 0, 0, -2, 2]))
-        pending = ((reached, told),) if told > reached and chance.random() < 0.5 else ()
-        yield World((*files, *SOUND.files[3:]), told, reached, pending)
+        reported = max(0, reached + chance.choice([0, 0, 0, 0, -2, 2]))
+        pending = ((reached, reported),) if reported > reached and chance.random() < 0.5 else ()
+        yield World((*files, *SOUND.files[3:]), reported, reached, pending)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -232,10 +232,10 @@ def test_random_worlds_get_the_verdict_that_counting_rows_gives(seed: int) -> No
                 rows.update(range(file.key.base, file.key.end))
             elif file.rows is not None:
                 rows.update(low for low, _ in file.rows.get(0, ()))
-        assert world.told is not None
-        end = max(world.told, world.watermark)
+        assert world.reported is not None
+        end = max(world.reported, world.watermark)
         once = set(rows) == set(range(end)) and set(rows.values()) <= {1} and end <= STABLE
-        agreed = world.told == world.watermark or world.pending == ((world.watermark, world.told),)
+        agreed = world.reported == world.watermark or world.pending == ((world.watermark, world.reported),)
         found = world.judged()[0]
         assert (found.verdict == "valid") == (once and agreed), (world, found)
         if found.verdict == "valid":

@@ -54,7 +54,7 @@ def test_the_last_stage_counts_and_the_worst_partition() -> None:
     assert known(history.samples("a"))[-1] == 2.5
 
 
-def test_what_cannot_be_told_and_what_nobody_looked_at_is_a_hole() -> None:
+def test_what_is_unknown_and_what_was_not_inspected_is_a_hole() -> None:
     history = LagHistory(SPAN_S, 10)
     history.add(look(1, None), 0.0)
     history.add(look(None, 3), 1.0)

@@ -311,7 +311,7 @@ def test_l4_who_watches_the_log_ends_a_leadership_in_the_middle_of_a_turn(ground
     assert turn(newer.leadership) == 2
 
 
-def test_l4_an_epoch_of_ones_own_is_nobody_elses_though_it_is_seen_before_its_append_has_returned(
+def test_l4_an_own_epoch_that_is_seen_before_its_append_has_returned_is_no_other_leaders(
     ground: Ground,
 ) -> None:
     """The watch reads the log in parallel with the leader, which may still wait for the response to its
@@ -349,7 +349,7 @@ def test_l4_a_leader_that_cannot_read_the_log_stands_down_by_its_own_clock(groun
     assert turn(daemon.leadership) == 1, "no other leader came after it"
 
 
-def test_l4_a_leader_that_hears_nothing_in_a_long_turn_stands_down_by_its_own_clock(ground: Ground) -> None:
+def test_l4_a_leader_that_learns_nothing_in_a_long_turn_stands_down_by_its_own_clock(ground: Ground) -> None:
     daemon = Timed(ground, "a:1", 11)
     turn(daemon.leadership)
     with daemon.leadership.turn():
@@ -363,7 +363,7 @@ def test_l4_a_leader_that_hears_nothing_in_a_long_turn_stands_down_by_its_own_cl
         assert daemon.leadership.holder() is None
 
 
-def test_l4_a_leader_that_took_its_lease_again_still_hears_of_a_newer_one(ground: Ground) -> None:
+def test_l4_a_leader_that_took_its_lease_again_still_learns_of_a_newer_one(ground: Ground) -> None:
     daemon = Timed(ground, "a:1", 11)
     turn(daemon.leadership)
     with daemon.leadership.turn():

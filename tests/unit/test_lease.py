@@ -77,7 +77,7 @@ def test_a_child_process_does_not_inherit_it(path: Path) -> None:
         child.kill()
 
 
-def test_a_removed_lease_file_is_made_anew(path: Path) -> None:
+def test_a_removed_lease_file_is_made_again(path: Path) -> None:
     lease = FileLease(path, "here:1")
     lease.acquire()
     lease.release()

@@ -40,7 +40,7 @@ class Scene:
         self.checkpoints = LedgerCheckpoints(self.objects)
         self.leader = self.another()
         self.leader.take_over()
-        self.checkpointer = self.beside(self.leader)
+        self.checkpointer = self.alongside(self.leader)
         self.whole = LedgerFold()
 
     def another(self, **limits: int) -> Leader:
@@ -48,7 +48,7 @@ class Scene:
             self.log, SeededIds(next(SEEDS)), ManualClock(), "a:1", log_limits(**limits), self.checkpoints
         )
 
-    def beside(self, leader: Leader) -> LedgerCheckpointer:
+    def alongside(self, leader: Leader) -> LedgerCheckpointer:
         return LedgerCheckpointer(self.log, self.checkpoints, leader, self.spans, lambda: self.needed_from)
 
     def fill(self, entries: int) -> None:
@@ -106,12 +106,12 @@ def test_a_run_makes_so_many_and_the_next_goes_on() -> None:
 def test_a_run_trims_once_behind_all_that_it_makes(monkeypatch: pytest.MonkeyPatch) -> None:
     scene, trims, trim = Scene(), list[tuple[int, list[int]]](), MemoryLog.trim
 
-    def told(log: MemoryLog, below: int) -> None:
+    def reported(log: MemoryLog, below: int) -> None:
         trims.append((below, scene.checkpoints.indexes()))
         trim(log, below)
 
     scene.fill(49)
-    monkeypatch.setattr(MemoryLog, "trim", told)
+    monkeypatch.setattr(MemoryLog, "trim", reported)
     made = scene.checkpointer.run()
     assert made == [10, 20, 30, 40, 50]
     assert trims == [(39, made)]
@@ -132,7 +132,7 @@ def test_what_does_not_read_back_is_not_trimmed_for() -> None:
     assert (scene.checkpoints.indexes(), scene.log.floor()) == ([10, 20], 0)
 
 
-def test_what_somebody_still_has_to_read_stays() -> None:
+def test_what_still_has_to_be_read_stays() -> None:
     scene = Scene(needed_from=7)
     scene.fill(40)
     scene.checkpointer.run()
@@ -157,10 +157,10 @@ def test_a_damaged_newest_one_costs_time_and_no_data() -> None:
     late.refresh()
     assert (late.checkpoint_index, encode(late.fold)) == (20, encode(scene.whole))
     with pytest.raises(Halt, match="delete it and it is made again"):
-        scene.beside(late).run()
+        scene.alongside(late).run()
     assert scene.log.floor() == 19
     scene.objects.delete(newest)
-    assert scene.beside(late).run() == [30]
+    assert scene.alongside(late).run() == [30]
 
 
 def test_without_any_checkpoint_a_trimmed_log_is_not_read() -> None:
@@ -286,10 +286,10 @@ def test_a_deposed_leader_behind_the_floor_appends_nothing() -> None:
     assert scene.log.tail() == tail
 
 
-def test_two_beside_each_other_meet_their_own_bytes() -> None:
+def test_two_next_to_each_other_meet_their_own_bytes() -> None:
     scene = Scene()
     scene.fill(34)
-    second = scene.beside(scene.another())
+    second = scene.alongside(scene.another())
     assert scene.checkpointer.run() == [10, 20, 30]
     before = {key: scene.objects.read(key) for key in map(scene.checkpoints.key, scene.checkpoints.indexes())}
     assert second.run() == []

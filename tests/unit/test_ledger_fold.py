@@ -134,7 +134,7 @@ def test_l3_entries_of_an_older_epoch_after_a_newer_one_are_void() -> None:
     assert (feed.fold.epoch, feed.fold.owner, feed.fold.void, feed.fold.next_index) == (2, "o2", 4, 8)
 
 
-def test_an_epoch_that_nobody_started_is_corrupted() -> None:
+def test_an_epoch_that_no_one_started_is_corrupted() -> None:
     feed = Feed()
     with pytest.raises(Corrupted, match="epoch 5"):
         feed.written(5, file(0, 0, 1, epoch=5))
@@ -546,7 +546,7 @@ def test_a_condemned_key_of_a_topic_without_a_table_is_never_taken_in() -> None:
     assert (feed.topic.watermark(0), feed.fold.refused) == (0, 1)
 
 
-def test_what_is_told_gone_is_forgotten_and_a_second_condemnation_keeps_the_first_time() -> None:
+def test_what_is_reported_gone_is_forgotten_and_a_second_mark_keeps_the_first_time() -> None:
     feed = Feed()
     first = feed.add(1, condemned=pb.Condemned(keys=["a", "b"]))
     feed.add(1, condemned=pb.Condemned(keys=["b", "c"]))

@@ -123,8 +123,8 @@ def test_a_condemned_object_remembers_how_far_its_table_had_come() -> None:
     feed.add(1, condemned=pb.Condemned(keys=[metadata, key(50, 60), "intake/x.parquet"]))
     feed.add(1, table_committed=pb.TableCommitted(topic_id=bytes.fromhex(TOPIC), sequence_number=9))
     feed.add(1, condemned=pb.Condemned(keys=[metadata]))
-    told = {name: item.sequence_number for name, item in feed.fold.condemned.items()}
-    assert told == {metadata: 7, key(50, 60): 7, "intake/x.parquet": 0}
+    reported = {name: item.sequence_number for name, item in feed.fold.condemned.items()}
+    assert reported == {metadata: 7, key(50, 60): 7, "intake/x.parquet": 0}
 
 
 def test_a_deleted_killed_archive_is_forgotten() -> None:

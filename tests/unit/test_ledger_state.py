@@ -247,18 +247,18 @@ def shape(thing: Any) -> object:
 @pytest.mark.parametrize("seed", range(200))
 def test_a_fold_from_a_checkpoint_goes_on_as_the_one_from_the_start(seed: int) -> None:
     choices = random.Random(seed)
-    told = Chronicle(choices)
+    reported = Chronicle(choices)
     for _ in range(choices.randint(1, 40)):
-        told.step()
-    restored = again(told.fold)
-    assert encode(restored) == encode(told.fold)
-    read_to = told.fold.next_index
+        reported.step()
+    restored = again(reported.fold)
+    assert encode(restored) == encode(reported.fold)
+    read_to = reported.fold.next_index
     for _ in range(choices.randint(0, 20)):
-        told.step()
-    for index in range(read_to, told.fold.next_index):
-        restored.apply(index, told.entries[index])
+        reported.step()
+    for index in range(read_to, reported.fold.next_index):
+        restored.apply(index, reported.entries[index])
     whole = LedgerFold()
-    for index, entry in enumerate(told.entries):
+    for index, entry in enumerate(reported.entries):
         whole.apply(index, entry)
     assert encode(restored) == encode(whole)
     for topic_id in TOPICS:
@@ -266,7 +266,7 @@ def test_a_fold_from_a_checkpoint_goes_on_as_the_one_from_the_start(seed: int) -
         assert [one.planned_to(number) for number in range(PARTITIONS)] == [
             other.planned_to(number) for number in range(PARTITIONS)
         ]
-        assert [one.knows(key) for key in told.keys] == [other.knows(key) for key in told.keys]
+        assert [one.knows(key) for key in reported.keys] == [other.knows(key) for key in reported.keys]
 
 
 def archive(base: int, end: int, key: str) -> pb.ArchiveFile:
@@ -362,10 +362,10 @@ def test_a_wrong_bit_is_noticed_and_a_newer_format_refused() -> None:
 
 
 def test_a_state_that_contradicts_itself_is_refused() -> None:
-    told = Chronicle(random.Random(1))
+    reported = Chronicle(random.Random(1))
     for _ in range(10):
-        told.step()
-    wrong = state_of(told.fold)
+        reported.step()
+    wrong = state_of(reported.fold)
     wrong.events.add(index=1, text=99, datum=b"d", files=1)
     with pytest.raises(Corrupted, match="contradicts itself"):
         decode(seal(MAGIC, wrong.SerializeToString()), "here")

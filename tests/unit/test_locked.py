@@ -99,7 +99,7 @@ def test_what_is_loose_is_found(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", INSTALLERS)
-def test_whoever_installs_does_it_by_digest(name: str) -> None:
+def test_every_installation_is_by_digest(name: str) -> None:
     text = (ROOT / name).read_text()
     assert unchecked(text) == []
     if name in INSTALLERS[:3]:

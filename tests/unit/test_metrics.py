@@ -181,7 +181,7 @@ def test_a_daemon_shows_what_its_roles_do() -> None:
 # lag
 
 
-def test_lag_per_partition_and_what_cannot_be_told() -> None:
+def test_lag_per_partition_and_unknown_lag() -> None:
     at = rig()
     at.see(
         topic("a", [lag(3, 7.5), lag(0, 0.0)]),
@@ -311,7 +311,7 @@ class Writer:
         return self.numbers
 
 
-def test_counters_go_on_when_the_writer_is_opened_anew() -> None:
+def test_counters_go_on_when_the_writer_is_opened_again() -> None:
     at, first = rig(), Writer(WriterMetrics(*([7] * 13)))
     ok, queue = series("archiver_intake_records_ok_total"), series("archiver_intake_queue_bytes")
     assert series("archiver_intake_records_ok_total") not in at.shown(), "without a writer there is no value"
@@ -451,7 +451,7 @@ def test_findings_are_shown_by_id_and_what_was_repaired_is_counted() -> None:
     assert at.shown()[series("archiver_findings", finding="gap", severity="error")] == 0
 
 
-def test_sources_go_on_when_they_are_opened_anew() -> None:
+def test_sources_go_on_when_they_are_opened_again() -> None:
     at = rig()
     records = series("archiver_source_records_total", source="in/*.jsonl")
     for now, total in ((0, 0), (5, 5), (9, 9), (2, 11), (2, 11), (4, 13)):
@@ -507,7 +507,7 @@ def test_cycles_checks_and_the_audit() -> None:
 
 
 def test_requests_are_counted_by_route_and_status() -> None:
-    at, told = rig(), Counter[tuple[str, int]]()
+    at, reported = rig(), Counter[tuple[str, int]]()
 
     async def application(scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and scope["path"] != "/broken":
@@ -520,7 +520,7 @@ def test_requests_are_counted_by_route_and_status() -> None:
         return {}
 
     async def sent(message: Message) -> None:
-        told[message["type"], message.get("status", 0)] += 1
+        reported[message["type"], message.get("status", 0)] += 1
 
     counted = counting(application, at.numbers.requested, at.clock)
 
@@ -545,5 +545,5 @@ def test_requests_are_counted_by_route_and_status() -> None:
     assert found[series("archiver_http_requests_total", route="other", status=404)] == 1
     assert found[series("archiver_http_requests_total", route="other", status=500)] == 1
     assert series("archiver_http_request_seconds_total", route=records) in found
-    assert told["http.response.start", 429] == 1
+    assert reported["http.response.start", 429] == 1
     assert b"secret" not in exposition(at.numbers.families(None))

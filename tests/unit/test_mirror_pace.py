@@ -39,8 +39,8 @@ def test_a_piece_waits_longer_while_there_is_more(more: bool, waits_s: float) ->
     sequencer: Any = parts(entry_bytes_max=512 * 1024, fold=parts(newest_us=0))
     accepts: Any = parts(accept_us=lambda newest_us: newest_us + 1)
     settings: Any = parts(name="s", discover_interval=60.0)
-    nobody: Any = None
-    mirror = Mirror(settings, pieces, sequencer, nobody, accepts, clock, nobody)
+    no_one: Any = None
+    mirror = Mirror(settings, pieces, sequencer, no_one, accepts, clock, no_one)
     mirror._cursors[PLACE] = Cursor(
         PLACE, TopicState(TopicId("a" * 32), "a", 1, 0, mirrored=True), b"u" * 16, 0, 0, 0
     )

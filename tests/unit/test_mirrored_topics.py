@@ -150,7 +150,7 @@ def test_records_that_state_no_offset_do_not_count(bench: Bench) -> None:
         ([(2**63 - 4, 2**63)], True, True, "larger than there can be"),
     ],
 )
-def test_an_entry_that_cannot_be_is_told(
+def test_an_entry_that_cannot_be_is_reported(
     runs: list[tuple[int, int]], mirrored: bool, moves: bool, why: str
 ) -> None:
     fold, topic_id = IntakeFold(), TopicId("a" * 32)

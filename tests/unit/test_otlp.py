@@ -74,7 +74,7 @@ def test_a_password_in_the_address_is_not_repeated(tmp_path: Path) -> None:
     assert "hush" not in str(caught.value)
 
 
-def test_another_machine_may_be_told_in_the_clear_if_it_is_said(tmp_path: Path) -> None:
+def test_another_machine_may_be_reached_in_the_clear_if_configured(tmp_path: Path) -> None:
     settings = loaded(
         tmp_path,
         endpoint="http://otel.example.com:4318",

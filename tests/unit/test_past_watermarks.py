@@ -36,11 +36,11 @@ class Table:
     def watermarks(self) -> tuple[int, ...]:
         return (0,) * PARTITIONS if self.current is None else self.retained[self.current]
 
-    def commit(self, moved: dict[int, int], told: bool = True) -> None:
+    def commit(self, moved: dict[int, int], reported: bool = True) -> None:
         """Commit so many more offsets per partition. With `told`, COMMIT_TO_TABLE follows."""
         marks = tuple(mark + moved.get(partition, 0) for partition, mark in enumerate(self.watermarks))
         self.snapshot(marks)
-        if told:
+        if reported:
             self.tell()
 
     def snapshot(self, marks: tuple[int, ...]) -> None:
@@ -117,9 +117,9 @@ def play(table: Table, step: tuple[str, object]) -> None:
     if name == "commit":
         table.commit(what)  # type: ignore[arg-type]
     elif name == "untold":
-        table.commit(what, told=False)  # type: ignore[arg-type]
+        table.commit(what, reported=False)  # type: ignore[arg-type]
     elif name == "half told":
-        table.commit(what, told=False)  # type: ignore[arg-type]
+        table.commit(what, reported=False)  # type: ignore[arg-type]
         table.tell(complete=False)
     elif name == "foreign":
         table.foreign()
@@ -154,7 +154,7 @@ def test_d3_the_line_is_never_above_what_a_rollback_needs(
 @given(
     st.lists(steps.filter(lambda step: step[0] in {"commit", "foreign", "expire", "expire all"}), max_size=30)
 )
-def test_d3_the_line_is_exact_while_the_ledger_is_told_everything(history: list[tuple[str, object]]) -> None:
+def test_d3_the_line_is_exact_while_the_ledger_records_everything(history: list[tuple[str, object]]) -> None:
     table = Table()
     for step in history:
         play(table, step)
@@ -194,7 +194,7 @@ def test_a_long_past_is_bounded_and_says_that_it_is_not_exact() -> None:
     assert past.lowest(0, 100, 50) == 0, "merged: too low, never too high"
 
 
-def test_a_commit_that_was_told_halfway_counts_as_the_newest() -> None:
+def test_a_commit_that_was_recorded_halfway_counts_as_the_newest() -> None:
     past = WatermarkHistory()
     past.moves(0, 3, 8)
     assert past.lowest(0, 8, 99) == 3

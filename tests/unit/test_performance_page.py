@@ -56,9 +56,9 @@ def spread(middle: float) -> dict[str, float]:
 
 
 def test_every_result_but_those_of_other_pages_is_on_the_page() -> None:
-    told = set(re.findall(r"`bench/results/(\w+)\.json`", committed()))
+    reported = set(re.findall(r"`bench/results/(\w+)\.json`", committed()))
     elsewhere = {"growth_commits"}  # They are in decisions 0032 and 0045.
-    assert {path.stem for path in RESULTS.glob("*.json")} - elsewhere == told
+    assert {path.stem for path in RESULTS.glob("*.json")} - elsewhere == reported
 
 
 def test_every_section_has_a_target_of_its_own() -> None:
@@ -147,13 +147,13 @@ def _reached_elsewhere(found: dict[str, Any]) -> None:
 def test_a_verdict_follows_the_figure(
     name: str, make: Callable[[Results], Section], at: str, aim: int, good: object, bad: object
 ) -> None:
-    told = []
+    reported = []
     for value in (good, bad):
         found = document_of(name)
         _reached_elsewhere(found)
         _put(found, at, value)
-        told.append(verdicts(section(make, **{name: found}))[aim])
-    assert (told[0], "**missed**" in told[1]) == ("reached", True)
+        reported.append(verdicts(section(make, **{name: found}))[aim])
+    assert (reported[0], "**missed**" in reported[1]) == ("reached", True)
 
 
 def test_the_limit_follows_its_figures() -> None:
@@ -181,7 +181,7 @@ def test_the_limit_follows_its_figures() -> None:
     assert verdicts(section(refinement.limit, limit=found)) == ["reached", "reached"]
 
 
-def test_a_step_that_nobody_takes_has_no_row() -> None:
+def test_a_step_that_is_not_taken_has_no_row() -> None:
     found = document_of("limit")
     assert "| digest |" in words(section(refinement.limit, limit=found))
     for shape in found["shapes"].values():
@@ -282,7 +282,7 @@ def test_many_partitions_follow_their_figures_and_what_was_run() -> None:
         assert len(verdicts(section(reading.partitions, partitions=found))) == verdicts_left
 
 
-def test_growth_follows_its_figures_at_whatever_ages() -> None:
+def test_growth_follows_its_figures_at_any_ages() -> None:
     found = document_of("growth")
     small, large = found["tables"]
     small["growth"]["bytes"], large["growth"]["bytes"] = 1.0, 1.3
@@ -318,7 +318,7 @@ def test_costs_follow_what_was_measured() -> None:
     assert together[0] != together[1]
 
 
-def test_refused_appends_are_told() -> None:
+def test_refused_appends_are_reported() -> None:
     found = document_of("log")
     assert "No appends were refused" in words(section(logs.sqlite, log=found))
     found["several_writers"][0]["refused"] = 3
@@ -360,7 +360,7 @@ def _keys(value: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any], str
 
 
 @pytest.mark.parametrize("name", ["writer", "mirror", "deep_audit", "backlog"])
-def test_a_figure_that_is_not_there_is_told_with_file_and_key(name: str) -> None:
+def test_a_figure_that_is_not_there_is_reported_with_file_and_key(name: str) -> None:
     makes = {
         "writer": intake.writer,
         "mirror": intake.mirror,
@@ -389,7 +389,7 @@ def _missing(make: Callable[[Results], Section], name: str, found: dict[str, Any
     return None
 
 
-def test_a_result_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_result_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(FigureMissingError, match=r"bench/results/limit\.json is not there"):
         page(tmp_path)
 

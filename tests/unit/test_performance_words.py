@@ -87,7 +87,7 @@ def test_a_table_has_rows_as_long_as_its_head() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cases", "told"),
+    ("cases", "reported"),
     [
         ([Case("1", reached=True)], "reached"),
         ([Case("1", reached=False)], "**missed**"),
@@ -99,8 +99,8 @@ def test_a_table_has_rows_as_long_as_its_head() -> None:
         ),
     ],
 )
-def test_a_verdict(cases: list[Case], told: str) -> None:
-    assert verdict(cases) == told
+def test_a_verdict(cases: list[Case], reported: str) -> None:
+    assert verdict(cases) == reported
 
 
 def test_what_is_judged_is_the_middle() -> None:
@@ -123,7 +123,7 @@ def test_a_section_names_target_result_machine_load_and_versions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "reported"),
     [
         ({"machine": {"load_before": 0.22}}, ", load 0.2"),
         ({"load_average": [1.5, 2.0, 3.0], "load_at_end": 9.0}, ", load 1.5"),
@@ -132,8 +132,8 @@ def test_a_section_names_target_result_machine_load_and_versions() -> None:
         ({}, ""),
     ],
 )
-def test_the_load_where_a_result_has_it(document: dict[str, object], told: str) -> None:
-    assert load(Measured("x", document)) == told
+def test_the_load_where_a_result_has_it(document: dict[str, object], reported: str) -> None:
+    assert load(Measured("x", document)) == reported
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_the_load_where_a_result_has_it(document: dict[str, object], told: str) 
         ("a.flag", "bench/results/x.json: a.flag is not a number but True"),
     ],
 )
-def test_what_is_not_there_is_told_with_file_and_key(path: str, message: str) -> None:
+def test_what_is_not_there_is_reported_with_file_and_key(path: str, message: str) -> None:
     found = Measured("x", {"a": {"b": "text", "list": [1], "flag": True}})
     with pytest.raises(FigureMissingError) as failed:
         found.number(path)

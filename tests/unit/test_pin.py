@@ -96,7 +96,7 @@ def test_a_record_before_the_open_transaction_is_only_not_archived() -> None:
     assert pin.why == "not archived yet"
 
 
-def test_a_retained_snapshot_a_doubt_and_a_topic_that_keeps_everything_are_told_apart() -> None:
+def test_a_retained_snapshot_a_doubt_and_a_topic_that_keeps_everything_are_distinguished() -> None:
     vacuumed, _ = two()
     vacuumed.lines = {("b", 0): 1}
 

@@ -66,9 +66,9 @@ def test_the_oldest_open_transaction_is_what_holds_a_partition_back() -> None:
     (item, _) = positions(Backlog(fold), ledger, ONE)
     assert (item.stable, item.next, item.backlog_rows) == (3, 10, 3)
     assert item.held is not None
-    told = item.held.to_json()
-    assert (told["producer_id"], told["epoch"]) == (first.producer_id, 0)
-    assert (parse_time(str(told["since"])), parse_time(str(told["deadline"]))) == (
+    reported = item.held.to_json()
+    assert (reported["producer_id"], reported["epoch"]) == (first.producer_id, 0)
+    assert (parse_time(str(reported["since"])), parse_time(str(reported["deadline"]))) == (
         5_000_000,
         5_000_000 + HOUR_US,
     )
@@ -83,7 +83,7 @@ def test_the_oldest_open_transaction_is_what_holds_a_partition_back() -> None:
     ]
 
 
-def test_what_a_damaged_shelf_hides_is_said_and_everything_else_is_told() -> None:
+def test_what_a_damaged_shelf_hides_is_said_and_everything_else_is_reported() -> None:
     fold, ledger = IntakeFold(), LedgerFold()
     fold.apply(0, declared(1, "one", 4))
     fold.apply(1, named("intake/a", [Run(ONE, number, rows=3, raw_bytes=30) for number in range(4)]))

@@ -35,7 +35,7 @@ def test_behind_a_bad_record_it_says_that_nothing_was_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "reported"),
     [
         ("produce", "interrupted; acknowledged records are safe"),
         (
@@ -47,11 +47,11 @@ def test_behind_a_bad_record_it_says_that_nothing_was_read() -> None:
     ],
 )
 def test_ctrl_c_says_what_is_true_of_the_command(
-    command: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, reported: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(**_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(app, "app", interrupted)
     assert app.run([command, "--topic", "orders"]) == 130
-    assert capsys.readouterr().err.strip() == told
+    assert capsys.readouterr().err.strip() == reported

@@ -45,12 +45,12 @@ def read(**changes: Any) -> FileRows:
     return replace(whole, **changes)
 
 
-def told(found: FileRows, file: FileView | None = None, intake: bytes | None = DIGEST) -> FileView:
+def reported(found: FileRows, file: FileView | None = None, intake: bytes | None = DIGEST) -> FileView:
     return proven(file or archive(), Sealed(FoundFooter((GAP,), 1, DIGEST), 8), found, intake)
 
 
 def test_rows_as_they_should_be() -> None:
-    found = told(read())
+    found = reported(read())
     assert (found.faults, found.rows, found.rows_in_file, found.gaps) == (
         (),
         {0: ((10, 14), (16, 20))},
@@ -60,7 +60,7 @@ def test_rows_as_they_should_be() -> None:
 
 
 def test_intake_that_is_gone_is_no_fault() -> None:
-    assert told(read(), intake=None).faults == ()
+    assert reported(read(), intake=None).faults == ()
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_intake_that_is_gone_is_no_fault() -> None:
     ],
 )
 def test_each_fault_alone(found: FileRows, why: str) -> None:
-    faults = told(found).faults
+    faults = reported(found).faults
     if why == "its footer says":
         assert len(faults) == 2, "it is not what intake holds either"
     else:
@@ -103,17 +103,19 @@ def test_each_fault_alone(found: FileRows, why: str) -> None:
 
 
 def test_an_archive_that_agrees_with_itself_and_not_with_intake() -> None:
-    (fault,) = told(read(), intake=b"i" * 32).faults
+    (fault,) = reported(read(), intake=b"i" * 32).faults
     assert "that of the same offsets in intake is" in fault.why
 
 
 def test_hidden_rows_are_there_and_removed() -> None:
-    found = told(read(stretches={0: [Stretch(10, 14, 1, 2), Stretch(17, 20, 3, 4)]}, removed={0: [(16, 17)]}))
+    found = reported(
+        read(stretches={0: [Stretch(10, 14, 1, 2), Stretch(17, 20, 3, 4)]}, removed={0: [(16, 17)]})
+    )
     assert (found.faults, found.removed) == ((), {0: ((16, 17),)})
 
 
 def test_of_an_archive_without_a_table_only_the_part_that_is_read_counts() -> None:
-    found = told(read(), replace(archive(), part=(12, 18)))
+    found = reported(read(), replace(archive(), part=(12, 18)))
     assert (found.rows, found.record_count, found.faults) == ({0: ((12, 14), (16, 18))}, 4, ())
 
 
@@ -133,7 +135,7 @@ SECOND = proven(
 
 
 def test_the_judge_believes_rows() -> None:
-    found = judged((told(read()), SECOND))
+    found = judged((reported(read()), SECOND))
     assert (found.verdict, found.why, found.proof, found.rows) == ("valid", None, "rows", 18)
 
 
@@ -161,19 +163,19 @@ def test_the_judge_believes_rows() -> None:
         ),
     ],
 )
-def test_the_judge_hears_every_fault(spoil: Callable[[FileView], FileView], verdict: str, why: str) -> None:
-    found = judged((spoil(told(read())), SECOND))
+def test_the_judge_sees_every_fault(spoil: Callable[[FileView], FileView], verdict: str, why: str) -> None:
+    found = judged((spoil(reported(read())), SECOND))
     assert found.verdict == verdict
     assert why in str(found.why)
 
 
 def test_faults_between_files_reach_their_partition() -> None:
-    files = (told(read()), SECOND)
+    files = (reported(read()), SECOND)
     assert judged(files, faults=(RowFault(0, "time goes back"),)).verdict == "invalid"
     assert judged(files, faults=(RowFault(0, "not told", unclear=True),)).verdict == "unknown"
 
 
-def test_rows_of_somebody_elses_files_count_together() -> None:
+def test_rows_of_another_writers_files_count_together() -> None:
     one = FileView("foreign", 18, 5, 5, rows={}, rows_in_file=18)
     whole = judged((one,), spans={0: ((10, 14), (16, 30))})
     assert (whole.verdict, whole.rows) == ("valid", 18)
@@ -206,7 +208,7 @@ def test_an_overlap_says_nothing_of_times() -> None:
     )
 
 
-def test_ingest_times_inside_somebody_elses_files() -> None:
+def test_ingest_times_inside_another_writers_files() -> None:
     (fault,) = between_files([], ExternalRows(backwards={0: (3, 1, 2)}), [0])
     assert fault.partition == 0
     assert "goes back at offset 3" in fault.why

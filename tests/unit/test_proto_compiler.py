@@ -91,7 +91,7 @@ def test_the_fetched_source(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "told"),
+    ("files", "reported"),
     [
         ({"a.proto": 'syntax = "proto3";\nmessage A { int32 = 1; }'}, "a.proto:2:19: Expected field name"),
         ({"a.proto": 'import "b.proto";', "b.proto": 'import "a.proto";'}, "recursively imports itself: a.proto -> b.proto -> a.proto"),
@@ -102,12 +102,12 @@ def test_the_fetched_source(tmp_path: Path) -> None:
         ({}, "holds no .proto file"),
     ],
 )  # fmt: skip
-def test_what_the_compiler_refuses(tmp_path: Path, files: dict[str, str], told: str) -> None:
+def test_what_the_compiler_refuses(tmp_path: Path, files: dict[str, str], reported: str) -> None:
     (tmp_path / "outside.proto").write_text(MONEY)
     root = tmp_path / "own"
     root.mkdir()
     words = refused(folder(root, files))
-    assert told in words
+    assert reported in words
     assert words.startswith(f"the folder {root} ")
     assert "archiver-protos-" not in words, "no name of a scratch folder"
 
@@ -163,7 +163,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "told"),
+    ("limits", "reported"),
     [
         ({"files_max": 2}, "more than 2 .proto files (schema_registry.compile.files_max)"),
         ({"bytes_max": 1024}, "larger than 1,024 bytes together (schema_registry.compile.bytes_max)"),
@@ -171,11 +171,11 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
         ({"timeout": 0.01}, "took longer than 0.01 s (schema_registry.compile.timeout)"),
     ],
 )
-def test_every_bound(tmp_path: Path, limits: dict[str, Any], told: str) -> None:
+def test_every_bound(tmp_path: Path, limits: dict[str, Any], reported: str) -> None:
     many = " ".join(f"message M{number} {{ int32 a = 1; string b = 2; }}" for number in range(500))
     root = folder(tmp_path, {f"{name}.proto": f'syntax = "proto3"; package {name}; {many}' for name in "abc"})
     assert len(compiled(root)) == 3
-    assert told in refused(root, limits)
+    assert reported in refused(root, limits)
 
 
 def test_memory_is_bounded(tmp_path: Path) -> None:

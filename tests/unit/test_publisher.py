@@ -146,6 +146,6 @@ def test_an_upload_that_fails_proves_nothing_about_an_earlier_attempt(
     rig.objects.fail("create", ObjectFault.REFUSED, "intake/")
     pending = publishing.send("t", 0, b"v", one, 0 if stated else None)
     publishing.publish()
-    told = pending.result(0)
-    assert (told.outcome, told.offset) == ("unknown" if stated else "failed", None)
-    assert ("an earlier attempt" in (told.error or "")) is stated
+    reported = pending.result(0)
+    assert (reported.outcome, reported.offset) == ("unknown" if stated else "failed", None)
+    assert ("an earlier attempt" in (reported.error or "")) is stated

@@ -69,7 +69,7 @@ class Scene:
         return [entry_id for at, entry_id in self.events if at >= index]
 
 
-def made_anew(scene: Scene, change: str) -> str:
+def made_again(scene: Scene, change: str) -> str:
     """Replace the topic by another one; returns its name."""
     scene.topic.records.clear()
     scene.topic.sends.clear()
@@ -93,7 +93,7 @@ def test_a_new_topic_gets_all_that_the_log_kept_while_the_broker_was_away(change
         scene.rounds(10)
         scene.keep_short()
     assert scene.at.control.floor() == 199
-    name = made_anew(scene, change)
+    name = made_again(scene, change)
     scene.at.publisher(scene.topic.connect, seed=7, topic=name).run()
     assert scene.sent() == scene.since(200)
     scene.keep_short()
@@ -165,7 +165,7 @@ def test_where_the_log_begins_at_the_position_a_new_topic_begins_there() -> None
     scene.rounds(30)
     scene.keep_short()
     scene.at.control.trim(reached - 1)
-    made_anew(scene, "made anew")
+    made_again(scene, "made anew")
     scene.at.publisher(scene.topic.connect, seed=7).run()
     assert scene.sent() == scene.since(reached)
 
@@ -182,7 +182,7 @@ def test_a_checkpoint_from_which_the_log_can_be_read_is_not_superseded() -> None
     assert scene.checkpoints.indexes() == [350, 400]
 
 
-def test_a_damaged_checkpoint_holds_nothing_and_nobody_begins_with_it() -> None:
+def test_a_damaged_checkpoint_holds_nothing_and_no_process_starts_from_it() -> None:
     scene = Scene()
     scene.rounds(30)
     scene.keep_short()
@@ -220,13 +220,13 @@ def test_a_reader_begins_with_the_oldest_entry_that_can_be_read() -> None:
 # while it runs
 
 
-def test_a_topic_made_anew_is_published_to_while_a_trim_is_due() -> None:
+def test_a_topic_made_again_is_published_to_while_a_trim_is_due() -> None:
     scene = Scene(log_spans(150))
     scene.rounds(60)
     first = scene.at.publisher(scene.topic.connect)
     first.run()
     first.close()
-    made_anew(scene, "made anew")
+    made_again(scene, "made anew")
 
     def trims(_: Sequence[TopicRecord]) -> None:
         if len(scene.topic.sends) == 2:
@@ -284,7 +284,7 @@ def test_what_was_acknowledged_before_an_error_is_not_sent_again(error: type[Exc
 
 
 @pytest.mark.parametrize("worse", ["broker", "topic", "position"])
-def test_the_first_error_is_the_one_that_is_told(worse: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_first_error_is_the_one_that_is_reported(worse: str, caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
     scene.rounds(1)
 
@@ -329,7 +329,7 @@ class Unread:
         return getattr(self._log, name)
 
 
-def test_why_nothing_is_published_is_told_on_a_trimmed_ledger_too() -> None:
+def test_why_nothing_is_published_is_reported_on_a_trimmed_ledger_too() -> None:
     scene = Scene()
     scene.rounds(30)
     scene.keep_short(held=False)
@@ -343,7 +343,7 @@ def test_why_nothing_is_published_is_told_on_a_trimmed_ledger_too() -> None:
     ]
 
 
-def test_why_nothing_is_published_is_told_where_the_log_cannot_be_read() -> None:
+def test_why_nothing_is_published_is_reported_where_the_log_cannot_be_read() -> None:
     scene = Scene()
     scene.rounds(1)
     log = Unread(scene.at.control)
@@ -352,8 +352,8 @@ def test_why_nothing_is_published_is_told_where_the_log_cannot_be_read() -> None
     publication.run()
     log.away = True
     scene.topic.away = True
-    told = publication.run()
-    assert (told.outcome, told.line) == ("untold", "the metadata store is away")
+    reported = publication.run()
+    assert (reported.outcome, reported.line) == ("untold", "the metadata store is away")
     assert publication.notes() == ["control topic control: the metadata store is away"]
     assert publication.state is not None
     assert publication.state.lag is None

@@ -25,7 +25,7 @@ from intake.segments import FileRef
 from tests.support.process.processes import until
 
 PATIENCE_S = 30.0
-Told = list[tuple[int, int | str]]
+Reported = list[tuple[int, int | str]]
 """(file, row group or error text), in order of arrival."""
 
 
@@ -64,9 +64,11 @@ def ahead_of(files: Files, files_max: int, needed: Callable[[int, int], bool] = 
     return ReadAhead(cast("IntakeReader", files), files_max, still)
 
 
-def told(ahead: ReadAhead, files: Sequence[Sequence[int]], needed: Callable[[int, int], bool]) -> Told:
+def reported(
+    ahead: ReadAhead, files: Sequence[Sequence[int]], needed: Callable[[int, int], bool]
+) -> Reported:
     """Read all files as a task does: only what is still needed, continuing after an error."""
-    found: Told = []
+    found: Reported = []
     for parts in ahead.through(
         [parts_of(index, row_groups) for index, row_groups in enumerate(files) if row_groups]
     ):
@@ -102,11 +104,11 @@ def test_it_gives_what_reading_in_turn_gives(
     def needed(index: int, row_group: int) -> bool:
         return (index, row_group) not in not_needed
 
-    in_turn = told(ahead_of(Files(broken), 0), files, needed)
-    assert told(ahead_of(Files(broken), files_max), files, needed) == in_turn, (
+    in_turn = reported(ahead_of(Files(broken), 0), files, needed)
+    assert reported(ahead_of(Files(broken), files_max), files, needed) == in_turn, (
         "what is needed changed behind it"
     )
-    assert told(ahead_of(Files(broken), files_max, needed), files, needed) == in_turn
+    assert reported(ahead_of(Files(broken), files_max, needed), files, needed) == in_turn
     assert [place for place in in_turn if isinstance(place[1], int)] == [
         (index, row_group)
         for index, row_groups in enumerate(files)
@@ -133,7 +135,12 @@ def test_the_next_files_are_read_while_one_is_worked_on() -> None:
 
 def test_without_it_every_file_is_read_in_its_turn_by_the_caller() -> None:
     files = Files()
-    assert told(ahead_of(files, 0), [[0], [0, 1], [2]], lambda *_: True) == [(0, 0), (1, 0), (1, 1), (2, 2)]
+    assert reported(ahead_of(files, 0), [[0], [0, 1], [2]], lambda *_: True) == [
+        (0, 0),
+        (1, 0),
+        (1, 1),
+        (2, 2),
+    ]
     assert files.threads == {threading.get_ident()}
     assert files.opened == [0, 1, 2]
 
@@ -159,7 +166,7 @@ def test_no_more_is_read_ahead_than_there_is_room_for(
     assert sorted(files.opened) == list(range(8))
 
 
-def test_what_nobody_needs_is_not_read() -> None:
+def test_what_is_not_needed_is_not_read() -> None:
     files = Files()
     ahead = ahead_of(files, 4, lambda index, _: index in (0, 1, 299))
     for parts in ahead.through([parts_of(index, [0]) for index in range(300)]):
@@ -169,7 +176,7 @@ def test_what_nobody_needs_is_not_read() -> None:
     assert files.opened == [0, 1, 299]
 
 
-def test_what_nobody_needs_any_more_is_not_waited_for() -> None:
+def test_what_is_not_needed_any_more_is_not_waited_for() -> None:
     """A plan can be given up after reading for it has begun."""
     files, gate = Files(), threading.Event()
     files.when_opened = lambda index: index in (0, 299) or gate.wait(PATIENCE_S)
@@ -225,7 +232,7 @@ def test_what_memory_was_short_for_is_read_when_its_turn_comes(error: Exception)
             raise error
 
     files.when_opened = short
-    assert told(ahead_of(files, 2), [[0], [1], [2]], lambda *_: True) == [(0, 0), (1, 1), (2, 2)]
+    assert reported(ahead_of(files, 2), [[0], [1], [2]], lambda *_: True) == [(0, 0), (1, 1), (2, 2)]
     assert len(files.opened) > 3, "else nothing was read ahead"
 
 
@@ -236,7 +243,7 @@ def test_a_machine_without_a_thread_to_spare_reads_in_turn(monkeypatch: pytest.M
     files = Files()
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
-        assert told(ahead_of(files, 2), [[0], [1], [2], [3]], lambda *_: True) == [
+        assert reported(ahead_of(files, 2), [[0], [1], [2], [3]], lambda *_: True) == [
             (0, 0),
             (1, 1),
             (2, 2),

@@ -186,7 +186,7 @@ def test_a_topic_that_was_never_archived_has_no_table_yet() -> None:
     assert found(replace(new, archives={})) == []
 
 
-def test_a_folder_of_an_unknown_topic_is_told_as_a_warning() -> None:
+def test_a_folder_of_an_unknown_topic_is_reported_as_a_warning() -> None:
     findings = differences([], FolderSnapshot(unknown=(UnreferencedObject("archive/ff/", 1, "of nobody"),)))
     assert [(item.id, item.severity, item.topic) for item in findings] == [("orphan", "warning", None)]
 
@@ -202,13 +202,13 @@ def test_many_strays_are_summed_up() -> None:
     assert any("10 more such objects (10 bytes)" in item.what for item in findings)
 
 
-def test_findings_are_told_by_topic_and_kind() -> None:
+def test_findings_are_reported_by_topic_and_kind() -> None:
     both = replace(
         GOOD, unreferenced=(UnreferencedObject("archive/x", 1, "why"),), table=table(schema_fault="gone")
     )
     second = replace(both, view=replace(both.view, topic="apples"))
-    told = [(item.topic, item.id) for item in differences([both, second], FolderSnapshot())]
-    assert told == [
+    reported = [(item.topic, item.id) for item in differences([both, second], FolderSnapshot())]
+    assert reported == [
         ("apples", "schema-drift"),
         ("apples", "orphan"),
         ("clicks", "schema-drift"),

@@ -186,7 +186,7 @@ def test_what_could_not_be_looked_at_again_is_not_fixed() -> None:
     assert [(item.id, fixed) for item, fixed in report.findings] == [("missing-in-catalog", False)]
 
 
-def test_findings_are_told_also_if_the_second_look_fails() -> None:
+def test_findings_are_reported_also_if_the_second_look_fails() -> None:
     report = run_with(CollectedViews(topics=[WAITING]), RetryLater("the store is away"))
     assert [(item.id, fixed) for item, fixed in report.findings] == [("missing-in-catalog", False)]
     assert report.exit_code == UNKNOWN and str(report.error) == "the store is away"

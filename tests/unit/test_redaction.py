@@ -84,7 +84,7 @@ def test_without_secrets_texts_stay(text: str) -> None:
     assert Redactor().redacted(text) == text or "://" in text
 
 
-def test_passwords_in_urls_are_hidden_even_if_nobody_told() -> None:
+def test_passwords_in_urls_are_hidden_even_if_not_registered() -> None:
     known = Redactor()
     assert (
         known.redacted("no answer from http://me:hunter2@db.example:80/x")

@@ -105,7 +105,7 @@ def test_a_known_subject_costs_two_questions() -> None:
         ]
 
 
-def test_versions_that_were_registered_anew_are_asked_for_again() -> None:
+def test_versions_that_were_registered_again_are_asked_for_again() -> None:
     """The subject is deleted for good. Its versions are reused for other schemas with other ids, in each
     order, in one process."""
     with RegistryServer() as server:

@@ -53,7 +53,7 @@ def test_an_answer_in_time() -> None:
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_overload_is_asked_again_and_told_as_later(status: int) -> None:
+def test_overload_is_asked_again_and_reported_as_later(status: int) -> None:
     with RegistryServer() as server:
         server.add("a", 1, 7, TEXT)
         server.odd = odd(lambda handler: answer(handler, status, {"message": "busy"}))
@@ -367,7 +367,7 @@ def test_the_cache_is_bounded_in_entries_and_in_bytes() -> None:
             assert len(server.asked) == 11, "the first is not"
 
 
-def test_a_subject_that_begins_anew_is_forgotten() -> None:
+def test_a_subject_that_begins_again_is_forgotten() -> None:
     with RegistryServer() as server:
         server.add("a", 1, 7, TEXT)
         server.add("a", 2, 8, TEXT)

@@ -41,7 +41,7 @@ def test_files_with_megabytes_of_nonsense_are_remembered_in_a_few_characters(tmp
     assert document(Journal(5), state) < 2 * 30 * (REASON_MAX + MARGIN + len(str(tmp_path)) + 100)
 
 
-def test_a_reason_is_cut_where_it_is_kept_whatever_gave_it(
+def test_a_reason_from_any_source_is_cut_where_it_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Readers cut what they quote of a file. A reason that no reader cut, such as a library's, is cut here."""

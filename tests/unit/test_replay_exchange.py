@@ -188,7 +188,7 @@ def test_a_request_that_lands_after_its_successor_is_refused(tables: Tables, ben
     check(bench, tables, heir, second.rewrite.archive.key)
 
 
-def test_c4_a_deposed_leader_asks_nobody(tables: Tables, bench: Bench) -> None:
+def test_c4_a_deposed_leader_asks_no_one(tables: Tables, bench: Bench) -> None:
     leader, old = begun(bench, tables)
     item = rewritten(bench, tables, leader, old)
     bench.leader("b")
@@ -312,8 +312,8 @@ def test_each_rewrite_gets_one_verdict(bench: Bench, sight: dict[str, object], v
     if seen.paths:
         seen = replace(seen, paths={new})
     found = judge_rewrites(Rewrites(under_way={new: rewrite}), {new: item}, str, seen)
-    told = "offered" if found.offered else "replaced" if found.replaced else found.abandoned[0][1]
-    assert verdict in told
+    reported = "offered" if found.offered else "replaced" if found.replaced else found.abandoned[0][1]
+    assert verdict in reported
     assert len(found.offered) + len(found.replaced) + len(found.abandoned) == 1
 
 

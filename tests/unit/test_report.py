@@ -26,7 +26,7 @@ def test_the_oldest_transaction_is_named() -> None:
     assert report.state == "idle"
 
 
-def test_beside_a_reason_of_its_own() -> None:
+def test_next_to_a_reason_of_its_own() -> None:
     report = TopicReport("orders", why="not due yet")
     report.hold({0: held("t", 40, 1)}, 100 * S)
     assert str(report.why).startswith("not due yet; held back in 1 partition: 1 offset waits")

@@ -107,7 +107,7 @@ def test_a_file_that_cannot_be_read_is_no_proof(scene: Scene) -> None:
     check(scene)
 
 
-def test_what_happens_meanwhile_is_no_proof(scene: Scene) -> None:
+def test_what_happens_in_between_is_no_proof(scene: Scene) -> None:
     """Other processes append, archive and write a checkpoint while the folder is listed."""
     other = scene.process(entries=2)
     topic_id = other.sequencer.refresh().topics_by_name["a"].topic_id
@@ -169,7 +169,7 @@ def test_archives_of_an_epoch_that_the_control_log_does_not_know(scene: Scene, e
 
 
 @pytest.mark.parametrize("kind", ["intake", "archive", "checkpoint"])
-def test_an_empty_log_beside_data(tmp_path: Path, kind: str) -> None:
+def test_an_empty_log_next_to_data(tmp_path: Path, kind: str) -> None:
     scene = Scene(tmp_path)
     check(scene)
     key = {

@@ -280,7 +280,7 @@ def test_gaps_before_an_open_transaction_are_passed() -> None:
     assert places(logs.choose()) == [("one", 0, 0, 4)]
 
 
-def test_a_hole_beside_a_gap_halts_the_topic() -> None:
+def test_a_hole_next_to_a_gap_halts_the_topic() -> None:
     logs = Logs()
     logs.backlog = Holey(logs.intake)
     logs.file(Run(ONE, 1, rows=5))

@@ -82,7 +82,7 @@ class TestRecords:
             "",
         )
 
-    def test_records_with_without_and_null_beside_each_other(self, engine: EngineName) -> None:
+    def test_records_with_without_and_null_next_to_each_other(self, engine: EngineName) -> None:
         one, two = orders(2, 1)
         rows = rows_of(engine, [one, SEVEN + two, None, b"", EIGHT + one])
         assert [row and (row[PREFIX], row[RAW], row["id"]) for row in rows] == [
@@ -94,7 +94,7 @@ class TestRecords:
         ]
 
     @pytest.mark.parametrize(
-        ("payload", "cause", "told"),
+        ("payload", "cause", "reported"),
         [
             (b"\0\0\0\0\x09\0\x08\1", "unknown_schema", "9"),
             (b"\0\xff\xff\xff\xff\0", "unknown_schema", "4294967295"),
@@ -112,14 +112,14 @@ class TestRecords:
         ],
     )
     def test_what_is_no_record_of_the_topic(
-        self, engine: EngineName, payload: bytes, cause: str, told: str
+        self, engine: EngineName, payload: bytes, cause: str, reported: str
     ) -> None:
         good = [SEVEN + one for one in orders(4, 1)]
         rows = rows_of(engine, [*good[:2], payload, *good[2:]])
         row = rows.pop(2)
         assert row is not None
         assert [name for name, one in row.items() if one is not None] == [RAW, ERR]
-        assert told in row[ERR] and row[ERR].startswith("cannot be decoded as shop.Order: ")
+        assert reported in row[ERR] and row[ERR].startswith("cannot be decoded as shop.Order: ")
         assert cause_of(row[ERR]) == cause and cause in CAUSES
         assert [other and (other[PREFIX], other["id"]) for other in rows] == [
             (SEVEN, number) for number in range(4)
@@ -155,7 +155,7 @@ def test_without_a_registry_a_zero_in_front_is_malformed(engine: EngineName) -> 
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_nothing_is_lost_whatever_is_in_front(seed: int) -> None:
+def test_nothing_is_lost_behind_any_prefix(seed: int) -> None:
     rng = random.Random(seed)
     heads = (SEVEN, SEVEN_LONG, EIGHT, EIGHT_PADDED, HIGH, b"", b"\0", b"\0\0\0\0\x09\0", b"\0\0\0\0\7\4")
     items = []

@@ -66,7 +66,7 @@ def steps(*sources: Source | None, ids_above: int = 0) -> list[Decision]:
     return found
 
 
-def told(decision: Decision) -> list[tuple[str, str, str, str, bool]]:
+def reported(decision: Decision) -> list[tuple[str, str, str, str, bool]]:
     return [
         (one.what, one.column.removeprefix("value."), one.was, one.now, one.compatible)
         for one in decision.changes
@@ -193,7 +193,7 @@ def test_one_field_changes(was: Spec, now: Spec, expected: list[tuple[str, str, 
     if "oneof" in now:
         rest = (*rest, ("other", 8, INT32, "oneof"))
     first, second = steps(sale(was, *rest, Side=SIDE), sale(now, *rest, Side=SIDE))
-    assert told(second) == expected
+    assert reported(second) == expected
     assert second.schema.version == 2
     assert all(one.what in WHATS and (one.compatible or one.why) for one in second.changes)
     assert "keep" in columns(second) and set(columns(first)) - {"a"} <= set(columns(second))
@@ -202,7 +202,7 @@ def test_one_field_changes(was: Spec, now: Spec, expected: list[tuple[str, str, 
 def test_an_incompatible_type_and_back() -> None:
     price = [sale(("price", 1, kind)) for kind in (INT32, STRING, INT64, STRING, F.TYPE_BOOL, INT32)]
     found = steps(*price)
-    assert [told(one)[0][:2] for one in found[1:]] == [
+    assert [reported(one)[0][:2] for one in found[1:]] == [
         ("new_column", "price_v2"),
         ("restored", "price"),
         ("restored", "price_v2"),
@@ -233,9 +233,9 @@ def test_a_field_that_comes_back() -> None:
         sale(("b", 2, STRING)),
         sale(("c", 1, INT64), ("b", 2, STRING)),
     )
-    assert told(without) == told(again) == [("dropped", "a", "int", "", True)]
-    assert told(same) == [("restored", "a", "", "int", True)]
-    assert told(renamed) == [
+    assert reported(without) == reported(again) == [("dropped", "a", "int", "", True)]
+    assert reported(same) == [("restored", "a", "", "int", True)]
+    assert reported(renamed) == [
         ("restored", "c", "", "long", True),
         ("renamed", "c", "a", "c", True),
         ("widened", "c", "int", "long", True),
@@ -247,7 +247,7 @@ def test_a_dropped_column_keeps_its_name() -> None:
     found = steps(
         sale(("a", 1, INT32), ("z", 9, INT32)), sale(("z", 9, INT32)), sale(("A", 2, INT32), ("z", 9, INT32))
     )
-    assert told(found[2]) == [("added", "A_v2", "", "int", True)]
+    assert reported(found[2]) == [("added", "A_v2", "", "int", True)]
 
 
 def test_names_are_kept_while_the_field_asks_for_the_same() -> None:
@@ -255,13 +255,13 @@ def test_names_are_kept_while_the_field_asks_for_the_same() -> None:
     free = sale(("c", 1, INT32), ("b", 2, INT32), ("A", 3, INT32))
     first, second = steps(taken, free)
     assert set(columns(first)) == {"a", "b", "A_v2"}
-    assert told(second) == [("renamed", "c", "a", "c", True)]
+    assert reported(second) == [("renamed", "c", "a", "c", True)]
     assert set(columns(second)) == {"c", "b", "A_v2"}
 
 
 def test_two_fields_swap_their_names() -> None:
     first, second = steps(sale(("a", 1, INT32), ("b", 2, INT32)), sale(("b", 1, INT32), ("a", 2, INT32)))
-    assert told(second) == [("renamed", "b", "a", "b", False), ("renamed", "a", "b", "a", False)]
+    assert reported(second) == [("renamed", "b", "a", "b", False), ("renamed", "a", "b", "a", False)]
     assert "field b of message shop.Sale had number 2 and has number 1" in second.changes[0].why
     assert (field_id(second, "1"), field_id(second, "2")) == (field_id(first, "1"), field_id(first, "2"))
 
@@ -270,7 +270,7 @@ def test_numbers_that_move_on_by_one_are_no_renaming() -> None:
     second = steps(
         sale(("a", 1, INT32), ("b", 2, INT32)), sale(("a", 1, INT32), ("new", 2, INT32), ("b", 3, INT32))
     )[1]
-    assert told(second) == [("renamed", "new", "b", "new", True), ("added", "b", "", "int", False)]
+    assert reported(second) == [("renamed", "new", "b", "new", True), ("added", "b", "", "int", False)]
     assert second.changes[1].why.endswith("what the former number brings is field new there")
 
 
@@ -293,23 +293,23 @@ def test_a_name_that_is_taken_gets_a_number() -> None:
         sale(("b", 2, INT32)),
         sale(("a", 2, INT32)),
     )
-    assert told(found[2]) == [("renamed", "a_v2", "b", "a_v2", True)]
+    assert reported(found[2]) == [("renamed", "a_v2", "b", "a_v2", True)]
 
 
 def test_configured_names() -> None:
     plain = sale(("a", 1, INT32), ("s", 2, MESSAGE, "Side"), Side=SIDE)
     named = replace(plain, columns=(("a", "amount"), ("s.x", "inner")))
     _, second, third = steps(plain, named, replace(plain, columns=(("a", "amount"),)))
-    assert told(second) == [
+    assert reported(second) == [
         ("renamed", "amount", "a", "amount", True),
         ("renamed", "s.inner", "x", "inner", True),
     ]
-    assert told(third) == [("renamed", "s.x", "inner", "x", True)]
+    assert reported(third) == [("renamed", "s.x", "inner", "x", True)]
     assert (
         steps(named, replace(named, columns=(*named.columns, ("s", "s"))))[1].changes == ()
     )  # It asks for the name that it already has.
     renamed = replace(sale(("z", 1, INT32), ("s", 2, MESSAGE, "Side"), Side=SIDE), columns=(("z", "amount"),))
-    assert told(steps(plain, replace(plain, columns=(("a", "amount"),)), renamed)[2]) == [
+    assert reported(steps(plain, replace(plain, columns=(("a", "amount"),)), renamed)[2]) == [
         ("unchanged_column", "amount", "named a", "named z", True)
     ]
 
@@ -318,8 +318,8 @@ def test_a_configured_name_of_a_field_that_is_gone_stops_nothing() -> None:
     both = replace(sale(("a", 1, INT32), ("b", 2, INT32)), columns=(("a", "amount"),))
     without = replace(sale(("b", 2, INT32)), columns=(("a", "amount"),))
     first, second, third = steps(both, without, both)
-    assert told(second) == [("dropped", "amount", "int", "", True)]
-    assert told(third) == [("restored", "amount", "", "int", True)]
+    assert reported(second) == [("dropped", "amount", "int", "", True)]
+    assert reported(third) == [("restored", "amount", "", "int", True)]
     assert field_id(first, "1") == field_id(third, "1")
     with pytest.raises(ConfigInvalid, match=r"topic t, value: .*has no field 'a' to rename"):
         steps(without)
@@ -335,12 +335,15 @@ def test_inside_structs_lists_and_maps(more: tuple[Any, ...]) -> None:
         sale(("s", 1, MESSAGE, "Other", *more), Side=SIDE, Other=SIDE),
         sale(("s", 1, MESSAGE, "Other", *more), Side=SIDE, Other=(("y", 2, INT64), ("z", 3, INT32))),
     )
-    assert told(second) == [
+    assert reported(second) == [
         ("new_column", "s.x_v2", "int", "string", False),
         ("added", "s.y", "", "int", True),
     ]
-    assert told(third) == [("restored", "s.x", "string", "int", False), ("dropped", "s.y", "int", "", True)]
-    assert told(fourth) == [
+    assert reported(third) == [
+        ("restored", "s.x", "string", "int", False),
+        ("dropped", "s.y", "int", "", True),
+    ]
+    assert reported(fourth) == [
         ("restored", "s.y", "", "long", True),
         ("widened", "s.y", "int", "long", True),
         ("added", "s.z", "", "int", True),
@@ -356,7 +359,7 @@ def test_a_map_key_is_never_taken_for_a_field_of_a_message() -> None:
     first, second = steps(
         sale(("m", 3, STRING, STRING)), sale(("m", 3, MESSAGE, "Side"), Side=(("x", 1, STRING),))
     )
-    assert told(second) == [("new_column", "m_v2", "map<string,string>", "struct", False)]
+    assert reported(second) == [("new_column", "m_v2", "map<string,string>", "struct", False)]
     assert not {field_id(first, "3/1"), field_id(first, "3/2")} & {
         field_id(second, "3"),
         field_id(second, "3/1"),
@@ -368,16 +371,16 @@ def test_recursion_depth_changes_columns() -> None:
     shallow, deep, back = steps(
         replace(node, recursion_depth=0), replace(node, recursion_depth=1), replace(node, recursion_depth=0)
     )
-    assert told(deep) == [("new_column", "next_v2", "binary", "struct", False)]
-    assert told(back) == [("restored", "next", "struct", "binary", False)]
+    assert reported(deep) == [("new_column", "next_v2", "binary", "struct", False)]
+    assert reported(back) == [("restored", "next", "struct", "binary", False)]
     assert field_id(shallow, "2") == field_id(back, "2") != field_id(deep, "2")
 
 
 def test_a_side_without_a_schema_gets_one_and_loses_it() -> None:
     none, some, gone, again = steps(None, sale(("a", 1, INT32)), None, sale(("b", 1, INT32)))
-    assert told(some) == [("message", "value", "", "shop.Sale", True), ("added", "a", "", "int", True)]
-    assert told(gone) == [("message", "value", "shop.Sale", "", True), ("dropped", "a", "int", "", True)]
-    assert [one[0] for one in told(again)] == ["message", "restored", "renamed"]
+    assert reported(some) == [("message", "value", "", "shop.Sale", True), ("added", "a", "", "int", True)]
+    assert reported(gone) == [("message", "value", "shop.Sale", "", True), ("dropped", "a", "int", "", True)]
+    assert [one[0] for one in reported(again)] == ["message", "restored", "renamed"]
     names = [
         [one.name for one in arrow_schema(decision.schema).field("value").type]
         for decision in (none, some, gone, again)

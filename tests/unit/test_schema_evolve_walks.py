@@ -197,7 +197,7 @@ def test_random_walks_break_no_rule(seed: int, changes: int) -> None:
         above = max(above, *(one[0] for one in flat(schema.iceberg_json)))
         book.check(descriptor_of(one), schema)
         check_active(one, schema)
-        check_told(decision.changes)
+        check_reported(decision.changes)
 
 
 def check_active(one: Source, schema: TopicSchema) -> None:
@@ -217,7 +217,7 @@ def check_active(one: Source, schema: TopicSchema) -> None:
     assert ids == [schema.value.field_ids[str(field.number)] for field in tree.fields]
 
 
-def check_told(changes: tuple[Change, ...]) -> None:
+def check_reported(changes: tuple[Change, ...]) -> None:
     for one in changes:
         assert one.what in WHATS
         assert one.compatible or one.why

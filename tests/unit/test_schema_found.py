@@ -85,7 +85,7 @@ def test_columns_of_every_version_stay() -> None:
     same(found_schema([in_file(one) for one in reversed(versions)]), third)
 
 
-def test_a_name_that_was_given_anew_names_the_newer_column() -> None:
+def test_a_name_that_was_given_again_names_the_newer_column() -> None:
     def of(field_id: int) -> pa.Schema:
         inner = pa.field("note", pa.string(), metadata={"PARQUET:field_id": str(field_id)})
         return pa.schema([pa.field("value", pa.struct([inner]), metadata={"PARQUET:field_id": "1"})])

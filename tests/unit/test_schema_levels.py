@@ -153,6 +153,6 @@ def test_times_and_wrappers_are_a_level_more() -> None:
                 make_source(data, "n.L0")
 
 
-def test_a_recorded_schema_is_read_whatever_its_levels() -> None:
+def test_a_recorded_schema_of_any_levels_is_read() -> None:
     """Earlier versions accepted it, so commands that only read must still be able to read it."""
     assert source_tree(Source("n.L0", chain(*("list",) * 40))).full_name == "n.L0"

@@ -41,7 +41,7 @@ ENGINES = ("ptars", "protobuf")
 ROWS, RECORDS = page_rows(), page_records()
 INCLUDE = Path(protoc.__file__).parent / "_proto"
 ENVELOPE = Envelope(((7, (0,)),))
-BESIDE = ("__raw__", "__prefix__", "__err__")
+ALONGSIDE = ("__raw__", "__prefix__", "__err__")
 
 
 def ids(rows: Sequence[PageRow] | Sequence[PageRecord]) -> list[str]:
@@ -145,7 +145,7 @@ def test_a_row_of_the_page(row: PageRow, compiled: bytes) -> None:
     types = {one["name"]: type_text(one["type"]) for one in struct["fields"]}
     names = [one.split(" ", 1)[0] for one in row.columns]
     assert [f"{name} {types.get(name)}" for name in names] == list(row.columns)
-    assert [name for name in types if name not in (*BESIDE, UNRECOGNIZED)] == [
+    assert [name for name in types if name not in (*ALONGSIDE, UNRECOGNIZED)] == [
         name for name in names if name != UNRECOGNIZED
     ]
     for engine in ENGINES:

@@ -186,7 +186,7 @@ def test_names_and_types_follow_ours_by_id() -> None:
     assert json.loads(found.lacking) == second.schema()
 
 
-def test_a_column_that_somebody_renamed_keeps_that_name() -> None:
+def test_a_column_that_another_writer_renamed_keeps_that_name() -> None:
     first, second = versions(
         shop(("a", 1, F.TYPE_INT32)), shop(("a", 1, F.TYPE_INT32), ("b", 2, F.TYPE_INT32))
     )
@@ -297,7 +297,7 @@ def test_a_name_that_one_column_gives_to_another_finds_neither(written: int) -> 
     assert found.lacking is not None and json.loads(found.lacking) == history[2].schema()
 
 
-def test_a_name_that_somebody_gave_to_a_column_of_ours_halts() -> None:
+def test_a_name_that_another_writer_gave_to_a_column_of_ours_halts() -> None:
     first, second = versions(
         shop(("a", 1, F.TYPE_INT32)), shop(("a", 1, F.TYPE_INT32), ("b", 2, F.TYPE_INT32))
     )

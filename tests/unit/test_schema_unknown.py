@@ -417,7 +417,7 @@ class TestHostileBytes:
         b"\x2a" * 5000,
     )
 
-    def test_beside_good_records_with_and_without_unknown_fields(self) -> None:
+    def test_next_to_good_records_with_and_without_unknown_fields(self) -> None:
         good = orders(100, 7)
         items = [*good, *self.hostile, *(one + b"\xa0\x3f\x07" for one in good)]
         fast, slow = (columns(engine, ORDER, items * 2) for engine in ENGINES)

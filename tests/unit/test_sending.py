@@ -72,19 +72,19 @@ def inputs(count: int) -> list[Input]:
 
 
 def send(writer: StubWriter, items: Any, timeout_s: float = 0.01, **more: Any) -> list[Sent]:
-    told: list[Sent] = []
+    reported: list[Sent] = []
     stub: Any = writer
     try:
-        Sending(stub, told.append, timeout_s, **more).run(items)
+        Sending(stub, reported.append, timeout_s, **more).run(items)
     except BaseException as error:
-        error.add_note(repr(told))
-        error.told = told  # type: ignore[attr-defined]
+        error.add_note(repr(reported))
+        error.reported = reported  # type: ignore[attr-defined]
         raise
-    return told
+    return reported
 
 
-def told_by(error: BaseException) -> list[Sent]:
-    found: list[Sent] = error.told  # type: ignore[attr-defined]
+def reported_by(error: BaseException) -> list[Sent]:
+    found: list[Sent] = error.reported  # type: ignore[attr-defined]
     return found
 
 
@@ -96,14 +96,14 @@ def test_acknowledged_in_input_order_though_settled_in_another() -> None:
         for number in (3, 1, 2):
             writer.settle(number)
 
-    told = send(writer, items())
-    assert [(sent.offset, sent.outcome) for sent in told] == [(0, "ok"), (1, "ok"), (2, "ok"), (3, "ok")]
+    reported = send(writer, items())
+    assert [(sent.offset, sent.outcome) for sent in reported] == [(0, "ok"), (1, "ok"), (2, "ok"), (3, "ok")]
     assert writer.closed == 1
 
 
-def test_told_as_soon_as_possible_but_never_out_of_order() -> None:
+def test_acknowledged_as_soon_as_possible_but_never_out_of_order() -> None:
     writer = StubWriter()
-    told: list[Sent] = []
+    reported: list[Sent] = []
     seen: list[int] = []
 
     def items() -> Iterator[Input]:
@@ -112,14 +112,14 @@ def test_told_as_soon_as_possible_but_never_out_of_order() -> None:
                 writer.settle(1)
             if number == 3:
                 writer.settle(0)
-                until(lambda: len(told) == 2)
-            seen.append(len(told))
+                until(lambda: len(reported) == 2)
+            seen.append(len(reported))
             yield item
 
     stub: Any = writer
-    Sending(stub, told.append, 1).run(items())
+    Sending(stub, reported.append, 1).run(items())
     assert seen == [0, 0, 0, 2, 2], "reported while the input waits, the second not before the first"
-    assert [sent.offset for sent in told] == [0, 1, 2, 3, 4]
+    assert [sent.offset for sent in reported] == [0, 1, 2, 3, 4]
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -160,13 +160,17 @@ def test_outcomes_as_lines() -> None:
 @pytest.mark.parametrize(
     "error", [NotFound("no such topic"), RecordRefused("too large"), InvalidInput("wrong")]
 )
-def test_a_refused_record_stops_nobody(error: Exception) -> None:
+def test_a_refused_record_stops_no_other(error: Exception) -> None:
     writer = StubWriter()
     writer.errors[1] = error
-    told = send(writer, inputs(3))
-    assert [(sent.outcome, sent.refused) for sent in told] == [("ok", False), ("failed", True), ("ok", False)]
-    assert told[1].error == f"line 2: {error}"
-    assert [sent.offset for sent in told] == [0, None, 1]
+    reported = send(writer, inputs(3))
+    assert [(sent.outcome, sent.refused) for sent in reported] == [
+        ("ok", False),
+        ("failed", True),
+        ("ok", False),
+    ]
+    assert reported[1].error == f"line 2: {error}"
+    assert [sent.offset for sent in reported] == [0, None, 1]
 
 
 def test_no_room_ends_the_run_and_says_where() -> None:
@@ -176,8 +180,8 @@ def test_no_room_ends_the_run_and_says_where() -> None:
         RetryLater, match=r"stopped at line 3, which was not sent, nor any record after it: the queue is full"
     ) as caught:
         send(writer, inputs(9))
-    told = told_by(caught.value)
-    assert [(sent.outcome, sent.refused) for sent in told] == [
+    reported = reported_by(caught.value)
+    assert [(sent.outcome, sent.refused) for sent in reported] == [
         ("ok", False),
         ("ok", False),
         ("failed", False),
@@ -195,7 +199,7 @@ def test_an_input_that_breaks_off_is_drained(error: BaseException) -> None:
 
     with pytest.raises(type(error)) as caught:
         send(writer, items())
-    assert [sent.offset for sent in told_by(caught.value)] == [0, 1]
+    assert [sent.offset for sent in reported_by(caught.value)] == [0, 1]
     assert writer.closed == 1
 
 
@@ -205,15 +209,15 @@ def test_a_writer_that_does_not_finish() -> None:
     )
     with pytest.raises(RetryLater, match="not finished") as caught:
         send(writer, inputs(2))
-    assert [(sent.offset, sent.outcome, sent.error) for sent in told_by(caught.value)] == [
+    assert [(sent.offset, sent.outcome, sent.error) for sent in reported_by(caught.value)] == [
         (None, "unknown", "closed too late")
     ] * 2
 
 
-def test_what_nobody_settles_is_unknown() -> None:
-    told = send(StubWriter(at_close=None), inputs(2))
-    assert [(sent.offset, sent.outcome) for sent in told] == [(None, "unknown")] * 2
-    assert all(sent.error is not None and "not acknowledged" in sent.error for sent in told)
+def test_what_is_not_resolved_is_unknown() -> None:
+    reported = send(StubWriter(at_close=None), inputs(2))
+    assert [(sent.offset, sent.outcome) for sent in reported] == [(None, "unknown")] * 2
+    assert all(sent.error is not None and "not acknowledged" in sent.error for sent in reported)
 
 
 def test_what_is_under_way_is_bounded() -> None:
@@ -228,9 +232,9 @@ def test_what_is_under_way_is_bounded() -> None:
                 threading.Timer(0.01, writer.settle, [number - 5]).start()
             yield item
 
-    told = send(writer, items(), timeout_s=10, outstanding_max=5)
+    reported = send(writer, items(), timeout_s=10, outstanding_max=5)
     assert longest <= 6
-    assert [sent.offset for sent in told] == list(range(20))
+    assert [sent.offset for sent in reported] == list(range(20))
 
 
 def test_an_empty_input() -> None:
@@ -261,16 +265,16 @@ def test_the_first_error_of_the_teller_is_not_swallowed() -> None:
         (Halt("fenced"), "line 2 was not sent: fenced"),
     ],
 )
-def test_the_end_is_told_why_not_the_whole_input_was_handed_over(
+def test_the_end_says_why_not_the_whole_input_was_handed_over(
     error: Exception | None, broken: str | None
 ) -> None:
     writer = StubWriter()
     if error is not None:
         writer.errors[1] = error
-    told: list[Sent] = []
+    reported: list[Sent] = []
     ends: list[tuple[str | None, int]] = []
     stub: Any = writer
-    run = Sending(stub, told.append, 1).run
+    run = Sending(stub, reported.append, 1).run
     if isinstance(error, RetryLater | Halt):
         with pytest.raises(type(error)):
             run(inputs(3), lambda why: ends.append((why, writer.closed)))
@@ -278,28 +282,28 @@ def test_the_end_is_told_why_not_the_whole_input_was_handed_over(
         run(inputs(3), lambda why: ends.append((why, writer.closed)))
     assert ends == [(broken, 0)], "once, before the writer is closed"
     assert writer.closed == 1
-    assert [sent.outcome for sent in told][1] == ("ok" if error is None else "failed")
+    assert [sent.outcome for sent in reported][1] == ("ok" if error is None else "failed")
 
 
 def test_an_end_that_fails_still_closes_and_tells() -> None:
     writer = StubWriter()
-    told: list[Sent] = []
+    reported: list[Sent] = []
     stub: Any = writer
 
     def fail(_: str | None) -> None:
         raise Halt("fenced")
 
     with pytest.raises(Halt, match="fenced"):
-        Sending(stub, told.append, 1).run(inputs(2), fail)
-    assert (writer.closed, [sent.offset for sent in told]) == (1, [0, 1])
+        Sending(stub, reported.append, 1).run(inputs(2), fail)
+    assert (writer.closed, [sent.offset for sent in reported]) == (1, [0, 1])
 
 
 def test_records_go_through_the_producer() -> None:
     writer, producer = StubWriter(), StubWriter()
-    told: list[Sent] = []
+    reported: list[Sent] = []
     stub: Any = writer
     through: Any = producer
-    Sending(stub, told.append, 0.01, through=through).run(inputs(2))
+    Sending(stub, reported.append, 0.01, through=through).run(inputs(2))
     assert (len(writer.sent), len(producer.sent), writer.closed, producer.closed) == (0, 2, 1, 0)
 
 
@@ -348,7 +352,7 @@ def test_what_became_unknown_is_not_taken_for_undecided_later(order: tuple[int, 
         (BrokenPipeError(), "interrupted"),
     ],
 )
-def test_the_end_is_told_why_the_input_broke_off(error: BaseException, why: str) -> None:
+def test_the_end_says_why_the_input_broke_off(error: BaseException, why: str) -> None:
     def items() -> Iterator[Input]:
         yield from inputs(2)
         raise error
@@ -420,7 +424,7 @@ LATER = RetryLater("no answer")
         ([KeyboardInterrupt()], None, "unknown", "interrupted", []),
     ],
 )
-def test_a_transaction_is_told_as_what_it_is(
+def test_a_transaction_is_reported_as_what_it_is(
     commits: list[BaseException], broken: str | None, outcome: str, error: str | None, ends: list[str]
 ) -> None:
     producer = StubProducer(commits)

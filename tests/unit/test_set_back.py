@@ -100,7 +100,7 @@ def test_what_the_ledger_did_not_hear_of_proves_nothing_of_what_is_below(silent:
     assert lowered(view(foreign, mine, above, current=3, newest=5), ledger, rows, 1, no_gaps) == (5,)
 
 
-def test_a_part_of_a_table_that_was_made_anew_says_nothing_of_the_watermark() -> None:
+def test_a_part_of_a_table_that_was_made_again_says_nothing_of_the_watermark() -> None:
     """The ledger knows the old table's whole extent, and records the new one when all parts are committed."""
     ledger = ledger_of({0: 9})
     parts = (
@@ -152,7 +152,7 @@ def test_without_a_commit_of_ours_only_rows_count() -> None:
         ({0: ((0, 5),), 4: ((0, 1),)}, "rows of partitions [4]"),
     ],
 )
-def test_what_cannot_be_told_is_refused(rows: dict[int, tuple[Range, ...]], why: str) -> None:
+def test_what_is_unknown_is_refused(rows: dict[int, tuple[Range, ...]], why: str) -> None:
     refused = lowered(view(snapshot(1, None), current=1), ledger_of({0: 5}, {0: 9}), rows, 1, no_gaps)
     assert isinstance(refused, str)
     assert why in refused

@@ -448,7 +448,7 @@ def test_refused(tmp_path: Path, name: str) -> None:
     assert "hunter" not in message
 
 
-def test_two_topics_on_one_table_are_refused_whatever_the_case(tmp_path: Path) -> None:
+def test_two_topics_on_one_table_are_refused_in_any_case_of_letters(tmp_path: Path) -> None:
     text = LEAST + (
         "catalogs: [{name: c, type: sql}, {name: d, type: sql}]\n"
         "topics:\n"
@@ -467,7 +467,7 @@ def test_two_topics_on_one_table_are_refused_whatever_the_case(tmp_path: Path) -
     assert len(load_settings(tmp_path / "archiver.yaml", {}).topics) == 2
 
 
-def test_every_problem_is_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_every_problem_is_reported_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
     message = refusal(
         tmp_path, "clster: demo\ndata: {uri: s3://b}\nmetadata: {etcd: {}}\nintake: {delay_max: x}\n"
     )
@@ -493,7 +493,7 @@ def test_a_secret_does_not_leak_through_any_error(tmp_path: Path) -> None:
     assert "data.secret_access_key: not a reference to a secret" in message
 
 
-def test_what_does_not_fit_together_is_told_beside_what_is_wrong_by_itself(tmp_path: Path) -> None:
+def test_what_does_not_fit_together_is_reported_with_what_is_wrong_by_itself(tmp_path: Path) -> None:
     message = refusal(
         tmp_path,
         LEAST
@@ -519,13 +519,13 @@ def test_what_does_not_fit_together_is_told_beside_what_is_wrong_by_itself(tmp_p
     assert others[-1].endswith("there is no topic nowhere; the topics are clicks, orders, other"), "each once"
 
 
-def test_a_problem_of_several_lines_is_told_from_the_next_one(tmp_path: Path) -> None:
-    told = explain(
+def test_a_problem_of_several_lines_is_reported_from_the_next_one(tmp_path: Path) -> None:
+    reported = explain(
         tmp_path / "a.yaml",
         [(("topics",), "does not compile:\n  b.proto:1: no"), (("data",), "is missing")],
         {},
     )
-    assert told.splitlines()[1:] == [
+    assert reported.splitlines()[1:] == [
         "  line 1: topics: does not compile:",
         "      b.proto:1: no",
         "  line 1: data: is missing",
@@ -545,9 +545,9 @@ def test_the_check_tells_descriptor_sets_and_messages_by_their_lines(
         "shop.Ordre\n" + "  - name: c\n    partitions: 0\n"
     )
     assert run(["config", "check", "-c", str(path)]) == USAGE
-    told = capsys.readouterr().err.splitlines()
-    assert told[0].endswith("has 3 problems")
-    assert [": ".join(line.strip().split(": ")[:2]) for line in told[1:]] == [
+    reported = capsys.readouterr().err.splitlines()
+    assert reported[0].endswith("has 3 problems")
+    assert [": ".join(line.strip().split(": ")[:2]) for line in reported[1:]] == [
         "line 7: topics[0].value.descriptor_set",
         "line 12: topics[1].key.message",
         "line 14: topics[2].partitions",

@@ -151,7 +151,7 @@ def test_there_are_examples() -> None:
 
 
 VERIFIED = "sslmode=verify-full"
-TOLD = "the server on another machine would not be authenticated"
+REPORTED = "the server on another machine would not be authenticated"
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_a_catalog_server_on_another_machine_must_prove_who_it_is_or_leave_be_gi
     for given in (uri, {"file": "address"}):
         (tmp_path / "address").write_text(uri)
         with pytest.raises(
-            ConfigInvalid, match=rf"catalogs\[0\]\.uri: {TOLD}.* allow_insecure: true"
+            ConfigInvalid, match=rf"catalogs\[0\]\.uri: {REPORTED}.* allow_insecure: true"
         ) as caught:
             load(tmp_path, name="c", type=kind, uri=given)
         assert not re.search("hu(sh|/s)", str(caught.value))

@@ -76,7 +76,7 @@ def test_endpoints(tmp_path: Path, endpoint: str) -> None:
     assert loaded(tmp_path, f"{{uri: s3://bucket, endpoint: '{endpoint}'}}").endpoint == endpoint
 
 
-def test_http_to_another_machine_only_if_told_so(tmp_path: Path) -> None:
+def test_http_to_another_machine_only_if_configured(tmp_path: Path) -> None:
     assert loaded(
         tmp_path, "{uri: s3://bucket, endpoint: 'http://10.0.0.1:9000', allow_http: true}"
     ).allow_http

@@ -61,7 +61,7 @@ def test_the_secret_of_the_publisher_is_read_and_never_shown(tmp_path: Path) -> 
         ({"nonsense": 1}, "nonsense"),
     ],
 )
-def test_what_a_control_topic_cannot_be_told(tmp_path: Path, change: dict[str, Any], why: str) -> None:
+def test_what_a_control_topic_cannot_hold(tmp_path: Path, change: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigInvalid, match=why) as refused:
         load(tmp_path, TOPIC | change, P="hush")
     assert "hush" not in str(refused.value)

@@ -52,7 +52,9 @@ def load(
         ("ssl.endpoint.identification.algorithm", ""),
     ],
 )
-def test_no_property_makes_a_client_believe_anybody(tmp_path: Path, place: str, key: str, value: Any) -> None:
+def test_no_property_makes_a_client_trust_any_server(
+    tmp_path: Path, place: str, key: str, value: Any
+) -> None:
     with pytest.raises(ConfigInvalid, match=f"{key} would turn off verification of the cluster; remove it"):
         load(tmp_path, place, {"security.protocol": "SASL_SSL", key: value}, NO="false")
 
@@ -110,7 +112,7 @@ def test_tls_that_would_be_left_out_is_refused(
 
 
 @pytest.mark.parametrize("protocol", [{}, {"security.protocol": "plaintext"}, {"security.protocol": "SSL"}])
-def test_a_password_that_nobody_would_ask_for_is_refused(
+def test_a_password_that_no_one_would_ask_for_is_refused(
     tmp_path: Path, place: str, protocol: dict[str, str]
 ) -> None:
     with pytest.raises(
@@ -144,8 +146,8 @@ def test_a_protocol_that_is_none_is_refused(tmp_path: Path, place: str) -> None:
 def test_no_secret_is_sent_unprotected_to_another_machine(
     tmp_path: Path, place: str, properties: dict[str, Any], brokers: str, host: str
 ) -> None:
-    told = f"would send a secret unprotected to {host}; set security.protocol to SASL_SSL"
-    with pytest.raises(ConfigInvalid, match=told) as refused:
+    reported = f"would send a secret unprotected to {host}; set security.protocol to SASL_SSL"
+    with pytest.raises(ConfigInvalid, match=reported) as refused:
         load(tmp_path, place, properties, brokers, HOW="PLAIN")
     assert "hush" not in str(refused.value)
     assert load(tmp_path, place, {**properties, "security.protocol": "SASL_SSL"}, brokers, HOW="PLAIN")

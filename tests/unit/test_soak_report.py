@@ -101,15 +101,15 @@ def relate(
     for path in folder.glob("run.*.jsonl"):
         path.unlink()
     starts = {"steady": 10.0, "rough": ROUGH_AT_S, "settling": ROUGH_AT_S + 100}
-    told = [{"event": "phase", "name": name, "at": starts[name]} for name in phases]
-    told += [
+    reported = [{"event": "phase", "name": name, "at": starts[name]} for name in phases]
+    reported += [
         {"event": "checked", "command": ["audit"], "code": 0, "seconds": 2.0, "said": "", "verdict": verdict}
     ] * 2
     with LedgerFile(folder, "run", 0.0) as ledger:
         ledger.write_all(
             [
                 {key: value for key, value in event.items() if key != "n"}
-                for event in (*events[:1], *told, *more, *events[1:])
+                for event in (*events[:1], *reported, *more, *events[1:])
             ]
         )
 
@@ -207,7 +207,7 @@ def test_what_was_not_seen_is_unknown(change: Change, said: str, folder: Path) -
     assert any(said in reason for reason in report.unknown), report.unknown
 
 
-def test_wrong_stays_wrong_whatever_else_is_missing(folder: Path) -> None:
+def test_wrong_stays_wrong_with_anything_else_missing(folder: Path) -> None:
     sampled("fds", lambda line: line["fds"] + line["at"] / 60)(folder)
     (folder / HEAPS).unlink()
     report = report_on(folder)

@@ -79,15 +79,15 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 def test_links_before_the_wildcards_are_followed_and_no_others(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "way").symlink_to(tree)
     assert found(tmp_path / "way", "x/*.jsonl") == ["x/a.jsonl"]
-    told: list[str] = []
-    assert list(Pattern.of(f"{tmp_path}/*").files(lambda path, why: told.append(f"{path}: {why}"))) == []
-    assert told == [
+    reported: list[str] = []
+    assert list(Pattern.of(f"{tmp_path}/*").files(lambda path, why: reported.append(f"{path}: {why}"))) == []
+    assert reported == [
         (
             f"{tmp_path}/way: a symbolic link is not followed: the file would be known by two names; move "
             "the file itself here"
         )
     ]
-    assert list(Pattern.of(f"{tmp_path}/w*/x/*").files(lambda path, why: told.append(path))) == []
+    assert list(Pattern.of(f"{tmp_path}/w*/x/*").files(lambda path, why: reported.append(path))) == []
 
 
 FOLDERS = st.lists(st.sampled_from(["*", "**", "x", "x*", "?", "y"]), max_size=3)

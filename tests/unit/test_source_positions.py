@@ -205,7 +205,7 @@ def test_behind_a_barrier_no_position_moves() -> None:
     assert (log.offsets(), log.at()) == ([0, 0], None)
 
 
-def test_of_a_deleted_topic_no_position_moves_whatever_else_is_in_the_entry() -> None:
+def test_of_a_deleted_topic_no_position_moves_with_any_entry() -> None:
     log = Log()
     log.add(
         topic=pb.TopicDeclared(topic_id=bytes.fromhex(topic_id_of(2)), name="u", partitions=1, created_us=1)
@@ -275,7 +275,7 @@ def test_an_entry_that_contradicts_itself(moves: list[Any], why: str) -> None:
     assert (log.fold.next_index, log.offsets()) == (1, [0, 0])
 
 
-def test_no_producer_beside_positions() -> None:
+def test_no_producer_next_to_positions() -> None:
     log = Log()
     segments = [pb.Segment(partition=0, rows=2, producer=pb.ProducerBatch(producer_id=1))]
     topics = [pb.TopicSegments(topic_id=bytes.fromhex(topic_id_of(1)), segments=segments)]

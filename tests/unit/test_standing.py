@@ -344,7 +344,7 @@ def test_a_stuck_table_comes_before_an_open_transaction_and_only_where_something
         (RetryLater("the object store gives no answer"), "unreadable"),
     ],
 )
-def test_a_shelf_that_cannot_be_read_is_the_worst_and_the_rest_is_told(
+def test_a_shelf_that_cannot_be_read_is_the_worst_and_the_rest_is_reported(
     error: ArchiverError, cause: str
 ) -> None:
     fold = filled(2, 3)

@@ -68,7 +68,7 @@ def test_what_is_due_falls_behind_only_after_a_while() -> None:
     assert kinds(of(topic(partition(0, 5, 901.0, "due", "due")))) == [("watch", "due")]
 
 
-def test_partitions_with_one_cause_are_one_advice_and_transactions_are_told_apart() -> None:
+def test_partitions_with_one_cause_are_one_advice_and_transactions_are_distinguished() -> None:
     def held(name: str) -> HeldBack:
         return HeldBack(name, 7, 0, 0, NOW_US + 1, 5)
 
@@ -99,7 +99,7 @@ def test_a_topic_that_the_next_round_tries_again_is_only_watched() -> None:
     )
 
 
-def test_findings_of_the_reconciler_are_told_until_they_are_gone() -> None:
+def test_findings_of_the_reconciler_are_reported_until_they_are_gone() -> None:
     def finding(name: str, severity: str, topic: str | None, *, fixed: bool = False) -> dict[str, Any]:
         what = {
             "what": "something differs",
@@ -169,7 +169,7 @@ def test_jobs_and_audits() -> None:
     assert kinds(calm, away) == [("act", "dependency")], "said once"
 
 
-def test_a_job_that_failed_for_a_dependency_is_told_with_it() -> None:
+def test_a_job_that_failed_for_a_dependency_is_reported_with_it() -> None:
     journal = journal_of(
         ("tick", "wrong", "Java 17 or newer is needed and none was found; set JAVA_HOME", {})
     )
@@ -186,7 +186,7 @@ def source(**more: Any) -> FilesState:
     return FilesState("/in/*.jsonl", "orders", "jsonl", looked_us=NOW_US, folder_found=True, **more)
 
 
-def test_files_that_cannot_be_taken_in_need_somebody() -> None:
+def test_files_that_cannot_be_ingested_need_an_operator() -> None:
     journal, calm = journal_of(), of(topic(partition()))
     assert advice(calm, journal, NOW_US, 5.0, [source(finished=7)]) == []
     failed = source(
@@ -219,7 +219,7 @@ def test_files_that_cannot_be_taken_in_need_somebody() -> None:
     )
 
 
-def test_a_reload_that_was_refused_is_told_until_one_succeeds() -> None:
+def test_a_reload_that_was_refused_is_reported_until_one_succeeds() -> None:
     journal, calm = journal_of(), of(topic(partition()))
     journal.reloaded(Refusal(NOW_US, "line 3: topics must be a list", whole=True))
     (one,) = advice(calm, journal, NOW_US, 5.0)

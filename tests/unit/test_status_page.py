@@ -457,14 +457,14 @@ def test_offsets_lags_reasons_the_pin_and_the_audit_are_there() -> None:
     assert text.count("nothing new") == 1, "calm watch cycles are in no list but that of the jobs"
 
 
-def test_the_deep_audit_is_told_where_there_was_one() -> None:
-    told = (
+def test_the_deep_audit_is_reported_where_there_was_one() -> None:
+    reported = (
         "deep_audit",
         "wrong",
         "invalid: orders:1",
         {"verdict": "invalid", "partitions": [{"verdict": "invalid"}, {"verdict": "valid"}]},
     )
-    text = Reading(page(values(of(topic(partition())), journal_of(told)))).text  # type: ignore[arg-type]
+    text = Reading(page(values(of(topic(partition())), journal_of(reported)))).text  # type: ignore[arg-type]
     assert "invalid 1 s ago (1 invalid, 1 valid)" in text
     assert "the deep audit says invalid" in text
     assert "deep audit" not in Reading(page(values(of(topic(partition())), journal_of()))).text

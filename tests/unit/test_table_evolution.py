@@ -174,9 +174,7 @@ def test_a_table_gets_what_it_lacks_with_one_request(tmp_path: Path) -> None:
         ((SwapFault.LATE,), 2),
     ],
 )
-def test_whatever_the_answer_the_table_tells(
-    tmp_path: Path, script: tuple[SwapFault, ...], asked: int
-) -> None:
+def test_with_any_answer_the_table_decides(tmp_path: Path, script: tuple[SwapFault, ...], asked: int) -> None:
     scene = Scene(tmp_path, *script)
     check(scene, scene.bring())
     assert scene.asked == asked
@@ -268,7 +266,7 @@ def test_a_table_that_is_gone_halts(tmp_path: Path) -> None:
         scene.bring()
 
 
-def test_a_name_that_somebody_took_halts_with_what_to_do(tmp_path: Path) -> None:
+def test_a_name_that_another_writer_took_halts_with_what_to_do(tmp_path: Path) -> None:
     scene = Scene(tmp_path, before=lambda scene: add_foreign(scene, "B"))
     with pytest.raises(
         TopicHalted,

@@ -103,7 +103,7 @@ def test_declared_again_it_is_another_topic(fold: IntakeFold) -> None:
     assert apply(fold, named("f4", [Run(A, 0)])).landed[0].refusal == "deleted"
 
 
-def test_an_open_transaction_that_touches_it_holds_nobody_back(fold: IntakeFold) -> None:
+def test_an_open_transaction_that_touches_it_delays_no_one(fold: IntakeFold) -> None:
     """Its records in other topics become gaps, as after a time-out: the rest must not be committed in part."""
     sender, other = TransactionEntries(fold, "both"), TransactionEntries(fold, "b alone")
     sender.send(Run(A, 0), Run(B, 0, rows=2))
@@ -213,7 +213,7 @@ def test_a_writer_that_has_not_heard_of_it_is_refused(bench: Bench) -> None:
     assert append(other, topic_id, Stamp(*producer, 0)).refusal == "deleted"
 
 
-def test_nobody_declares_it_again_unasked(bench: Bench) -> None:
+def test_it_is_not_declared_again_without_a_request(bench: Bench) -> None:
     """A daemon with an old configuration still declares the topics in it."""
     one, stale = bench.sequencer(), bench.sequencer()
     first = stale.declare_topic("orders", 1)

@@ -22,9 +22,9 @@ from archiver.spark.worker_checks import shortage, unfit
     ],
 )
 def test_what_does_not_mend_itself(said: str) -> None:
-    told = unfit(RuntimeError(f"Job aborted\n  {said}\n\tat java.base/x"))
-    assert told is not None
-    assert said in told
+    reported = unfit(RuntimeError(f"Job aborted\n  {said}\n\tat java.base/x"))
+    assert reported is not None
+    assert said in reported
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,7 @@ sleeping: st.SearchStrategy[Step] = st.tuples(
     ]
 )
 @given(st.lists(st.one_of(simple, simple, sleeping), max_size=25))
-def test_whatever_happens_no_record_that_is_needed_loses_its_file(history: Sequence[Step]) -> None:
+def test_no_record_that_is_needed_ever_loses_its_file(history: Sequence[Step]) -> None:
     played = History()
     try:
         for step in history:

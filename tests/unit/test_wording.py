@@ -83,9 +83,10 @@ def test_one_of_everything(capsys: pytest.CaptureFixture[str]) -> None:
     report = ArchiveReport(
         rounds=1, topics={"a": TopicReport("a", "archived", archives=1, rows=1, gaps=1, waiting=1)}
     )
-    told = summarize_archiving(report, list(report.topics.values())).line
+    reported = summarize_archiving(report, list(report.topics.values())).line
     assert (
-        told == "1 record of 1 topic archived in 1 file (0.000 MB), 1 offset of aborted transactions skipped"
+        reported
+        == "1 record of 1 topic archived in 1 file (0.000 MB), 1 offset of aborted transactions skipped"
         ", 1 record waits"
     )
     partition = {"topic": "a", "partition": 0, "verdict": "valid", "why": "", "rows": 1}
@@ -98,9 +99,9 @@ def test_one_of_everything(capsys: pytest.CaptureFixture[str]) -> None:
     print_audit({"verdict": "valid", "partitions": [partition | bounds]}, {"a"})
     assert "1 stable record is not archived yet" in capsys.readouterr().out
     print_audit({"verdict": "valid", "partitions": [partition | bounds]}, {"b"})
-    told = capsys.readouterr().out
-    assert "1 stable record is in topics that this configuration does not archive" in told
-    assert "yet" not in told
+    reported = capsys.readouterr().out
+    assert "1 stable record is in topics that this configuration does not archive" in reported
+    assert "yet" not in reported
 
 
 def test_a_deletion_that_loses_nothing_says_nothing_about_losses() -> None:
@@ -132,8 +133,8 @@ def test_status_shows_the_partitions_that_are_behind_the_oldest_first(
     assert capsys.readouterr().out == ""
     many = [partition(number, 1 + number, 60.0 * (1 + number)) for number in range(PARTITIONS_SHOWN + 1)]
     _print_partitions([{"topic": "orders", "partitions": [*many, partition(99, 0, 0.0)]}])
-    told = capsys.readouterr().out
-    lines = [line for line in told.splitlines() if "orders" in line]
+    reported = capsys.readouterr().out
+    lines = [line for line in reported.splitlines() if "orders" in line]
     assert len(lines) == PARTITIONS_SHOWN
     assert [cell.strip() for cell in lines[0].strip("│ ").split("│")] == [
         "orders",
@@ -144,4 +145,4 @@ def test_status_shows_the_partitions_that_are_behind_the_oldest_first(
         "49 (51 behind, 51 min)",
         "not due yet",
     ]
-    assert "and 1 more partition; --output json has all of them" in told
+    assert "and 1 more partition; --output json has all of them" in reported

@@ -38,12 +38,12 @@ class Actor:
         """Wait until it, or a Spark worker of its, stands still, or it has ended: whether a process stands
         still."""
         deadline_s = _CLOCK.monotonic_s() + PATIENCE_S
-        while (told := self._host.hear(POLL_S)) is None:
+        while (reported := self._host.hear(POLL_S)) is None:
             if standing_below(self.pid):
                 return True
             assert _CLOCK.monotonic_s() < deadline_s, f"nothing was heard of the actor for {PATIENCE_S:g} s"
-        self.code = told.get("ended")
-        return "stopped" in told
+        self.code = reported.get("ended")
+        return "stopped" in reported
 
     def wake(self) -> None:
         """Let it go on, with its workers."""
@@ -64,9 +64,9 @@ class Actor:
             return
         _kill_with_descendants(self.pid)
         while self.code is None:
-            told = self._host.hear(PATIENCE_S)
-            assert told is not None, "a killed actor does not end"
-            self.code = told.get("ended")
+            reported = self._host.hear(PATIENCE_S)
+            assert reported is not None, "a killed actor does not end"
+            self.code = reported.get("ended")
 
 
 def standing_below(pid: int) -> list[int]:
@@ -126,9 +126,9 @@ class Host:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(asdict(orders)).encode() + b"\n")
         self._process.stdin.flush()
-        told = self.hear(PATIENCE_S)
-        assert told is not None, "no actor was forked"
-        return Actor(self, told["began"])
+        reported = self.hear(PATIENCE_S)
+        assert reported is not None, "no actor was forked"
+        return Actor(self, reported["began"])
 
     def hear(self, patience_s: float) -> dict[str, Any] | None:
         """What the host says next; None if it says nothing for so long."""

@@ -17,7 +17,7 @@ THIRDS: Final = ("kill", "pause", "error")
 any seed."""
 SPARK_DAYS: Final = 6
 """A point is played with Spark every so many days, and without it every day."""
-BESIDES: Final = "unknown"
+IN_ADDITION: Final = "unknown"
 """A lost reply, where a caller waits for one: played with the whole only."""
 
 
@@ -49,7 +49,7 @@ def every_case() -> list[Case]:
         Case(scene, point, action)
         for scene in SCENES
         for point in scene.names
-        for action in (*THIRDS, BESIDES)
+        for action in (*THIRDS, IN_ADDITION)
     ]
 
 

@@ -72,7 +72,7 @@ class Daemon(Driver):
         self.deployment = deployment
         self.clock = AheadClock()
         self.clock.ahead_s = ahead_s
-        self.told = []
+        self.reported = []
         self.jobs = []
         self.application = Application(load_settings(deployment.config, {}), {}, self.clock, lasting=True)
 
@@ -114,19 +114,19 @@ def archive(daemon: Daemon) -> ArchiverError | None:
 
 def clean(daemon: Daemon) -> ArchiverError | None:
     """One run of the vacuum, which merges small archives if that is configured."""
-    report = daemon.application.maintenance.cleaning(daemon.told.append).run()
+    report = daemon.application.maintenance.cleaning(daemon.reported.append).run()
     left = [topic.why for topic in report.compacted if topic.why]
     return report.error or (RetryLater("; ".join(left)) if left else None)
 
 
 def reconcile(daemon: Daemon) -> ArchiverError | None:
     """As `archiver reconcile --fix`."""
-    return daemon.application.maintenance.reconciling(daemon.told.append).run("everything").error
+    return daemon.application.maintenance.reconciling(daemon.reported.append).run("everything").error
 
 
 def replay(daemon: Daemon) -> ArchiverError | None:
     """Decode the orders again."""
-    run = daemon.application.archiving.replaying(daemon.told.append)
+    run = daemon.application.archiving.replaying(daemon.reported.append)
     return _left_over(run.run(("orders", None), 1000, dry_run=False).topics)
 
 
@@ -188,10 +188,10 @@ def perform(orders: Orders) -> int:
                 found = LED[orders.deed](daemon)
     except ArchiverError as error:
         found = error
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "error": None if found is None else type(found).__name__,
         "why": str(found),
         "reached": failpoints.reached(name),
     }
-    (Path(orders.history) / "actor.json").write_text(json.dumps(told), encoding="utf-8")
+    (Path(orders.history) / "actor.json").write_text(json.dumps(reported), encoding="utf-8")
     return code if found is None else exit_code(found)

@@ -32,8 +32,8 @@ def _end_with_parent() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _tell(**told: int) -> None:
-    sys.stdout.write(json.dumps(told) + "\n")
+def _tell(**reported: int) -> None:
+    sys.stdout.write(json.dumps(reported) + "\n")
     sys.stdout.flush()
 
 

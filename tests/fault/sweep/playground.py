@@ -121,7 +121,7 @@ class Ground:
             arguments=list(arguments),
         )
 
-    def told(self) -> dict[str, Any]:
+    def reported(self) -> dict[str, Any]:
         """What the actor said of its end."""
         found: dict[str, Any] = json.loads((self.history / "actor.json").read_text(encoding="utf-8"))
         return found

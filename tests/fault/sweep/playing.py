@@ -14,9 +14,14 @@ from tests.fault.sweep.playground import LEASE_S, Ground
 from tests.fault.sweep.settled import settle
 
 LAST_POINT = "settled.append.after"
-TOLD_OFF = ("start.append.before", "upkeep.append.before", "condemn.append.before", "deleted.append.before")
+REPORTED_OFF = (
+    "start.append.before",
+    "upkeep.append.before",
+    "condemn.append.before",
+    "deleted.append.before",
+)
 """What these are about to append meets the successor's EPOCH, even if other work is left."""
-ANEW = ("restate.append.after",)
+AGAIN = ("restate.append.after",)
 """What comes after these is a separate turn: an actor that is woken there takes the lease again, which is
 free by then, and begins an epoch."""
 _CLOCK = SystemClock()
@@ -52,8 +57,10 @@ def _fail_here(ground: Ground, case: Case) -> None:
 def _end(ground: Ground, case: Case, code: int) -> None:
     """It has met the fault, and that was the fault."""
     if case.action != "kill":
-        _check_code(case, code, f"{ground.told()['why']} {ground.output()}")
-        assert ground.told()["reached"], f"{case.point} was never reached: {ground.told()}; {ground.output()}"
+        _check_code(case, code, f"{ground.reported()['why']} {ground.output()}")
+        assert ground.reported()["reached"], (
+            f"{case.point} was never reached: {ground.reported()}; {ground.output()}"
+        )
     elif case.in_worker:
         assert code == UNKNOWN and "the refinement job failed" in ground.output(), (
             f"exit code {code}: {ground.output()}"
@@ -74,15 +81,15 @@ def _pause(ground: Ground, actor: Actor, case: Case) -> None:
         _CLOCK.sleep(max(0.0, since_s + LEASE_S - _CLOCK.monotonic_s()))
         actor.wake()
         code = actor.end()
-        _check_code(case, code, f"{ground.told()['why']} {ground.output()}")
-        if case.scene.woken != "free" and case.point not in ANEW:
+        _check_code(case, code, f"{ground.reported()['why']} {ground.output()}")
+        if case.scene.woken != "free" and case.point not in AGAIN:
             _check_stood_down(ground, case, code, successor)
             successor.archive()
 
 
 def _check_stood_down(ground: Ground, case: Case, code: int, successor: Daemon) -> None:
     """It has noticed that another process leads, and stood down."""
-    told, output = ground.told(), ground.output()
+    reported, output = ground.reported(), ground.output()
     if case.scene.spark:
         # A command that has nothing left to do but to check for more work starts over, with a lease and an
         # epoch of its own.
@@ -90,8 +97,8 @@ def _check_stood_down(ground: Ground, case: Case, code: int, successor: Daemon) 
             f"exit code {code}: {output}"
         )
         return
-    ends = ("Deposed",) if case.scene.woken == "deposed" or case.point in TOLD_OFF else ("Deposed", None)
-    assert told["error"] in ends, f"it ended with {told}; {output}"
+    ends = ("Deposed",) if case.scene.woken == "deposed" or case.point in REPORTED_OFF else ("Deposed", None)
+    assert reported["error"] in ends, f"it ended with {reported}; {output}"
     ledger = successor.application.ledger()
     assert ledger.epoch == successor.application.leader.epoch, "nobody took the leadership from its successor"
 

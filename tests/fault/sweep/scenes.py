@@ -212,7 +212,7 @@ def _old_intake(ground: Ground) -> None:
     ground.send("old", rounds=2, hours=-3.0, places=ARCHIVED)
     ground.archive(hours=-3.0)
     with ground.daemon(-1.5) as daemon:
-        assert daemon.application.maintenance.cleaning(daemon.told.append).run().condemned
+        assert daemon.application.maintenance.cleaning(daemon.reported.append).run().condemned
     ground.send("younger", rounds=2, hours=-1.4, places=ARCHIVED)
     ground.archive(hours=-1.4)
     _forget_snapshots(ground)

@@ -145,11 +145,11 @@ class Sender:
             for (_, topic, partition), made in zip(items, contents, strict=True)
         ]  # fmt: skip
         answers = [one.result(ANSWER_S) for one in pending]
-        told = [
+        reported = [
             [number, one.outcome, one.partition, one.offset, None, one.error]
             for (number, _, _), one in zip(items, answers, strict=True)
         ]
-        self._note("ack", told)
+        self._note("ack", reported)
         return [one.outcome for one in answers]
 
     def drop(self, inbox: Path, topic: str, count: int, partition: int = 0) -> Path:

@@ -65,13 +65,13 @@ def _archive_all(daemon: Daemon) -> None:
 
 
 def _clean(daemon: Daemon) -> CleanReport:
-    report = daemon.application.maintenance.cleaning(daemon.told.append).run()
+    report = daemon.application.maintenance.cleaning(daemon.reported.append).run()
     assert (report.findings, report.error) == ([], None), report.to_json()
     return report
 
 
 def _reconciled(daemon: Daemon, *, fix: bool) -> None:
-    report = daemon.application.maintenance.reconciling(daemon.told.append, dry_run=not fix).run(
+    report = daemon.application.maintenance.reconciling(daemon.reported.append, dry_run=not fix).run(
         "everything" if fix else "nothing"
     )
     assert (report.left, report.error, report.unread) == ([], None, {}), report

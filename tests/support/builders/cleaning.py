@@ -54,7 +54,7 @@ class Vacuumed:
     """Topics that keep everything, and why."""
     doubted: set[str] = field(default_factory=set)
     superseded: list[str] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
     folders: TableFolders | None = None
 
     def __post_init__(self) -> None:
@@ -141,7 +141,7 @@ class Vacuumed:
             superseded=lambda: self.superseded,
             settings=CleanupSettings(grace=GRACE_S, deletes_max=self.deletes_max),
             clock=self.clock,
-            progress=self.told.append,
+            progress=self.reported.append,
             folders=self.folders,
         )
 

@@ -41,7 +41,9 @@ def send_small(driver: Driver, count: int, first: int = 0, partition: int = 0, e
 
 def compact(driver: Driver, *, dry_run: bool = False) -> TopicCompaction:
     """One run of cleaning; what it says of the topic of orders."""
-    report = driver.application.maintenance.cleaning(driver.told.append, dry_run=dry_run).run(dry_run=dry_run)
+    report = driver.application.maintenance.cleaning(driver.reported.append, dry_run=dry_run).run(
+        dry_run=dry_run
+    )
     assert (report.findings, report.error) == ([], None)
     for topic in report.compacted:
         if topic.topic == "orders":

@@ -60,7 +60,7 @@ class Driver:
     def __init__(self, deployment: Deployment, clock: AheadClock | None = None) -> None:
         self.deployment = deployment
         self.clock = clock or AheadClock()
-        self.told: list[str] = []
+        self.reported: list[str] = []
         """Lines of progress."""
         self.jobs: list[RefineJob] = []
         """What was asked of refinement."""
@@ -84,7 +84,7 @@ class Driver:
             self.jobs.append(job)
             return refine(job)
 
-        made = self.application.archiving.round(self.told.append)
+        made = self.application.archiving.round(self.reported.append)
         return replace(made, refine=noted, cores=lambda: 2)
 
     def archive(

@@ -59,11 +59,15 @@ def commit(driver: Driver, times: int) -> None:
 def upkeep(driver: Driver) -> None:
     """A reconciliation, a cleanup and an audit."""
     assert (
-        driver.application.maintenance.reconciling(driver.told.append, dry_run=False).run("nothing").findings
+        driver.application.maintenance.reconciling(driver.reported.append, dry_run=False)
+        .run("nothing")
+        .findings
         == []
     )
     assert (
-        driver.application.maintenance.cleaning(driver.told.append, dry_run=False).run(dry_run=False).findings
+        driver.application.maintenance.cleaning(driver.reported.append, dry_run=False)
+        .run(dry_run=False)
+        .findings
         == []
     )
     assert driver.audit()["verdict"] == "valid"

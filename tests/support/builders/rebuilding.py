@@ -56,7 +56,7 @@ class Before:
     def moved(self, was: Path, now: Path) -> Before:
         """The same of a copy of the folder."""
         files = {
-            topic: {path.replace(was.as_uri(), now.as_uri()): told for path, told in of_topic.items()}
+            topic: {path.replace(was.as_uri(), now.as_uri()): reported for path, reported in of_topic.items()}
             for topic, of_topic in self.files.items()
         }
         return replace(self, files=files)

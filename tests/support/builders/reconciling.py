@@ -37,9 +37,9 @@ def reconciled(
     clock = AheadClock()
     clock.ahead_s = ahead_s
     with Driver(deployment, clock) as driver:
-        return driver.application.maintenance.reconciling(driver.told.append, dry_run=fix == "nothing").run(
-            fix, topic
-        )
+        return driver.application.maintenance.reconciling(
+            driver.reported.append, dry_run=fix == "nothing"
+        ).run(fix, topic)
 
 
 def left(report: ReconcileReport) -> list[tuple[str, str | None]]:

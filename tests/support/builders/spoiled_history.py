@@ -63,7 +63,7 @@ class Place:
         """Write one archive again, changed; the table agrees. `rows`: how many more it has than before."""
         rewritten(self.path(number), change, None, **footer)
         file = self.files[number]
-        self.hands.told(file, self.path(number), record_count=file.record_count + rows)
+        self.hands.reported(file, self.path(number), record_count=file.record_count + rows)
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _with_aborted(rows: Rows) -> Rows:
 
 def _aborted_row(place: Place) -> None:
     rewritten(place.path(1), _with_aborted)
-    place.hands.told(
+    place.hands.reported(
         place.files[1], place.path(1), record_count=ROWS + 1, offsets=(GAP[1] - 1, GAP[1] + ROWS - 1)
     )
 
@@ -282,7 +282,7 @@ class History:
             first = self._archives(driver)[0]
             for hours in (-5.5, -5.0, -3.9):
                 driver.clock.ahead_s = noon_s + hours * HOUR_S
-                driver.application.maintenance.cleaning(driver.told.append).run()
+                driver.application.maintenance.cleaning(driver.reported.append).run()
             left = self._archives(driver)
             assert len(left) == 1 and first not in left, left
 

@@ -152,7 +152,7 @@ class Hands:
         """Put a file into the table that is there."""
         self._in.append(file)
 
-    def told(self, file: DataFile, path: Path, **changes: Any) -> None:
+    def reported(self, file: DataFile, path: Path, **changes: Any) -> None:
         """Make the table say of a file what its object now is; `offsets` sets the bounds of the offset
         column."""
         self._out.append(file)

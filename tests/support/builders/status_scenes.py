@@ -75,8 +75,8 @@ class Scene:
         halted = report.halted
         self.stuck = {item.topic: item.why or "" for item in [*halted, *report.deferred]}
         rows = sum(item.rows for item in report.topics.values())
-        told = f"{rows:,} records archived in {report.rounds} rounds"
-        line = told if not halted else f"{told}; halted: {', '.join(item.topic for item in halted)}"
+        reported = f"{rows:,} records archived in {report.rounds} rounds"
+        line = reported if not halted else f"{reported}; halted: {', '.join(item.topic for item in halted)}"
         self.cycle("tick", "wrong" if halted else "fine", line, report.to_json())
 
     def look(self) -> None:

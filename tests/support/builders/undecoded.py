@@ -72,9 +72,9 @@ def send_unmended(
 
 def replay(driver: Driver, files_max: int = 1000, *, dry_run: bool = False) -> TopicReplay:
     """One replay of the orders."""
-    report: ReplayReport = driver.application.archiving.replaying(driver.told.append, dry_run=dry_run).run(
-        ("orders", None), files_max, dry_run=dry_run
-    )
+    report: ReplayReport = driver.application.archiving.replaying(
+        driver.reported.append, dry_run=dry_run
+    ).run(("orders", None), files_max, dry_run=dry_run)
     return report.topics[0]
 
 

@@ -288,10 +288,10 @@ def _fill_day(lake: Lake, day: int, clock: AheadClock) -> None:
                         pending = writer.send("orders", Record(key, value), partition)
                         waiting.append((partition, key, value, order if place < ROWS - 1 else None, pending))
                 writer.flush()
-            for partition, key, value, told, pending in waiting:
+            for partition, key, value, reported, pending in waiting:
                 offset = pending.result(WAIT_S).offset
                 assert offset is not None
-                lake.orders.append(Sent(day, archive, partition, offset, key, value, told))
+                lake.orders.append(Sent(day, archive, partition, offset, key, value, reported))
             _archive(driver, "orders")
 
 

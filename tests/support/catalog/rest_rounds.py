@@ -135,8 +135,8 @@ class RestRounds:
             values = [
                 self._made(price=number, city="x" * number).SerializeToString() for number in range(count)
             ]
-            told = self.opened.send(TOPIC, values, partition)
-            self.sent += [(one.partition, one.offset) for one in told if one.offset is not None]
+            reported = self.opened.send(TOPIC, values, partition)
+            self.sent += [(one.partition, one.offset) for one in reported if one.offset is not None]
 
     def archive(self) -> tuple[TopicReport, ArchiveReport]:
         """One run of everything that is due."""

@@ -415,11 +415,11 @@ class FaultyTables:
 class Paused(FaultyTables):
     """The leader is not scheduled between its read of the log and its swap, while `meanwhile` happens."""
 
-    def __init__(self, tables: Tables, meanwhile: Callable[[], object]) -> None:
+    def __init__(self, tables: Tables, in_between: Callable[[], object]) -> None:
         super().__init__(tables)
-        self._meanwhile = meanwhile
+        self._in_between = in_between
 
     def swap(self, prepared: Prepared) -> Swapped:
-        meanwhile, self._meanwhile = self._meanwhile, lambda: None
-        meanwhile()
+        in_between, self._in_between = self._in_between, lambda: None
+        in_between()
         return super().swap(prepared)

@@ -96,9 +96,9 @@ class LedgerWriter:
 
     def commit(self, commit: uuid.UUID, table: int) -> None:
         """COMMIT_TO_TABLE."""
-        told = CommitToTable(commit, _reference(table), 77, VALID_THROUGH_US)
+        reported = CommitToTable(commit, _reference(table), 77, VALID_THROUGH_US)
         self.leader.append(
-            pb.TableCommitted(commit_id=commit.bytes, topic_id=topic_id(table), event=self._message(told))
+            pb.TableCommitted(commit_id=commit.bytes, topic_id=topic_id(table), event=self._message(reported))
         )
 
     def _message(self, payload: Payload) -> pb.Event:

@@ -97,11 +97,13 @@ class KafkaRun(Supervisor):
             proxy.upstream = ("127.0.0.1", free_port())
             self._configs.append(self._kafka_scene.configure(number, proxy.upstream, proxy.address))
             self._start_daemon(number)
-        assert waited(self._all_serve, STARTED_S), self.told()
+        assert waited(self._all_serve, STARTED_S), self.reported()
         self._start_client("k0", ("kafka-idempotent", "kafka-idempotent", "kafka-plain"))
         self._start_client("r0", ("kafka-reader",))
         super()._begin()
-        assert waited(lambda: self._has("k0", "ack") and self._has("r0", "fetched"), STARTED_S), self.told()
+        assert waited(lambda: self._has("k0", "ack") and self._has("r0", "fetched"), STARTED_S), (
+            self.reported()
+        )
 
     def _start_daemon(self, number: int) -> None:
         name = f"daemon-{self._lives_of_daemons}"
@@ -207,7 +209,7 @@ class KafkaRun(Supervisor):
             kill_tree(process)
         self._ledger.write("process", ledger=f"worker-{name}-0", code=process.returncode, killed=False)
 
-    def told(self) -> str:
+    def reported(self) -> str:
         """For a test that failed."""
         logs = sorted((self.scene.folder / "logs").glob("*.log"))
         return json.dumps(

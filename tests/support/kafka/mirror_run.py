@@ -264,9 +264,9 @@ class MirrorRun(EtcdRun):
 def mirror_run(folder: Path, seed: int, seconds: float, tell: Callable[[str], None]) -> Iterator[MirrorRun]:
     """The parts of a run, started, and the run, which is not: its history will be in `folder`."""
     with contextlib.ExitStack() as parts:
-        beside = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="harness-parts-")))
-        members = parts.enter_context(EtcdThree(beside / "etcd"))
-        broker = parts.enter_context(KafkaServer(beside / "kafka", _BROKER))
+        alongside = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="harness-parts-")))
+        members = parts.enter_context(EtcdThree(alongside / "etcd"))
+        broker = parts.enter_context(KafkaServer(alongside / "kafka", _BROKER))
         scene = MirrorScene(
             folder,
             folder / "disk",

@@ -78,7 +78,7 @@ class StoreFaults:
     def __post_init__(self) -> None:
         plays = self
 
-        class Told(S3Faults):
+        class Reported(S3Faults):
             def _fault_for(self, operation: Operation) -> Fault | None:
                 found = super()._fault_for(operation)
                 for kind, fault in STORE_FAULTS.items():
@@ -86,7 +86,7 @@ class StoreFaults:
                         plays.tell(kind, operation)
                 return found
 
-        self.proxy = Told(self.server)
+        self.proxy = Reported(self.server)
 
     def play(self, kind: str, operation: Operation) -> None:
         """The next request of that kind meets it."""
@@ -137,9 +137,9 @@ class BucketRun(EtcdRun):
 def bucket_run(folder: Path, seed: int, seconds: float, tell: Callable[[str], None]) -> Iterator[BucketRun]:
     """The parts of a run, started, and the run, which is not: its history will be in `folder`."""
     with contextlib.ExitStack() as parts:
-        beside = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="harness-parts-")))
-        members = parts.enter_context(EtcdThree(beside / "etcd"))
-        server = parts.enter_context(S3Server(beside / "s3"))
+        alongside = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="harness-parts-")))
+        members = parts.enter_context(EtcdThree(alongside / "etcd"))
+        server = parts.enter_context(S3Server(alongside / "s3"))
         bucket = Bucket(server.new_bucket(), server.uri, REGION, ACCESS_KEY_ID, SECRET_ACCESS_KEY)
         reached = {
             "s3.endpoint": server.uri,
@@ -149,7 +149,7 @@ def bucket_run(folder: Path, seed: int, seconds: float, tell: Callable[[str], No
             "s3.secret-access-key": SECRET_ACCESS_KEY,
         }
         catalog = parts.enter_context(
-            RestCatalog(beside / "catalog", {"warehouse": f"s3://{bucket.name}/lake", **reached})
+            RestCatalog(alongside / "catalog", {"warehouse": f"s3://{bucket.name}/lake", **reached})
         )
         store = StoreFaults(server)
         parts.enter_context(store.proxy)

@@ -131,7 +131,7 @@ class EtcdRun(Supervisor):
         for daemon in self._garrison.running():
             self.seen.stopped.append(self._garrison.stop(daemon))
 
-    def told(self) -> str:
+    def reported(self) -> str:
         """For a test that failed."""
         logs = sorted((self.scene.folder / "logs").glob("*.log"))
         return json.dumps(

@@ -70,8 +70,8 @@ class Reader:
         """Where the row of a message is not what it must be. `level`: what else the wire holds."""
         above = (*above, message.DESCRIPTOR.full_name)
         columns = self.columns(message.DESCRIPTOR, above, path)
-        beside = {"__unrecognized__"} | (set() if path else {"__raw__", "__prefix__", "__err__"})
-        if set(row) != {name for _, name, _ in columns} | beside:
+        alongside = {"__unrecognized__"} | (set() if path else {"__raw__", "__prefix__", "__err__"})
+        if set(row) != {name for _, name, _ in columns} | alongside:
             yield f"{path}: columns {sorted(row)}, expected {[name for _, name, _ in columns]}"
             return
         if (row["__unrecognized__"] or b"") != level.unknown or row["__unrecognized__"] == b"":

@@ -19,7 +19,7 @@ from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-BESIDE = ("__raw__", "__prefix__", "__err__", "__unrecognized__")
+ALONGSIDE = ("__raw__", "__prefix__", "__err__", "__unrecognized__")
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 _KINDS: Mapping[str, tuple[int, ...]] = {
@@ -172,7 +172,7 @@ def found(kind: Any, value: Any) -> Any:
             items = (
                 (one["id"], found(one["type"], value[one["name"]]))
                 for one in kind["fields"]
-                if one["name"] not in BESIDE
+                if one["name"] not in ALONGSIDE
             )
             return {number: item for number, item in items if item is not None}
         if kind["type"] == "list":

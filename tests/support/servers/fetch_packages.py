@@ -22,7 +22,7 @@ from tests.support.schema import real_registry
 from tests.support.servers import class_data, trino_server
 from tests.support.servers.maven import jars
 
-TOLD_S = 1.0
+REPORT_EVERY_S = 1.0
 """What took less was there."""
 
 JAVA: dict[str, Callable[[], object]] = {
@@ -60,7 +60,7 @@ def _fetched(parts: dict[str, Callable[[], object]]) -> None:
     for name, fetch in parts.items():
         began_s = time.monotonic()
         fetch()
-        if (took_s := time.monotonic() - began_s) >= TOLD_S:
+        if (took_s := time.monotonic() - began_s) >= REPORT_EVERY_S:
             print(f"prepared {name} in {took_s:.0f} s", flush=True)
 
 

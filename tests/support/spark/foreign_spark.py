@@ -90,10 +90,10 @@ def aftermath(deployment: Deployment) -> Aftermath:
     for item in documents:
         if item["topic"] == "orders":
             assert (item["verdict"], item["watermark"]) == ("valid", item["next"]), item
-    told = left(reconciled(deployment))
-    assert "orders" not in {topic for _, topic in told}, told
+    reported = left(reconciled(deployment))
+    assert "orders" not in {topic for _, topic in reported}, reported
     partitions = {item["partition"]: item for item in documents if item["topic"] == "clicks"}
-    return Aftermath(found.state, found.why or "", partitions, told)
+    return Aftermath(found.state, found.why or "", partitions, reported)
 
 
 def goes_on(deployment: Deployment, partitions: int = 2) -> None:

@@ -34,9 +34,9 @@ ROWS = 7
 class HereRows:
     """The `RowReader`; `meanwhile` happens before each reading of archives."""
 
-    def __init__(self, objects: ObjectStore, meanwhile: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, objects: ObjectStore, in_between: Callable[[], object] = lambda: None) -> None:
         self._objects = objects
-        self._meanwhile = meanwhile
+        self._in_between = in_between
         self.asked: list[str] = []
         """Uris of the archives that were to be read."""
         self.compared: list[str] = []
@@ -56,7 +56,7 @@ class HereRows:
         return {place: tuple(runs) for place, runs in unpacked(packed.column(0)[0].as_py()).items()}
 
     def archives(self, files: Sequence[RowFile], schema: TopicSchema) -> list[FileRows]:
-        self._meanwhile()
+        self._in_between()
         self.asked += [file.uri for file in files]
         return [archive_rows(self._objects, file, RecordCodec(schema), ROWS) for file in files]
 
