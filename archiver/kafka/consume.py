@@ -281,24 +281,11 @@ class ConsumeHandler:
             except OffsetOutOfRange as error:
                 part.code = ErrorCode.offset_out_of_range
                 part.log_start, part.high_watermark = error.log_start, error.end
-            except ArchiverError as error:
+            # A fault of one partition must not close the connection, which others share.
+            except Exception as error:  # noqa: BLE001
                 failed = True
-                part.code = _code_of(error)
-                _log.warning(
-                    "Kafka client %s cannot read %s partition %d from offset %d: %s",
-                    session.peer,
-                    part.topic,
-                    part.number,
-                    part.offset,
-                    excerpt(str(error)),
-                )
-            except Exception:  # noqa: BLE001
-                # A fault of one partition must not close the connection, which others share.
-                failed = True
-                part.code = ErrorCode.kafka_storage_error
-                _log.exception(
-                    "a fetch of %s partition %d from offset %d failed", part.topic, part.number, part.offset
-                )
+                what = f"read {part.topic} partition {part.number} from offset {part.offset}"
+                part.code = _failure(session, what, error)
 
     async def offsets(self, session: Session, request: KafkaRequest) -> Body:
         """Answer ListOffsets."""
@@ -349,23 +336,18 @@ class ConsumeHandler:
             offset, found_ms = self._reader.list_offset(
                 topic.topic_id, partition, time_ms, committed=committed
             )
-        except ArchiverError as error:
-            _log.warning(
-                "Kafka client %s cannot find the offset of time %d in %s partition %d: %s",
-                session.peer,
-                time_ms,
-                topic.name,
-                partition,
-                excerpt(str(error)),
-            )
-            return {"error_code": int(_code_of(error))}
-        except Exception:  # noqa: BLE001
-            _log.exception("a search for time %d in %s partition %d failed", time_ms, topic.name, partition)
-            return {"error_code": int(ErrorCode.kafka_storage_error)}
+        except Exception as error:  # noqa: BLE001
+            what = f"find the offset of time {time_ms} in {topic.name} partition {partition}"
+            return {"error_code": int(_failure(session, what, error))}
         return {"offset": offset, "timestamp": found_ms, "leader_epoch": LEADER_EPOCH if offset >= 0 else -1}
 
 
-def _code_of(error: ArchiverError) -> ErrorCode:
+def _failure(session: Session, what: str, error: Exception) -> ErrorCode:
+    """Log what cannot be done with a partition; the error for the client."""
+    if not isinstance(error, ArchiverError):
+        _log.error("Kafka client %s cannot %s: an unexpected error", session.peer, what, exc_info=error)
+        return ErrorCode.kafka_storage_error
+    _log.warning("Kafka client %s cannot %s: %s", session.peer, what, excerpt(str(error)))
     if isinstance(error, NotFound):
         return ErrorCode.unknown_topic_or_partition
     if isinstance(error, Corrupted):

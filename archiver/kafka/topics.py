@@ -65,9 +65,7 @@ class Topics:
         until_s = self._until_s(body)
 
         def answer(topic: Any) -> dict[str, Any]:
-            self._check_time(until_s)
-            if topic.name in twice:
-                raise Refused(ErrorCode.invalid_request, "the topic is twice in the request")
+            self._check_turn(topic.name, twice, until_s)
             if not self._may_create(principal, topic.name):
                 raise Refused(ErrorCode.topic_authorization_failed)
             return self._created(principal, topic, validate_only=body.validate_only)
@@ -195,9 +193,7 @@ class Topics:
 
         def answer(item: tuple[str | None, uuid.UUID | None]) -> dict[str, Any]:
             name, topic_id = item
-            self._check_time(until_s)
-            if (name if name is not None else topic_id) in twice:
-                raise Refused(ErrorCode.invalid_request, "the topic is twice in the request")
+            self._check_turn(name if name is not None else topic_id, twice, until_s)
             topic = self._to_delete(principal, name, topic_id)
             self._application.intake.delete_topic(topic)
             _log.info("topic %s is deleted by a Kafka client (%s)", topic.name, principal)
@@ -235,9 +231,7 @@ class Topics:
         until_s = self._until_s(body)
 
         def answer(topic: Any) -> dict[str, Any]:
-            self._check_time(until_s)
-            if topic.name in twice:
-                raise Refused(ErrorCode.invalid_request, "the topic is twice in the request")
+            self._check_turn(topic.name, twice, until_s)
             self._require(principal, "alter", topic.name)
             known = self._application.backlog().topics_by_name.get(topic.name)
             if known is None:
@@ -314,10 +308,14 @@ class Topics:
         allowed_s: float = min(max(body.timeout, 0) / 1000, TIMEOUT_MAX_S)
         return self._application.clock.monotonic_s() + allowed_s
 
-    def _check_time(self, until_s: float) -> None:
-        """Stop before the next topic, so that one request does not keep a thread."""
+    def _check_turn(self, topic: str | uuid.UUID | None, twice: set[Any], until_s: float) -> None:
+        """Refuse a topic that the request names twice, or whose turn comes too late: one request must not
+        keep a thread.
+        """
         if self._application.clock.monotonic_s() > until_s:
             raise Refused(ErrorCode.request_timed_out, "the time of the request is over")
+        if topic in twice:
+            raise Refused(ErrorCode.invalid_request, "the topic is twice in the request")
 
 
 class TopicRequests:
