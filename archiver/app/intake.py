@@ -244,6 +244,28 @@ class Intake:
         self._deployment.sequencer.delete_topic(topic.topic_id)
         self._deployment.update_topics()
 
+    def delete_records(self, topic: TopicState, below: Mapping[int, int]) -> None:
+        """Delete the records of partitions below these offsets for every reader; cleaning frees the storage.
+
+        Raises as `check_records_deletable` and `Sequencer.delete_records`.
+        """
+        self.check_records_deletable(topic)
+        self._deployment.ready_to_append()
+        self._deployment.sequencer.delete_records(topic.topic_id, below)
+
+    def check_records_deletable(self, topic: TopicState) -> None:
+        """Raise `ConfigInvalid` for a mirrored topic, and if the topic's entry in the configuration keeps
+        every record.
+        """
+        if topic.mirrored:
+            raise ConfigInvalid(f"topic {topic.name} is mirrored; delete the records at its Kafka source")
+        key = fixed_by(self._deployment.configured, topic.name, "retention.ms")
+        entry = self._deployment.configured.topic(topic.name)
+        if key is not None and entry is not None and entry.retention is None:
+            raise ConfigInvalid(
+                f"the configuration keeps every record of topic {topic.name}: {key} is forever"
+            )
+
     def partitions_known(self) -> dict[str, int]:
         """Number of partitions of every topic in the intake log, by name; 0 for a mirrored topic."""
         topics = self._deployment.backlog().fold.topics_by_name

@@ -85,7 +85,7 @@ def _print(document: dict[str, Any], grace_s: float) -> None:
         begins = "would begin" if would else "begins"
         print(
             f"{start['topic']} partition {start['partition']} {begins} at offset {start['start']}, by "
-            "its retention"
+            "its retention or a deletion"
         )
     for topic in document["compacted"]:
         _print_compacted(topic, would)

@@ -77,8 +77,8 @@ def consume(
     """Print committed records in offset order, from archives and then from intake. Bytes are base64 unless
     --text.
 
-    Records below the topic's retention do not exist any more. Reading then begins at the first offset that
-    is left, with a note on standard error.
+    Records that retention removed or a client deleted do not exist any more. Reading then begins at the first
+    offset that is left, with a note on standard error.
 
     A note on standard error says how many records an open transaction holds back.
     """
@@ -91,13 +91,14 @@ def consume(
         state = app.topic(topic)
         partitions = _partitions(state, scope, partition)
         line = _printer(app, topic, decode, text)
+        stream = app.stream()
         # Reported once at the start; with --follow the start of a topic rarely moves.
         for one in partitions:
-            first = app.ledger().topic(state.topic_id).start(one)
+            first = stream.first_offset(state.topic_id, one)
             if start < first:
                 progress(
-                    f"offset {start} is out of range: by retention, {topic} partition {one} begins at offset "
-                    f"{first}; reading from there"
+                    f"offset {start} is out of range: by retention or deletion, {topic} partition {one} "
+                    f"begins at offset {first}; reading from there"
                 )
         waiting = _HeldBack(app, topic, state.topic_id, partitions, start)
         ended = None if uncommitted else waiting.report

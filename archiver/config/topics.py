@@ -286,7 +286,8 @@ class TopicSettings(Group):
     retention: Retention = None
     """How long archived records are kept, at least an hour, or `forever`. Default `forever`. `archiver clean`
     removes an archive from the table when all its records were received longer ago, and deletes it later.
-    Records that are not archived stay. A longer retention does not restore deleted records."""
+    Records that are not archived stay. A longer retention does not restore deleted records. With `forever`
+    in the file, Kafka clients cannot delete records of the topic (DeleteRecords)."""
     key: SchemaSettings | None = None
     """The Protobuf message in the keys. Default: none, and the keys are stored as bytes."""
     value: SchemaSettings | None = None

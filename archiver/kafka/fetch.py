@@ -2,7 +2,7 @@
 
 A reader of consecutive offsets decodes nothing twice: it goes on with an open *cursor*, and what a cursor
 gives is kept encoded in a bounded cache, which all consumers share. Records at an offset never change, so a
-cached chunk is right until its topic is deleted or retention passes it; both are checked first. Offsets
+cached chunk is right until its topic is deleted or its records are removed; both are checked first. Offsets
 without a record (aborted transactions, gaps of an upstream) are skipped. If only they are left before the
 end, the answer is one batch without records for them, so that a consumer's position reaches the end.
 """
@@ -479,8 +479,9 @@ class FetchReader:
         """
         began_s = self._clock.monotonic_s()
         try:
-            # Retention may have moved the start.
+            # Retention, or a client at another daemon, may have moved the start.
             self._log.ledger()
+            self._log.follow()
             bounds = self._log.bounds(topic_id, partition)
             if offset > bounds.high_watermark:
                 # Another daemon may have stored these records. A consumer that is refused would skip records

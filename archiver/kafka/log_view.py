@@ -32,7 +32,7 @@ class Bounds:
     """Where a partition begins and ends."""
 
     log_start: int
-    """The first offset that retention kept."""
+    """The first offset that neither retention removed nor a client deleted."""
     last_stable_offset: int
     high_watermark: int
     """The offset of the next record."""
@@ -87,11 +87,26 @@ class LogView:
         before = self.generation
         with self._lock:
             due_s = self._clock.monotonic_s() - self._refresh_interval_s if since_s is None else since_s
-            if self._refreshed_s <= due_s:
-                began_s = self._clock.monotonic_s()
-                self._read_on()
-                self._refreshed_s = began_s
+            self._read_if_due(due_s)
         return self.generation != before
+
+    def follow(self) -> None:
+        """Read the intake log to its tail, unless that was done within a ledger interval or is being done.
+        Raises what reading the log raises.
+        """
+        due_s = self._clock.monotonic_s() - self._ledger_interval_s
+        # Readers do not wait for the thread that reads it: what is known is at most one read older.
+        if self._refreshed_s <= due_s and self._lock.acquire(blocking=False):
+            try:
+                self._read_if_due(due_s)
+            finally:
+                self._lock.release()
+
+    def _read_if_due(self, due_s: float) -> None:
+        if self._refreshed_s <= due_s:
+            began_s = self._clock.monotonic_s()
+            self._read_on()
+            self._refreshed_s = began_s
 
     def ledger(self, *, force: bool = False) -> LedgerFold:
         """The control log, at most one ledger interval old."""
@@ -108,14 +123,17 @@ class LogView:
 
         Raises `NotFound` if there is no such partition, `RetryLater` before the first call of `ledger`.
         """
-        backlog, tp = self._view(), (topic_id, partition)
-        # The stable offset first: it is never beyond an end that is read later.
-        stable = backlog.stable_offset(tp)
-        high = backlog.next_offset(tp)
-        ledger = self._ledger
+        backlog, tp, ledger = self._view(), (topic_id, partition), self._ledger
         if ledger is None:
             raise RetryLater("the control log was not read yet; try again when the metadata store answers")
-        return Bounds(min(ledger.topic(topic_id).start(partition), high), stable, high)
+        # The ends after the start, and the stable one first: none of them is beyond what is read later.
+        start = backlog.log_start(tp, ledger.topic(topic_id).start(partition))
+        stable = backlog.stable_offset(tp)
+        high = backlog.next_offset(tp)
+        # A ledger that is newer than this view may have a start beyond its end.
+        start = min(start, high)
+        # Records of an open transaction may be deleted, and nothing stands below the start.
+        return Bounds(start, max(start, stable), high)
 
     def have_append_time(
         self, topic_id: TopicId, partition: int, offsets: npt.NDArray[np.int64]

@@ -27,9 +27,10 @@ from archiver.kafka.listener import Body, Session
 from archiver.kafka.log_view import Bounds
 from archiver.kafka.protocol import ApiKey, KafkaRequest
 from archiver.kafka.topic_configs import TIMEOUT_MAX_S, Refused, TopicConfigs, code_of, described, read_topics
-from archiver.runtime.errors import ArchiverError
+from archiver.runtime.errors import ArchiverError, ConfigInvalid
 from archiver.runtime.ids import TopicId
 from archiver.runtime.redaction import excerpt
+from archiver.runtime.text import counted
 from intake.log.fold import TopicState
 from intake.log.sequencer import PARTITIONS_MAX
 
@@ -260,43 +261,73 @@ class Topics:
     # --- DeleteRecords
 
     def delete_records(self, principal: str, body: Any) -> Body:
-        """Answer DeleteRecords. Retention alone removes records, so only what is gone already succeeds."""
+        """Answer DeleteRecords."""
         topics = read_topics(self._application)
+        until_s = self._until_s(body)
         found = []
         for topic in body.topics:
-            allowed = self._authorizer.allows(principal, "delete", Resource.TOPIC, topic.name)
-            partitions = []
-            for part in topic.partitions:
-                code, low = ErrorCode.topic_authorization_failed, UNSET
-                if allowed:
-                    code, low = self._records_gone(topics, topic.name, part.partition_index, part.offset)
-                partitions.append(
-                    {
-                        "partition_index": part.partition_index,
-                        "low_watermark": low,
-                        "error_code": int(code),
-                    }
-                )
+            numbers = [part.partition_index for part in topic.partitions]
+            try:
+                self._require(principal, "delete", topic.name)
+                self._check_time(until_s)
+                results = self._without_records(principal, topics().get(topic.name), topic.partitions)
+            except Refused as error:
+                results = [(error.code, UNSET)] * len(numbers)
+            except ArchiverError as error:
+                results = [(code_of(error), UNSET)] * len(numbers)
+            partitions = [
+                {"partition_index": number, "low_watermark": low, "error_code": int(code)}
+                for number, (code, low) in zip(numbers, results, strict=True)
+            ]
             found.append({"name": topic.name, "partitions": partitions})
         return {"throttle_time": 0, "topics": found}
 
-    def _records_gone(
-        self, topics: Callable[[], Mapping[str, TopicState]], name: str, partition: int, offset: int
-    ) -> tuple[ErrorCode, int]:
-        """The error and the first offset of a partition, whose records below `offset` a client removes."""
+    def _without_records(
+        self, principal: str, topic: TopicState | None, asked: Sequence[Any]
+    ) -> list[tuple[ErrorCode, int]]:
+        """Delete the records of a topic's partitions below the offsets that a client states. Returns the
+        error and the first offset of each partition.
+        """
+        if topic is None:
+            return [(ErrorCode.unknown_topic_or_partition, UNSET)] * len(asked)
+        codes: list[ErrorCode] = []
+        below: dict[int, int] = {}
+        for part in asked:
+            number, offset, code = part.partition_index, part.offset, ErrorCode.none
+            if not 0 <= number < topic.partitions:
+                code = ErrorCode.unknown_topic_or_partition
+            else:
+                bounds = self._bounds(topic.topic_id, number)
+                # -1 stands for the end of the partition.
+                offset = bounds.high_watermark if offset == UNSET else offset
+                if not 0 <= offset <= bounds.high_watermark:
+                    code = ErrorCode.offset_out_of_range
+                # What is gone already needs no entry, and no permission of the configuration.
+                elif offset > bounds.log_start:
+                    below[number] = max(offset, below.get(number, 0))
+            codes.append(code)
+        if below:
+            self._delete_below(principal, topic, below)
+        return [
+            (code, self._bounds(topic.topic_id, part.partition_index).log_start)
+            if code is ErrorCode.none
+            else (code, UNSET)
+            for code, part in zip(codes, asked, strict=True)
+        ]
+
+    def _delete_below(self, principal: str, topic: TopicState, below: Mapping[int, int]) -> None:
         try:
-            topic = topics().get(name)
-            if topic is None or not 0 <= partition < topic.partitions:
-                return ErrorCode.unknown_topic_or_partition, UNSET
-            bounds = self._bounds(topic.topic_id, partition)
-        except ArchiverError as error:
-            return code_of(error), UNSET
-        start, end = bounds.log_start, bounds.high_watermark
-        # -1 stands for the end of the partition.
-        below = end if offset == UNSET else offset
-        if not 0 <= below <= end:
-            return ErrorCode.offset_out_of_range, UNSET
-        return (ErrorCode.none, start) if below <= start else (ErrorCode.policy_violation, UNSET)
+            self._application.intake.delete_records(topic, below)
+        except ConfigInvalid as error:
+            # The response has no field for a reason.
+            _log.warning("records of topic %s are not deleted for a Kafka client: %s", topic.name, error)
+            raise
+        _log.info(
+            "records of topic %s are deleted by a Kafka client (%s), in %s",
+            topic.name,
+            principal,
+            counted(len(below), "partition"),
+        )
 
     # --- shared
 

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class IntakeEntry(_message.Message):
-    __slots__ = ("format", "id", "topic", "file", "tick", "cluster", "producer", "transaction", "barrier", "forgotten", "deleted", "source_forgotten", "grown", "configured", "slots_claimed", "offsets_committed", "offsets_removed")
+    __slots__ = ("format", "id", "topic", "file", "tick", "cluster", "producer", "transaction", "barrier", "forgotten", "deleted", "source_forgotten", "grown", "configured", "records_deleted", "slots_claimed", "offsets_committed", "offsets_removed")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,7 @@ class IntakeEntry(_message.Message):
     SOURCE_FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
     GROWN_FIELD_NUMBER: _ClassVar[int]
     CONFIGURED_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_DELETED_FIELD_NUMBER: _ClassVar[int]
     SLOTS_CLAIMED_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_COMMITTED_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_REMOVED_FIELD_NUMBER: _ClassVar[int]
@@ -39,10 +40,11 @@ class IntakeEntry(_message.Message):
     source_forgotten: SourceForgotten
     grown: TopicGrown
     configured: TopicConfigured
+    records_deleted: RecordsDeleted
     slots_claimed: GroupSlotsClaimed
     offsets_committed: OffsetsCommitted
     offsets_removed: OffsetsRemoved
-    def __init__(self, format: _Optional[int] = ..., id: _Optional[bytes] = ..., topic: _Optional[_Union[TopicDeclared, _Mapping]] = ..., file: _Optional[_Union[IntakeFile, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., cluster: _Optional[_Union[ClusterBound, _Mapping]] = ..., producer: _Optional[_Union[ProducerOpened, _Mapping]] = ..., transaction: _Optional[_Union[TransactionEnded, _Mapping]] = ..., barrier: _Optional[_Union[Barrier, _Mapping]] = ..., forgotten: _Optional[_Union[ProducersForgotten, _Mapping]] = ..., deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., source_forgotten: _Optional[_Union[SourceForgotten, _Mapping]] = ..., grown: _Optional[_Union[TopicGrown, _Mapping]] = ..., configured: _Optional[_Union[TopicConfigured, _Mapping]] = ..., slots_claimed: _Optional[_Union[GroupSlotsClaimed, _Mapping]] = ..., offsets_committed: _Optional[_Union[OffsetsCommitted, _Mapping]] = ..., offsets_removed: _Optional[_Union[OffsetsRemoved, _Mapping]] = ...) -> None: ...
+    def __init__(self, format: _Optional[int] = ..., id: _Optional[bytes] = ..., topic: _Optional[_Union[TopicDeclared, _Mapping]] = ..., file: _Optional[_Union[IntakeFile, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., cluster: _Optional[_Union[ClusterBound, _Mapping]] = ..., producer: _Optional[_Union[ProducerOpened, _Mapping]] = ..., transaction: _Optional[_Union[TransactionEnded, _Mapping]] = ..., barrier: _Optional[_Union[Barrier, _Mapping]] = ..., forgotten: _Optional[_Union[ProducersForgotten, _Mapping]] = ..., deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., source_forgotten: _Optional[_Union[SourceForgotten, _Mapping]] = ..., grown: _Optional[_Union[TopicGrown, _Mapping]] = ..., configured: _Optional[_Union[TopicConfigured, _Mapping]] = ..., records_deleted: _Optional[_Union[RecordsDeleted, _Mapping]] = ..., slots_claimed: _Optional[_Union[GroupSlotsClaimed, _Mapping]] = ..., offsets_committed: _Optional[_Union[OffsetsCommitted, _Mapping]] = ..., offsets_removed: _Optional[_Union[OffsetsRemoved, _Mapping]] = ...) -> None: ...
 
 class ClusterBound(_message.Message):
     __slots__ = ("cluster_id",)
@@ -91,6 +93,22 @@ class TopicConfig(_message.Message):
     name: str
     value: str
     def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+
+class RecordsDeleted(_message.Message):
+    __slots__ = ("topic_id", "partitions")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partitions: _containers.RepeatedCompositeFieldContainer[DeletedBelow]
+    def __init__(self, topic_id: _Optional[bytes] = ..., partitions: _Optional[_Iterable[_Union[DeletedBelow, _Mapping]]] = ...) -> None: ...
+
+class DeletedBelow(_message.Message):
+    __slots__ = ("partition", "below")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    BELOW_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    below: int
+    def __init__(self, partition: _Optional[int] = ..., below: _Optional[int] = ...) -> None: ...
 
 class IntakeFile(_message.Message):
     __slots__ = ("key", "size", "footer_sha256", "topics", "positions")

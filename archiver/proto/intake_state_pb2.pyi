@@ -77,20 +77,22 @@ class Deleted(_message.Message):
     def __init__(self, time_us: _Optional[int] = ..., partitions: _Optional[int] = ...) -> None: ...
 
 class Partition(_message.Message):
-    __slots__ = ("next_offset", "ingest_max_us", "shelved_to", "segments", "gaps", "append_time_changes")
+    __slots__ = ("next_offset", "ingest_max_us", "shelved_to", "segments", "gaps", "deleted_below", "append_time_changes")
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     INGEST_MAX_US_FIELD_NUMBER: _ClassVar[int]
     SHELVED_TO_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     GAPS_FIELD_NUMBER: _ClassVar[int]
+    DELETED_BELOW_FIELD_NUMBER: _ClassVar[int]
     APPEND_TIME_CHANGES_FIELD_NUMBER: _ClassVar[int]
     next_offset: int
     ingest_max_us: int
     shelved_to: int
     segments: _containers.RepeatedCompositeFieldContainer[Segment]
     gaps: _containers.RepeatedCompositeFieldContainer[Range]
+    deleted_below: int
     append_time_changes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, next_offset: _Optional[int] = ..., ingest_max_us: _Optional[int] = ..., shelved_to: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., gaps: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., append_time_changes: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, next_offset: _Optional[int] = ..., ingest_max_us: _Optional[int] = ..., shelved_to: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., gaps: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., deleted_below: _Optional[int] = ..., append_time_changes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class File(_message.Message):
     __slots__ = ("log_index", "key", "size", "footer_sha256")

@@ -63,7 +63,7 @@ class PartitionPosition:
 
     partition: int
     start: int
-    """The first offset that retention kept."""
+    """The first offset that neither retention removed nor a client deleted."""
     watermark: int
     """The table (or, for kind parquet, the archives) is complete up to here."""
     written: int
@@ -99,7 +99,7 @@ def positions(intake: Backlog, ledger: LedgerFold, topic_id: TopicId) -> list[Pa
         found.append(
             PartitionPosition(
                 partition=partition,
-                start=ledger.topic(topic_id).start(partition),
+                start=intake.log_start(tp, ledger.topic(topic_id).start(partition)),
                 watermark=ledger.topic(topic_id).watermark(partition),
                 written=written,
                 stable=intake.stable_offset(tp),

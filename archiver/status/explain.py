@@ -199,8 +199,8 @@ State = Literal[
 """beyond_end: the offset does not exist yet · in_transaction: part of an open one · behind_transaction:
 stable only after an open one has ended · aborted: a gap, no record · waiting: in intake, not archived ·
 pending: in an archive that is not in the table yet · committed: once in the table · archived: in an archive,
-and the topic has no table · retired: older than the retention · removed: another program deleted it from the
-table · missing, doubled, damaged: a fault · unknown: not decidable."""
+and the topic has no table · retired: older than the retention, or deleted by a client · removed: another
+program deleted it from the table · missing, doubled, damaged: a fault · unknown: not decidable."""
 
 # A record that another program deleted is no fault of the archiver: its exit code is 0.
 CODES: dict[State, int] = {
@@ -326,6 +326,8 @@ class Facts:
     """Archives are in the ledger up to here."""
     start: int = 0
     """First offset that is within retention."""
+    deleted_below: int = 0
+    """Clients deleted the records below this offset."""
     transaction: HeldBack | None = None
     """The open transaction that it is part of, or waits for."""
     own: bool = False
@@ -376,16 +378,15 @@ def _state(facts: Facts) -> tuple[State, str]:
             else "has no offset yet"
         )
         return "beyond_end", f"partition {facts.partition} {there}; the next record gets offset {facts.next}"
-    # Before the table: a row older than the retention may still be there, and is no fault.
+    # Before the table: a row that was removed on purpose may still be there, and is no fault.
+    still = "; its table still has the row" if _seen(facts.table) else ""
+    # Before retention, whose start follows what clients deleted.
+    if facts.offset < facts.deleted_below:
+        why = f"a client deleted the records below offset {facts.deleted_below} of the partition"
+        return "retired", why + still
     if facts.offset < facts.start:
-        still = "; its table still has the row" if _seen(facts.table) else ""
-        return (
-            "retired",
-            (
-                "it is older than the topic's retention, which keeps records from offset "
-                f"{facts.start} on{still}"
-            ),
-        )
+        why = f"it is older than the topic's retention, which keeps records from offset {facts.start} on"
+        return "retired", why + still
     if facts.gap:
         return _gap(facts)
     if facts.offset >= facts.stable:

@@ -56,7 +56,7 @@ class PartitionLag:
     topic: str
     partition: int
     start: int
-    """First offset that is within retention."""
+    """First offset that neither retention removed nor a client deleted."""
     next: int
     """The offset the next record will get."""
     stages: Mapping[Stage, StageLag]
@@ -307,7 +307,7 @@ def _partition(
     return PartitionLag(
         topic=view.state.name,
         partition=number,
-        start=view.ledger.start(number),
+        start=view.intake.log_start(tp, view.ledger.start(number)),
         next=following,
         stages=MappingProxyType(stages),
         held=open_one,

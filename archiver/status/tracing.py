@@ -137,6 +137,7 @@ class _Collection:
             watermark=self._ledger.watermark(partition),
             written=self._ledger.planned_to(partition),
             start=self._ledger.start(partition),
+            deleted_below=self._intake.deleted_below(self._tp),
             transaction=None if transaction is None else self._held(transaction, stable),
             own=transaction is not None and self._is_in(transaction),
             gap=gap,

@@ -35,7 +35,7 @@ Given = Callable[[TopicId, int], ArchiveVisibility]
 """Archives of a topic partition that the ledger has killed, or that may be deleted for another reason."""
 
 Starts = Callable[[TopicId, int], int]
-"""The first offset of a topic partition that retention kept."""
+"""The first offset of a topic partition that retention kept, by the ledger."""
 
 _VERIFIED_MAX = 100_000
 """Keys of verified archives that are remembered, about 20 MB. Beyond it all are forgotten and verified again.
@@ -138,8 +138,8 @@ class RecordStream:
         uncommitted: bool = False,
         intake_only: bool = False,
     ) -> Iterator[StreamBatch]:
-        """The stable records from offset `start` on, at most `limit` of them. Offsets that retention has
-        removed are skipped (`first_offset`).
+        """The stable records from offset `start` on, at most `limit` of them. Offsets that retention removed,
+        or clients deleted, are skipped (`first_offset`).
 
         With `uncommitted` also the records from the first open transaction on: its own, which may still be
         aborted, and all after them. With `intake_only` no archive is listed or read; intake has all records
@@ -162,7 +162,7 @@ class RecordStream:
                 f"{topic.name} partition {partition} ends before offset {start}: its next record gets "
                 f"offset {following}"
             )
-        # Below it retention has removed records, which is no damage.
+        # Below it records were removed on purpose, which is no damage.
         start = max(start, self.first_offset(topic_id, partition))
         stop = following if uncommitted else self._intake.stable_offset(tp)
         return self._read(topic, partition, start, stop, limit, intake_only)
@@ -194,8 +194,10 @@ class RecordStream:
                 at = window.end
 
     def first_offset(self, topic_id: TopicId, partition: int) -> int:
-        """The first offset that retention kept; reading begins there even if a lower offset is requested."""
-        return self._starts(topic_id, partition)
+        """The first offset that neither retention removed nor a client deleted; reading begins there even if
+        a lower offset is requested.
+        """
+        return self._intake.log_start((topic_id, partition), self._starts(topic_id, partition))
 
     def _find(self, topic_id: TopicId, partition: int) -> ArchiveIndex:
         return find_archives(self._objects, topic_id, partition, self._given_up(topic_id, partition))

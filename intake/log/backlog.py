@@ -187,6 +187,16 @@ class Backlog:
         """
         return self.fold.stable_offset(tp)
 
+    def deleted_below(self, tp: TopicPartition) -> int:
+        """Clients deleted the partition's records below this offset; 0 if they deleted none."""
+        return self.fold.partition(tp).deleted_below
+
+    def log_start(self, tp: TopicPartition, kept_from: int) -> int:
+        """The first offset that a reader gets. Below it clients deleted the records, or retention did, which
+        kept those from `kept_from` on.
+        """
+        return max(kept_from, self.deleted_below(tp))
+
     def blocking(self, tp: TopicPartition) -> OpenTransaction | None:
         """The open transaction that determines the partition's stable offset; None if there is none."""
         return self.fold.blocking(tp)

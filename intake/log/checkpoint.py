@@ -43,7 +43,7 @@ from intake.segments import FileRef, HeldSegments, SegmentRef
 
 FORMAT = 1
 """Of the object; part of its key as well."""
-# Format 4 also added configs of topics, and committed offsets of consumer groups.
+# Format 4 also added configs of topics, committed offsets of consumer groups, and deletions of records.
 STATE_FORMATS = (1, 2, 3, 4, 5)
 """Of the state: 2 added deleted topics and positions of sources, 3 mirrored topics, 4 epochs that producers
 raised themselves, and batches with more sequence numbers than records, 5 append times."""
@@ -125,10 +125,11 @@ def same(one: FoldState, other: FoldState) -> bool:
         return False
     for tp, state in one.partitions.items():
         twin = other.partitions[tp]
-        if (state.next_offset, state.ingest_max_us, state.history_end) != (
+        if (state.next_offset, state.ingest_max_us, state.history_end, state.deleted_below) != (
             twin.next_offset,
             twin.ingest_max_us,
             twin.history_end,
+            twin.deleted_below,
         ):
             return False
         if state.append_time_changes != twin.append_time_changes:
@@ -230,8 +231,14 @@ def _state_format(state: FoldState) -> int:
     # An earlier version would forget which records have the append time.
     if any(held.append_time_changes for held in state.partitions.values()):
         return 5
-    # An earlier version would archive and delete by other settings, or lose committed offsets.
-    if state.slot_claims or state.consumer_groups or any(topic.configs for topic in state.topics):
+    # An earlier version would archive and delete by other settings, lose committed offsets, or give records
+    # that are deleted.
+    if (
+        state.slot_claims
+        or state.consumer_groups
+        or any(topic.configs for topic in state.topics)
+        or any(partition.deleted_below for partition in state.partitions.values())
+    ):
         return 4
     # A reader of an earlier format would ignore these fields and assign other offsets.
     if any(producer.newest_epoch > producer.epoch for producer in state.producers) or any(
@@ -281,6 +288,7 @@ def _partition_message(state: PartitionState, places: Mapping[int, int]) -> pb.P
         ],
         gaps=[pb.Range(base=base, end=end) for base, end in _gaps(state)],
         append_time_changes=state.append_time_changes,
+        deleted_below=state.deleted_below,
     )
 
 
@@ -406,6 +414,7 @@ def _partition(message: pb.Partition, files: Sequence[FileRef]) -> PartitionStat
         segments,
         gaps,
         list(message.append_time_changes),
+        message.deleted_below,
     )
 
 

@@ -21,14 +21,14 @@ from intake.producers import UNOPENED_IDS, Stamp
 _FRAME_BYTES = 8
 """Upper bound of the tag and length of a nested message."""
 
-# Format 5 also added configs of topics, and committed offsets of consumer groups.
+# Format 5 also added configs of topics, committed offsets of consumer groups, and deletions of records.
 ENTRY_FORMATS = (1, 2, 3, 4, 5, 6)
 """Format 2 added producers, transactions and barriers, format 3 deleted topics and positions of sources,
 format 4 mirrored topics, format 5 growth of topics that are not mirrored, epochs that a producer without a
 transactional id raised itself, producers without an entry of their own, and batches with more sequence
 numbers than records, format 6 segments with append times."""
 
-_BODIES_OF_5 = ("configured", "slots_claimed", "offsets_committed", "offsets_removed")
+_BODIES_OF_5 = ("configured", "records_deleted", "slots_claimed", "offsets_committed", "offsets_removed")
 
 
 def parse_entry(index: int, data: bytes) -> pb.IntakeEntry:
@@ -69,7 +69,8 @@ def format_of(entry: pb.IntakeEntry) -> int:
     if entry.grown.own_offsets or configured or newest:
         # An older version takes this growth for damage. It refuses batches of raised epochs, and batches
         # after covered numbers, which would move the offsets of later records. With this format it says that
-        # it must be upgraded, also where it would archive and delete by other settings.
+        # it must be upgraded, also where it would archive and delete by other settings, or give records that
+        # are deleted.
         return 5
     if (
         entry.WhichOneof("body") == "grown"

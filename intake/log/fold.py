@@ -16,6 +16,9 @@ its producer fenced, because the rest could only be committed in part.
 Growth. From its entry on, a topic has more partitions, which begin at offset 0. Keys hash to other partitions
 from there on; the records of earlier entries stay where they are. The number of partitions never decreases.
 
+Deleted records. No reader gets the records of a partition below the greatest offset that an entry states for
+it. Nothing else follows from it here: they keep their offsets and segments, so every offset is archived once.
+
 Mirrored topics. Each of their segments states the offset that an upstream assigned to its first record. The
 segment must lie within the position move of its own partition in the same entry. The records of a segment are
 consecutive. Offsets without a record (aborted transactions, transaction markers, compacted records) lie
@@ -278,7 +281,7 @@ class IntakeFold:
             # Check all of it before anything changes: an entry that raises must leave the state as it was.
             self._check_file(index, entry.file)
             applied = self._place(index, entry.file)
-        elif body in ("topic", "grown", "configured"):
+        elif body in ("topic", "grown", "configured", "records_deleted"):
             self._change_topics(index, entry)
         elif body == "cluster":
             self._bind(index, entry.cluster)
@@ -326,8 +329,10 @@ class IntakeFold:
             self._declare(index, entry.topic)
         elif entry.HasField("grown"):
             self._grow(index, entry.grown)
-        else:
+        elif entry.HasField("configured"):
             self._configure(index, entry.configured)
+        else:
+            self._delete_records(index, entry.records_deleted)
 
     def _change_groups(self, index: int, entry: pb.IntakeEntry) -> Applied:
         if entry.HasField("slots_claimed"):
@@ -431,6 +436,21 @@ class IntakeFold:
     def _partitions_of(self, topic_id: TopicId) -> int:
         topic = self._by_id.get(topic_id)
         return 0 if topic is None else topic.partitions
+
+    def _delete_records(self, index: int, deleted: pb.RecordsDeleted) -> None:
+        topic_id = TopicId(deleted.topic_id.hex())
+        # A late entry for a deleted topic has no effect, as late segments have none.
+        if topic_id in self._deleted:
+            return
+        found = [(self._partitions.get((topic_id, one.partition)), one.below) for one in deleted.partitions]
+        # All of them before the first: an entry that raises must leave the state as it was.
+        if any(held is None or below > held.next_offset for held, below in found):
+            raise Corrupted(
+                f"intake log: entry {index} deletes records of {topic_id} that never were; restore the log"
+            )
+        for held, below in found:
+            assert held is not None, "checked above"
+            held.deleted_below = max(held.deleted_below, below)
 
     # files
 

@@ -16,8 +16,10 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 
 from archiver.config.groups import LogSettings
 from archiver.log.append_retry import append_until_known
@@ -52,6 +54,8 @@ TOPIC_NAME_BYTES_MAX = 249
 """Kafka's limit."""
 PARTITIONS_MAX = 100_000
 """Partition numbers have five digits in object keys."""
+DELETIONS_PER_ENTRY = 500
+"""Partitions in one entry that deletes records: less than the 16 KiB that every log accepts."""
 RACES_PER_ATTEMPT = 10
 """Lost races allowed per append attempt. A lost race means that another process made progress, so many are
 allowed."""
@@ -386,6 +390,43 @@ class Sequencer:
                 )
                 failpoints.reach("topic_deleted.append.after")
 
+    def delete_records(self, topic_id: TopicId, below: Mapping[int, int]) -> None:
+        """Delete the records of partitions below these offsets: no reader gets them any more. Nothing is
+        appended where it is so already.
+
+        Raises `NotFound` for an unknown or deleted topic or partition, and `InvalidInput` for an offset
+        beyond the end of its partition; nothing is appended then. Raises `OutcomeUnknown` if an entry may or
+        may not be in the log: then call it again.
+        """
+        with self._lock:
+            self._read.read_on()
+            for partition, offset in below.items():
+                end = self._fold.next_offset((topic_id, partition))
+                if not 0 <= offset <= end:
+                    raise InvalidInput(f"partition {partition} has the offsets below {end}, not {offset}")
+            # In parts, because an entry has a largest size.
+            while due := self._undeleted(topic_id, below):
+                part = dict(islice(due.items(), DELETIONS_PER_ENTRY))
+                parts = [pb.DeletedBelow(partition=number, below=offset) for number, offset in part.items()]
+                deleted = pb.RecordsDeleted(topic_id=bytes.fromhex(topic_id), partitions=parts)
+                self._append(
+                    pb.IntakeEntry(records_deleted=deleted),
+                    # Not if other processes deleted as much.
+                    is_needed=partial(self._undeleted, topic_id, part),
+                )
+
+    def _undeleted(self, topic_id: TopicId, below: Mapping[int, int]) -> dict[int, int]:
+        """Those of the offsets below which records are left, ascending by partition; none of a topic that was
+        deleted in between.
+        """
+        if topic_id not in self._fold.topics_by_id:
+            return {}
+        return {
+            partition: offset
+            for partition, offset in sorted(below.items())
+            if offset > self._fold.partition((topic_id, partition)).deleted_below
+        }
+
     def append_file(
         self, key: str, size: int, footer_sha256: bytes, segments: Sequence[PlacedSegment]
     ) -> tuple[Landed, ...]:
@@ -598,7 +639,7 @@ class Sequencer:
                 failpoints.reach("tick.append.after")
             return self._fold.tick_us
 
-    def _append(self, entry: pb.IntakeEntry, is_needed: Callable[[], bool] = lambda: True) -> Applied:
+    def _append(self, entry: pb.IntakeEntry, is_needed: Callable[[], object] = lambda: True) -> Applied:
         """Append the entry at the tail and return its result. Gives up without an error as soon as
         `is_needed` is false.
         """

@@ -96,6 +96,8 @@ class PartitionState:
     append_time_changes: list[int] = field(default_factory=list)
     """Ascending offsets, also below `history_end`. From the first on, records have the append time; from the
     second on, they do not; and so on."""
+    deleted_below: int = 0
+    """Clients deleted the records below this offset. Segments and gaps below it stay: they are archived."""
 
     def append(self, segment: SegmentRef, *, log_append_time: bool = False) -> None:
         """Append the segment at `next_offset`."""

@@ -397,7 +397,9 @@ class CleanRun:
     # retention
 
     def _retire(self, report: CleanReport, folders: TableFolders, seen: _Views) -> bool:
-        """Apply retention to ledger and then table. Returns whether the retention floors may have changed."""
+        """Apply retention and deletions of records to ledger and then table. Returns whether the retention
+        floors may have changed.
+        """
         lines = seen.lines
         report.starts = all_due(folders.settings, seen.intake, self.leader.fold, lines, report.checked_us)
         if report.dry_run:
@@ -407,7 +409,7 @@ class CleanRun:
             # Ledger before table: after a crash in the other order, deleted records would be archived again
             # (C1).
             move_starts(self.leader, report.starts)
-            self.progress(f"retention moved the start of {counted(len(report.starts), 'topic partition')}")
+            self.progress(f"the start of {counted(len(report.starts), 'topic partition')} moved")
         archived = [one for one in folders.archived(seen.intake) if folders.has_table(one)]
         retiring = [one for one in archived if self.leader.fold.topic(one.topic_id).starts]
         for topic in retiring:

@@ -39,14 +39,20 @@ class Moved:
         return {"topic": self.topic, "partition": self.partition, "before": self.before, "start": self.start}
 
 
-def due_starts(topic: TopicState, ledger: TopicLedger, retention_s: float, now_us: int) -> list[Moved]:
-    """Starts that move because archived records are older than the retention. Pure."""
-    limit_us = now_us - round(retention_s * 1e6)
+def due_starts(
+    topic: TopicState, intake: Backlog, ledger: TopicLedger, retention_s: float | None, now_us: int
+) -> list[Moved]:
+    """Starts that move because archived records are older than the retention, or because clients deleted
+    them. Pure.
+    """
     found: list[Moved] = []
     for partition in range(topic.partitions):
-        before = ledger.start(partition)
-        # The start never passes the watermark, so retention touches archived records only.
-        start = ledger.ages.older_than(partition, limit_us, ledger.watermarks.get(partition, 0))
+        before, archived = ledger.start(partition), ledger.watermarks.get(partition, 0)
+        # The start never passes the watermark, so only archived records are removed.
+        start = min(intake.deleted_below((topic.topic_id, partition)), archived)
+        if retention_s is not None:
+            limit_us = now_us - round(retention_s * 1e6)
+            start = max(start, ledger.ages.older_than(partition, limit_us, archived))
         # A start only rises; a longer retention does not bring deleted records back.
         if start > before:
             found.append(Moved(topic.name, topic.topic_id, partition, before, start))
@@ -56,16 +62,16 @@ def due_starts(topic: TopicState, ledger: TopicLedger, retention_s: float, now_u
 def all_due(
     topics: Iterable[TopicSettings], intake: Backlog, ledger: LedgerFold, lines: Lines, now_us: int
 ) -> list[Moved]:
-    """The starts that move now, of all topics with a retention, archives and known retention floors. Pure."""
+    """The starts that move now, of all topics with archives and known retention floors. Pure."""
     found: list[Moved] = []
     for settings in topics:
         topic = intake.topics_by_name.get(settings.name)
-        if topic is None or settings.retention is None or settings.archive.kind == "none":
+        if topic is None or settings.archive.kind == "none":
             continue
         line = lines.get(topic.topic_id)
         # In doubt nothing is retired: a table that was set back may need its older records.
         if line is not None and line.why is None:
-            found += due_starts(topic, ledger.topic(topic.topic_id), settings.retention, now_us)
+            found += due_starts(topic, intake, ledger.topic(topic.topic_id), settings.retention, now_us)
     return found
 
 
@@ -142,7 +148,7 @@ class CleanReport:
     marked or deleted."""
     findings: list[str] = field(default_factory=list)
     starts: list[Moved] = field(default_factory=list)
-    """Starts of topic partitions that retention moved."""
+    """Starts of topic partitions that moved, by retention or by deletions of clients."""
     kinds: dict[str, dict[str, dict[str, int]]] = field(
         default_factory=lambda: {"condemned": {}, "deleted": {}}
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -124,7 +125,20 @@ def test_a_java_consumer_sees_the_timestamp_type(tools: Tools) -> None:
     ]
 
 
-def test_records_stay_until_retention_removes_them(tools: Tools, tmp_path: Path) -> None:
+def test_records_below_an_offset_are_deleted(tools: Tools, tmp_path: Path) -> None:
+    for partition in (0, 1):
+        for _ in range(5):
+            tools.served.writer.send("orders", Record(None, b"value"), partition)
+    tools.served.writer.flush()
     asked = tmp_path / "offsets.json"
-    asked.write_text('{"partitions": [{"topic": "orders", "partition": 0, "offset": 0}], "version": 1}')
-    assert "low_watermark: 0" in tools.run(DELETE_RECORDS, "--offset-json-file", str(asked))
+    parts = [
+        {"topic": "orders", "partition": partition, "offset": offset}
+        for partition, offset in enumerate((3, -1, 1))
+    ]
+    asked.write_text(json.dumps({"partitions": parts, "version": 1}))
+    said = tools.run(DELETE_RECORDS, "--offset-json-file", str(asked))
+    assert "orders-0\tlow_watermark: 3" in said
+    assert "orders-1\tlow_watermark: 5" in said
+    assert "not within the range of offsets" in said
+    stored = tools.served.stored("orders")
+    assert [[one.offset for one in stored[partition]] for partition in (0, 1)] == [[3, 4], []]

@@ -41,6 +41,7 @@ DIFFERENCES = """
 | With `validate: dlq`, records that do not match the schema go to another topic, and the client gets a success. | A producer cannot repair them, and they are not lost. |
 | A batch over `max.message.bytes` gets `MESSAGE_TOO_LARGE`. The limit applies to the batch as sent. | As in Kafka. The limit for one record is `intake.record_bytes_max`. |
 | `cleanup.policy=compact` is accepted, and every record is kept. | A reader finds the newest value of each key last, which is what compaction promises. |
+| DeleteRecords makes records unreadable at once. Rows stay in the table, and objects in the bucket, until `archiver clean` runs and the whole archive lies below the offset. | Archives are not rewritten. Records that are not archived yet are archived first, so that every offset is in the table once. |
 | Configs for segments, flushes and replicas are accepted without effect. | No value of them changes what a client can observe. |
 | Message formats 0 and 1 are refused. | Clients write format 2 since Kafka 0.11. |
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,8 +21,10 @@ from archiver.kafka.protocol import VERSIONS, ApiKey, KafkaRequest, write_respon
 from archiver.kafka.topic_configs import TopicConfigs, batch_bytes_max
 from archiver.kafka.topics import Topics
 from archiver.runtime.errors import OutcomeUnknown, RetryLater
+from archiver.runtime.ids import TopicId
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver
+from tests.support.kafka.fetching import log_view
 
 ALICE, MALLORY = "User:alice", "User:mallory"
 
@@ -66,7 +68,8 @@ class Ground:
         ]
         authorizer = Authorizer([KafkaAclSettings.model_validate(one) for one in rules], authenticates=True)
         settings = KafkaListenerSettings.model_validate({"listen": "127.0.0.1:0", "default_partitions": 2})
-        self.topics = Topics(self.application, settings, authorizer, lambda *_: Bounds(5, 9, 9))
+        self._parts = self.application, settings, authorizer
+        self.topics = self.with_bounds(lambda *_: Bounds(5, 9, 9))
         self.automatic = Topics(
             self.application,
             settings.model_copy(update={"auto_create_topics": True}),
@@ -74,6 +77,10 @@ class Ground:
             lambda *_: Bounds(5, 9, 9),
         )
         self.configs = TopicConfigs(self.application, settings, authorizer, lambda: (1,))
+
+    def with_bounds(self, bounds: Callable[[TopicId, int], Bounds]) -> Topics:
+        """The handler over these ends of partitions."""
+        return Topics(*self._parts, bounds)
 
     def create(self, *topics: Any, principal: str = ALICE, timeout: int = 30_000, **more: Any) -> Any:
         """The answers of CreateTopics by name."""
@@ -446,23 +453,57 @@ def test_a_daemon_describes_itself(ground: Ground) -> None:
 # --- DeleteRecords
 
 
-def test_only_records_that_are_gone_can_be_deleted(ground: Ground) -> None:
-    def remove(name: str, partition: int, offset: int, principal: str = ALICE) -> tuple[ErrorCode, int]:
-        part = SimpleNamespace(partition_index=partition, offset=offset)
-        body = SimpleNamespace(topics=[SimpleNamespace(name=name, partitions=[part])], timeout=1000)
-        answer = written(ApiKey.DELETE_RECORDS, ground.topics.delete_records(principal, body))
-        ((found,),) = (one["partitions"] for one in answer["topics"])
-        return ErrorCode(found["error_code"]), found["low_watermark"]
+def removed(
+    topics: Topics, name: str, *parts: tuple[int, int], principal: str = ALICE, timeout: int = 1000
+) -> list[tuple[ErrorCode, int]]:
+    """The error and the low watermark of each partition."""
+    stated = [SimpleNamespace(partition_index=number, offset=offset) for number, offset in parts]
+    body = SimpleNamespace(topics=[SimpleNamespace(name=name, partitions=stated)], timeout=timeout)
+    (answer,) = written(ApiKey.DELETE_RECORDS, topics.delete_records(principal, body))["topics"]
+    assert [one["partition_index"] for one in answer["partitions"]] == [number for number, _ in parts]
+    return [(ErrorCode(one["error_code"]), one["low_watermark"]) for one in answer["partitions"]]
 
-    # The fixture's partitions have the offsets 5 to 8.
-    assert remove("orders", 0, 5) == (ErrorCode.none, 5)
-    assert remove("orders", 0, 0) == (ErrorCode.none, 5)
-    assert remove("orders", 0, 6) == (ErrorCode.policy_violation, -1)
-    assert remove("orders", 0, -1) == (ErrorCode.policy_violation, -1)
-    assert remove("orders", 0, 10) == (ErrorCode.offset_out_of_range, -1)
-    assert remove("orders", 9, 5) == (ErrorCode.unknown_topic_or_partition, -1)
-    assert remove("nix", 0, 5) == (ErrorCode.unknown_topic_or_partition, -1)
-    assert remove("orders", 0, 5, MALLORY) == (ErrorCode.topic_authorization_failed, -1)
+
+def test_records_are_deleted_per_partition(ground: Ground) -> None:
+    for partition in (0, 1):
+        ground.driver.send("orders", [b"value"] * 9, partition)
+    view = log_view(ground.driver)
+    view.ledger()
+    topics = ground.with_bounds(view.bounds)
+    out_of_range, unknown = ErrorCode.offset_out_of_range, ErrorCode.unknown_topic_or_partition
+    # An error of one partition leaves the others alone. Of two for one partition, the greater offset counts.
+    parts = ((0, 5), (1, 10), (9, 5), (-1, 5), (2, 1), (0, 3), (1, -2))
+    assert removed(topics, "orders", *parts) == [
+        *((ErrorCode.none, 5), (out_of_range, -1), (unknown, -1), (unknown, -1)),
+        *((out_of_range, -1), (ErrorCode.none, 5), (out_of_range, -1)),
+    ]
+    tail = ground.application.intake_log.tail()
+    assert removed(topics, "orders", (0, 5), (0, 0), (2, 0), (2, -1)) == [
+        *((ErrorCode.none, 5), (ErrorCode.none, 5), (ErrorCode.none, 0), (ErrorCode.none, 0)),
+    ]
+    refused = [(ErrorCode.topic_authorization_failed, -1)]
+    assert removed(topics, "orders", (0, 6), principal=MALLORY) == refused
+    assert removed(topics, "nix", (0, 6), principal=MALLORY) == refused
+    assert removed(topics, "nix", (0, 5)) == [(unknown, -1)]
+    assert removed(topics, "orders", (0, 6), timeout=0) == [(ErrorCode.request_timed_out, -1)]
+    assert ground.application.intake_log.tail() == tail
+    # -1 is the end.
+    assert removed(topics, "orders", (0, -1), (1, -1)) == [(ErrorCode.none, 9), (ErrorCode.none, 9)]
+
+
+def test_a_mirrored_topic_and_an_unknown_outcome_when_records_are_deleted(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground.application.sequencer.declare_topic("mirror.a", 1, mirrored=True)
+    assert removed(ground.topics, "mirror.a", (0, 6), (0, 5)) == [(ErrorCode.policy_violation, -1)] * 2
+    # What is gone already is no request to delete.
+    assert removed(ground.topics, "mirror.a", (0, 5)) == [(ErrorCode.none, 5)]
+
+    def unknown(*_: Any) -> Any:
+        raise OutcomeUnknown("it may be in the log")
+
+    monkeypatch.setattr(ground.application.sequencer, "delete_records", unknown)
+    assert removed(ground.topics, "orders", (0, 6)) == [(ErrorCode.request_timed_out, -1)]
 
 
 # --- a log that does not answer
