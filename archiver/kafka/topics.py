@@ -263,13 +263,14 @@ class Topics:
     def delete_records(self, principal: str, body: Any) -> Body:
         """Answer DeleteRecords."""
         topics = read_topics(self._application)
+        twice = _twice(topic.name for topic in body.topics)
         until_s = self._until_s(body)
         found = []
         for topic in body.topics:
             numbers = [part.partition_index for part in topic.partitions]
             try:
+                self._check_turn(topic.name, twice, until_s)
                 self._require(principal, "delete", topic.name)
-                self._check_time(until_s)
                 results = self._without_records(principal, topics().get(topic.name), topic.partitions)
             except Refused as error:
                 results = [(error.code, UNSET)] * len(numbers)
