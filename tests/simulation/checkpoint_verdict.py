@@ -58,6 +58,7 @@ def _compare(key: str, from_checkpoint: Backlog, from_start: Backlog) -> None:
         end = state.next_offset
         _equal(key, f"the end of {tp}", one.partitions[tp].next_offset, end)
         _equal(key, f"the newest time of {tp}", one.partitions[tp].ingest_max_us, state.ingest_max_us)
+        _equal(key, f"what is deleted of {tp}", one.partitions[tp].deleted_below, state.deleted_below)
         _equal(
             key, f"the stable offset of {tp}", from_checkpoint.stable_offset(tp), from_start.stable_offset(tp)
         )

@@ -14,6 +14,7 @@ from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import ArchiverError, Corrupted
 from tests.simulation.book import Book
 from tests.simulation.clients import IdempotentProducer, PlainWriter
+from tests.simulation.deleting import Deleter
 from tests.simulation.faults import PROFILES, Profile
 from tests.simulation.files import Files
 from tests.simulation.ground import Ground
@@ -39,6 +40,8 @@ number divides it."""
 
 GROWERS_EVERY = 13
 """In one seed of so many, topics get more partitions."""
+DELETERS_EVERY = 19
+"""In one seed of so many, clients delete records."""
 REMOVERS_EVERY = 7
 """In one seed of so many, a topic comes and goes."""
 
@@ -140,6 +143,10 @@ class _Run:
         if self._seed % GROWERS_EVERY == GROWERS_EVERY // 2:
             self._busy.extend(
                 Grower(f"grower{n}", world, own(), load()) for n in range(choices.randrange(1, 4))
+            )
+        if self._seed % DELETERS_EVERY == DELETERS_EVERY // 2:
+            self._busy.extend(
+                Deleter(f"deleter{n}", world, own(), load()) for n in range(choices.randrange(1, 4))
             )
         for actor in [*self._busy, *others]:
             self._schedule.add(actor)

@@ -34,7 +34,7 @@ MUST_HAPPEN = (
     ),
     *("committed", "aborted", "timed out", "committed refused: fenced", "gaps"),
     *("segment refused: position", "source_forgotten"),
-    *("deleted", "segment refused: deleted", "grown"),
+    *("deleted", "segment refused: deleted", "grown", "records_deleted"),
     *(
         "forgotten",
         "trimmed",
