@@ -35,7 +35,11 @@ UNOPENED_IDS = 1 << 62
 """From here on, ids of producers without an entry of their own: the log knows them from their first batch on.
 Smaller ids are indexes of entries."""
 IDS_PER_OPENING = 1 << 20
-"""Ids that the index of one entry makes unique."""
+"""Ids that a process assigns per entry."""
+_INDEXES = 1 << 32
+"""Entries whose ids differ in any case. Producers of an entry so far back are forgotten."""
+_IDS_OF_INDEX = 1 << 30
+"""Ids from which the entry at an index takes its own."""
 BATCHES_REMEMBERED = 5
 """Per producer and partition, as in Kafka."""
 
@@ -130,9 +134,15 @@ def after(sequence: int, rows: int) -> int:
     return (sequence + rows) % SEQUENCE_COUNT
 
 
-def ids_of_opening(index: int) -> range:
-    """The ids that a process may assign after it has opened a producer with the entry at `index`."""
-    first = UNOPENED_IDS + index * IDS_PER_OPENING
+def ids_of_opening(index: int, random_bytes: bytes) -> range:
+    """The ids that a process may assign after it has opened a producer with the entry at `index`.
+
+    Entries of one log share no id. After an older log was restored, another entry may be at that index while
+    clients go on with ids of the lost one. With equal ids the log would take batches of one client for
+    repetitions of another's, and acknowledge what it does not store. The random bytes make that improbable.
+    """
+    place = int.from_bytes(random_bytes, "big") % (_IDS_OF_INDEX - IDS_PER_OPENING + 1)
+    first = UNOPENED_IDS + index % _INDEXES * _IDS_OF_INDEX + place
     return range(first, first + IDS_PER_OPENING)
 
 

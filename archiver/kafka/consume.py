@@ -291,14 +291,16 @@ class ConsumeHandler:
         """Answer ListOffsets."""
         body = request.body
         committed = getattr(body, "isolation_level", 0) == _READ_COMMITTED
+        asked_s = self._clock.monotonic_s()
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._threads, self._list, session, body, committed)
+        found = await loop.run_in_executor(self._threads, self._list, session, body, committed, asked_s)
         return {"topics": found}
 
-    def _list(self, session: Session, body: Any, committed: bool) -> list[dict[str, Any]]:
+    def _list(self, session: Session, body: Any, committed: bool, asked_s: float) -> list[dict[str, Any]]:
         with contextlib.suppress(ArchiverError):
-            # The end must include what other daemons stored. If the log cannot be read, the known end counts.
-            self._log.refresh()
+            # The end must include what other daemons acknowledged before the request, so an earlier read is
+            # not enough. If the log cannot be read, the known end counts.
+            self._log.refresh(since_s=asked_s)
         until_s = self._clock.monotonic_s() + LIST_S
         topics = self._topics()
         found = []

@@ -382,7 +382,8 @@ class ProducerIds:
     def __init__(self, threads: Executor) -> None:
         self._threads = threads
         self._left: Iterator[int] = iter(())
-        self._assigning = asyncio.Lock()
+        self._lock = asyncio.Lock()
+        self._assigning: asyncio.Future[None] | None = None
 
     async def __call__(
         self, session: Session, request: KafkaRequest, writer: IntakeWriter | None, *, allowed: bool
@@ -407,14 +408,20 @@ class ProducerIds:
 
     async def _next(self, writer: IntakeWriter) -> int:
         # Without the lock, each request that waits for new ids would append an entry.
-        async with self._assigning:
+        async with self._lock:
             if (found := next(self._left, None)) is not None:
                 return found
-            loop = asyncio.get_running_loop()
-            # In a thread: it appends to the log.
-            assigned = await loop.run_in_executor(self._threads, writer.sequencer.assign_producer_ids)
-            self._left = iter(assigned)
+            if self._assigning is None or self._assigning.done():
+                loop = asyncio.get_running_loop()
+                # In a thread: it appends to the log.
+                self._assigning = loop.run_in_executor(self._threads, self._assign, writer)
+            # A client that leaves ends its request, and the next one gets the ids. Otherwise each client that
+            # asks and leaves would append an entry.
+            await asyncio.shield(self._assigning)
             return next(self._left)
+
+    def _assign(self, writer: IntakeWriter) -> None:
+        self._left = iter(writer.sequencer.assign_producer_ids())
 
 
 def _no_producer(code: ErrorCode) -> Body:

@@ -502,7 +502,7 @@ class Sequencer:
         as `open_producer`.
         """
         index, _ = self.open_producer("", 0)
-        return ids_of_opening(index)
+        return ids_of_opening(index, self._ids.random_bytes(8))
 
     def end_transaction(self, producer_id: int, epoch: int, *, commit: bool) -> Refusal | None:
         """Commit or abort the producer's open transaction; None, or why the marker changed nothing.

@@ -301,12 +301,17 @@ def test_the_limit_of_an_answer_holds_over_partitions(open_listener: Listening) 
 
 
 def _offset_codes(client: WireClient, partitions: list[int]) -> list[ErrorCode]:
+    return [one.error_code for one in _ends(client, "orders", partitions)]
+
+
+def _ends(client: WireClient, name: str, partitions: list[int]) -> list[Any]:
+    """Answers of ListOffsets for the ends of partitions."""
     body = {
         "replica_id": -1,
         "isolation_level": 0,
         "topics": [
             {
-                "name": "orders",
+                "name": name,
                 "partitions": [
                     {"partition_index": one, "timestamp": -1, "current_leader_epoch": -1}
                     for one in partitions
@@ -316,7 +321,7 @@ def _offset_codes(client: WireClient, partitions: list[int]) -> list[ErrorCode]:
         "timeout": 1000,
     }
     (topic,) = client.ask(ApiKey.LIST_OFFSETS, 8, body).topics
-    return [one.error_code for one in topic.partitions]
+    return list(topic.partitions)
 
 
 def test_a_request_for_many_partitions_ends_in_time(
@@ -379,6 +384,23 @@ def test_a_consumer_moves_to_a_daemon_that_has_not_read_its_records(tmp_path: Pa
         # Without a wait: the offset is beyond the end after a read of the log as well.
         one = _parts(_fetch(client, {("late", 0): 2}, max_wait=60_000))["late", 0]
         assert one.error_code is ErrorCode.offset_out_of_range
+
+
+def test_the_end_includes_what_another_daemon_has_just_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = configured(tmp_path, TOPICS)
+    with (
+        listening(path) as found,
+        WireClient(found.address) as client,
+        closing(Application(load_settings(path, {}), {}, lasting=True)) as other,
+        other.intake.writer() as writer,
+    ):
+        # As if every read of the log below were within the interval between two reads.
+        monkeypatch.setattr(found.service._log, "_refresh_interval_s", 3600)
+        for expected in range(3):
+            assert [one.offset for one in _ends(client, "late", [0])] == [expected]
+            writer.send("late", Record(None, b"late"), 0).result(30)
 
 
 def test_readers_do_not_delay_the_watch_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from confluent_kafka import Producer
 from kafka import KafkaProducer
 from kio.schema.errors import ErrorCode
 
+from archiver.kafka.produce import ProducerIds
 from archiver.kafka.protocol import ApiKey
 from archiver.runtime.errors import RetryLater
 from archiver.stream.records import StreamRecord
@@ -338,6 +340,38 @@ def test_producer_ids_without_a_batch_leave_nothing_in_the_log(open_listener: Li
                 batch = _batch([b"x"], producer=(producer_id, 0, sequence))
                 assert _produce(client, {("orders", 1): batch})["orders", 1].error_code is ErrorCode.none
             assert len(sequencer.fold.producers) == known + number
+
+
+def test_clients_that_ask_for_a_producer_id_and_leave_append_one_entry(
+    open_listener: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = open_listener.writer
+    sequencer, assign = writer.sequencer, writer.sequencer.assign_producer_ids
+    begun, finish = threading.Semaphore(0), threading.Event()
+
+    def slowly() -> range:
+        begun.release()
+        assert finish.wait(30)
+        return assign()
+
+    async def ask(threads: ThreadPoolExecutor) -> int:
+        assigned = ProducerIds(threads)
+        for _ in range(3):
+            leaving = asyncio.create_task(assigned._next(writer))
+            # The second one waits for the same ids.
+            await asyncio.to_thread(begun.acquire, timeout=0.1)
+            leaving.cancel()
+            await asyncio.wait((leaving,))
+        staying = asyncio.create_task(assigned._next(writer))
+        await asyncio.sleep(0)
+        finish.set()
+        return await staying
+
+    monkeypatch.setattr(sequencer, "assign_producer_ids", slowly)
+    entries = sequencer.refresh().next_index
+    with ThreadPoolExecutor(4) as threads:
+        assert asyncio.run(ask(threads)) > 0
+    assert sequencer.refresh().next_index == entries + 1
 
 
 def test_batches_of_a_connection_keep_their_order(open_listener: Listening) -> None:

@@ -300,9 +300,11 @@ def test_a_forgotten_producer_goes_on_with_a_raised_epoch() -> None:
 
 def test_an_assigned_id_needs_no_entry_of_its_own() -> None:
     log = Log()
-    ids, others = ids_of_opening(log.open()[0]), ids_of_opening(log.open()[0])
+    # The last ids of an entry, and the first ones of the next.
+    ids, others = ids_of_opening(log.open()[0], b"\x3f\xf0\x00\x00"), ids_of_opening(log.open()[0], bytes(8))
     assert ids.start >= UNOPENED_IDS
-    assert ids.stop <= others.start
+    assert ids.stop == others.start
+    assert ids_of_opening(2**32 - 1, b"\x3f\xf0\x00\x00").stop == 2**63
     one, other = ids[0], ids[-1]
     assert len(log.fold.producers) == 2
     assert log.file((0, Stamp(one, 0, 1), 1))[0].refusal == "unknown_producer"

@@ -217,3 +217,12 @@ def test_failpoints(bench: Bench, point: str, tail: int) -> None:
     assert bench.log.tail() == tail
     act()
     assert bench.log.tail() == 2
+
+
+def test_producer_ids_after_a_restore_are_not_those_of_the_lost_log() -> None:
+    """Otherwise a new client's records would count as repetitions of those of a client with the same id."""
+    lost, restored = Bench(), Bench()
+    restored.sequencer()  # another process has other random bytes
+    one, other = lost.sequencer().assign_producer_ids(), restored.sequencer().assign_producer_ids()
+    assert lost.log.tail() == restored.log.tail()
+    assert one.stop <= other.start or other.stop <= one.start
