@@ -54,7 +54,7 @@ def clean(deployment: Deployment, hours: float) -> CleanReport:
     clock = AheadClock()
     clock.ahead_s = hours * 3600
     with Driver(deployment, clock) as driver:
-        report = driver.application.maintenance.cleaning(driver.told.append).run()
+        report = driver.application.maintenance.cleaning(driver.reported.append).run()
         assert report.exit_code == 0, report.to_json()
         return report
 
