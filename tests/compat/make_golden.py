@@ -7,7 +7,9 @@ repeated batches of producers, checkpoints and shelves, and a log that was trimm
 that was deleted, and files that a source has finished, begun, and forgotten; from version 4 on a topic whose
 schema has changed, and an archive that was made anew after the change; from version 5 on a topic whose oldest
 archives retention has taken out of its table; from version 6 on checkpoints of the ledger, and a control log
-that was trimmed.
+that was trimmed; from version 7 on a topic with configs, more
+partitions, append times and deleted records, batches of a raised epoch that cover more numbers than they have
+records, and committed offsets of consumer groups.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from google.protobuf import descriptor_pb2
 
 from archiver import Writer
@@ -29,10 +32,16 @@ from archiver.runtime import failpoints
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.ids import SystemIds
 from archiver.spark.session import SparkSessions
+from intake.log.committed_offsets import Commit, CommittedOffsets, OffsetBounds, Removal, TopicCommit
+from intake.log.consumer_groups import GROUP_SLOTS
+from intake.producers import Stamp
+from intake.records import RECORD_SCHEMA, Record
 from intake.sources.files.pump import FileSources
+from intake.write.queue import ReceivedBatch
 from tests.support.builders.deployment import Deployment, jsonl, sample_records, text
 from tests.support.builders.driver import AheadClock, Driver
 from tests.support.builders.golden import GOLDEN, golden_place
+from tests.support.schema.orders import order
 
 FIELD = descriptor_pb2.FieldDescriptorProto
 LATIN: list[dict[str, Any]] = [
@@ -52,6 +61,21 @@ AGED = {
     "archive": {"kind": "iceberg", "catalog": "local", "table": "shop.aged"},
 }
 AGED_DAYS = 40
+NUMBERED: list[dict[str, Any]] = [
+    {
+        "name": "numbered",
+        "partitions": 2,
+        "value": {
+            "descriptor_set": "shop.binpb",
+            "message": "shop.Order",
+            "validate": "dlq",
+            "dlq": "refused",
+        },
+        "archive": {"kind": "none"},
+    },
+    {"name": "refused", "partitions": 1, "archive": {"kind": "none"}},
+]
+EPOCH = 3
 LOOKS = 20
 """Looks at a folder after which everything in it has been taken in, and what is gone is forgotten."""
 KEPT_OUT = (".spool", "metadata.db.lease", "metadata.db.checkpoint", "tmp")
@@ -75,13 +99,14 @@ def make(folder: Path) -> None:
     deployment = Deployment(
         folder, failpoints_asked=True, overrides={"log": {"append_backoff": "5ms", "checkpoint_entries": 5}}
     )
-    deployment.overrides["topics"] = [*deployment.document()["topics"], AGED]
+    deployment.overrides["topics"] = [*deployment.document()["topics"], AGED, *NUMBERED]
     deployment.write(deployment.document())
     aged(deployment)
     records = sample_records(120)
     records[60:60] = LATIN
     acknowledged = deployment.produce(records[: 60 + len(LATIN)])
     gaps = transactions(deployment)
+    numbered(deployment)
     assert deployment.cli("archive", "--all").code == 0
     taken(deployment, folder / "inbox")
     mended(deployment)
@@ -91,6 +116,7 @@ def make(folder: Path) -> None:
     acknowledged += deployment.produce(records[100:])
     gaps += transactions(deployment)
     taken(deployment, folder / "inbox", again=True)
+    numbered(deployment, again=True)
     deployment.failpoints_asked = False
     deployment.write(deployment.document())
     (folder / "sent.jsonl").write_text(jsonl(records))
@@ -146,6 +172,43 @@ def transactions(deployment: Deployment) -> list[tuple[str, int, int]]:
         reported = [one.result(30) for one in aborted]
     del os.environ[failpoints.VARIABLE]
     return [(one.topic, one.partition, one.offset) for one in reported if one.offset is not None]
+
+
+def numbered(deployment: Deployment, *, again: bool = False) -> None:
+    """A topic that grows and gets configs, a client that numbers its batches itself, and consumer groups. The
+    second time the same again, behind the newest checkpoint."""
+    os.environ[failpoints.VARIABLE] = ""
+    with open_application(load_settings(deployment.config, os.environ), os.environ) as app:
+        writer, sequencer = app.intake.writer(), app.sequencer
+        topic = sequencer.grow_topic("numbered", 4 if again else 3)
+        retention_ms = "172800000" if again else "86400000"
+        configs = (("message.timestamp.type", "LogAppendTime"), ("retention.ms", retention_ms))
+        sequencer.configure_topic(topic.topic_id, lambda _: configs)
+        producer_id, _ = sequencer.open_producer("", 0)
+        # The second of three does not decode, and is in the DLQ topic.
+        values = [order(1, "first"), b"\xff", order(2, "third")]
+        columns = pa.RecordBatch.from_pylist(
+            [{"key": None, "value": value, "headers": [], "event_timestamp": None} for value in values],
+            schema=RECORD_SCHEMA,
+        )
+        stamp = Stamp(producer_id, EPOCH, 0)
+        # A record through the waiting way first: then the schema is fetched.
+        assert writer.send("numbered", Record(None, values[0]), 1).result(30).outcome == "ok"
+        pending = writer.send_received(ReceivedBatch(topic, 0, columns, stamp), lambda: None)
+        writer.flush()
+        assert pending.outcome()[1].outcome == "ok"
+        sequencer.delete_records(topic.topic_id, {0: 2 if again else 1})
+        offsets = CommittedOffsets(sequencer, SystemClock(), OffsetBounds(2**28, 3600 * 10**6))
+        claim = offsets.claim_slots(range(GROUP_SLOTS), 2 if again else 1)
+        first = TopicCommit(topic.topic_id, [0, 2], [1, 7], [0, -1], ["a note", ""])
+        clicks = TopicCommit(app.topic("clicks").topic_id, [1], [2])
+        commits = [Commit("readers", claim, (first, clicks)), Commit("gone", claim, (first,))]
+        assert offsets.commit(commits) == ["ok", "ok"]
+        assert offsets.remove([Removal("gone", claim)]) == ["ok"]
+        second = TopicCommit(topic.topic_id, [0], [2], [0], ["later"])
+        assert offsets.commit([Commit("readers", claim, (second,)), Commit("readers", claim)]) == ["ok", "ok"]
+        writer.close()
+    del os.environ[failpoints.VARIABLE]
 
 
 def taken(deployment: Deployment, inbox: Path, *, again: bool = False) -> None:

@@ -10,9 +10,13 @@ from pyspark.sql import SparkSession
 
 from archiver.app.application import Application
 from archiver.config.settings import load_settings
+from archiver.log.store import entries_from
+from intake.log.checkpoint import decode
+from intake.log.entries import parse_entry
 from tests.support.builders.deployment import check_present, sample_records
 from tests.support.builders.golden import GOLDEN, Golden, golden_place, unpack
 
+NEVER_ARCHIVED = ("kept", "numbered", "refused")
 VERSIONS = sorted(path.name for path in GOLDEN.iterdir())
 
 pytestmark = pytest.mark.timeout(240)
@@ -129,6 +133,47 @@ def test_a_ledger_of_version_6_is_read_from_its_checkpoint() -> None:
             )
 
 
+def test_what_version_7_came_with_is_known() -> None:
+    append_time = ("message.timestamp.type", "LogAppendTime")
+    with golden_place("v7") as folder:
+        unpack("v7", folder)
+        checkpoints = sorted((folder / "data" / "checkpoint" / "intake").rglob("*.bin"))
+        held = decode(checkpoints[-1].read_bytes(), "the newest").state
+        assert [topic.name for topic in held.topics if topic.configs] == ["numbered"]
+        assert [group.group for group in held.consumer_groups] == ["readers"]
+        assert any(state.deleted_below for state in held.partitions.values())
+        with Application(load_settings(folder / "archiver.yaml", {}), {}) as app:
+            fold = app.backlog().fold
+            entries = entries_from(app.intake_log, app.intake_log.floor())
+            bodies = {parse_entry(entry.index, entry.data).WhichOneof("body") for entry in entries}
+            # The checkpoint has their results, and the log has them behind it or before it.
+            assert bodies >= {"slots_claimed", "offsets_committed", "offsets_removed", "records_deleted"}
+            topic = fold.topics_by_name["numbered"]
+            assert (topic.partitions, topic.configs) == (
+                4,
+                (append_time, ("retention.ms", "172800000")),
+            )
+            assert {claim.node_id for claim in fold.consumer_groups.claims} == {2}
+            (readers,) = fold.consumer_groups
+            rows = {partition: row[:3] for partition, row in readers.topics[topic.topic_id]}
+            assert rows == {0: (2, 0, "later"), 2: (7, -1, "")}
+            clicks = readers.offset(app.topic("clicks").topic_id, 1)
+            assert clicks is not None
+            assert clicks.offset == 2
+            assert readers.active_us >= clicks.time_us
+            raised = [one for one in fold.producers if one.newest_epoch > one.epoch]
+            assert len(raised) == 2
+            for producer in raised:
+                batch = producer.batches[topic.topic_id, 0][-1]
+                assert (batch.rows, batch.covered, batch.epoch) == (2, 3, 3)
+                assert batch.append_us > 0
+            assert fold.partition((topic.topic_id, 0)).deleted_below == 2
+            values = [record.value for record in app.stream().read(topic.topic_id, 0)]
+            refused = [record.value for record in app.stream().read(app.topic("refused").topic_id, 0)]
+        assert len(values) == 2, "the first two were deleted"
+        assert refused == [b"\xff"] * 2
+
+
 @pytest.mark.spark
 def test_it_goes_on(golden: Golden, spark_session: SparkSession) -> None:
     assert golden.pending()
@@ -140,7 +185,7 @@ def test_it_goes_on(golden: Golden, spark_session: SparkSession) -> None:
     audit = golden.cli("audit", "--output", "json")
     assert audit.code == 0, audit.out
     for partition in audit.json()["partitions"]:
-        if partition["topic"] != "kept":
+        if partition["topic"] not in NEVER_ARCHIVED:
             missing = sum(to - base for base, to in partition["gaps"]) + partition.get("start", 0)
             assert partition["rows"] + missing == partition["watermark"] == partition["next"], partition
     golden.check_taken_over(before)
