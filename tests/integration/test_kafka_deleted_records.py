@@ -184,7 +184,12 @@ def test_deleting_records_of_an_open_transaction(pair: Pair) -> None:
 def test_deleting_needs_the_permission_to_delete(tmp_path: Path) -> None:
     rules = [
         {"principal": "User:ANONYMOUS", "operations": ["all"], "topics": ["mine"]},
-        {"principal": "User:ANONYMOUS", "operations": ["read", "write", "describe"], "topics": ["*"]},
+        {
+            "principal": "User:ANONYMOUS",
+            "operations": ["read", "write", "describe"],
+            "topics": ["*"],
+            "groups": ["*"],
+        },
     ]
     topics = [{"name": name, "partitions": 1} for name in ("mine", "theirs")]
     with listening(configured(tmp_path, topics, kafka={"acls": rules})) as served:
