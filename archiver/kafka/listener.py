@@ -352,6 +352,8 @@ class _Connection:
         self._sizes: dict[int, int] = {}
         """Bytes that requests in work hold of the budget, by the identity of the request."""
         session.release = self._release
+        self._in_work = 0
+        """Requests that are not answered yet."""
         self.closed = asyncio.Event()
         self._ended = False
         """No further request is accepted."""
@@ -412,6 +414,7 @@ class _Connection:
                 # It would stay until the next request comes.
                 del frame
                 self._sizes[id(request)] = size
+                self._in_work += 1
                 # The task starts before that of the next request, so its first step keeps the order.
                 task = asyncio.create_task(_answer(server.handle, session, request))
                 try:
@@ -452,6 +455,9 @@ class _Connection:
                 async with asyncio.timeout_at(until_s):
                     return await self._reader.readexactly(_SIZE.size)
             except TimeoutError:
+                # A member of a group may wait for the others for longer than a connection may rest.
+                if may_rest and self._in_work:
+                    continue
                 # The answer that authenticated the client may have come while this waited.
                 if may_rest or not (self._requested and self._session.authenticated):
                     raise
@@ -516,6 +522,7 @@ class _Connection:
                     await self._writer.drain()
                 except OSError:
                     return
+            self._in_work -= 1
             if request.api is ApiKey.FETCH:
                 self._give_answer()
                 self._fetches.release()

@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from archiver.kafka.protocol import VERSIONS, ApiKey
 from intake.log.checkpoint import CheckpointStore
-from intake.log.committed_offsets import CommittedOffsets, OffsetBounds
+from intake.log.committed_offsets import Commit, CommittedOffsets, OffsetBounds, TopicCommit
 from intake.log.consumer_groups import slot_of
 from intake.log.sequencer import Sequencer
 from tests.support.kafka.listening import Listening, configured, listening
@@ -374,6 +374,14 @@ def test_a_waiting_member_that_is_gone_holds_nothing(served: Listening, member: 
     until("its connection is closed", lambda: counts.connections < open_connections)
 
 
+def test_a_member_may_wait_longer_than_a_connection_may_rest(tmp_path: Path) -> None:
+    kafka = {**QUICK, "group_initial_rebalance_delay": "2500ms", "connections_idle": "1s"}
+    with listening(configured(tmp_path, TOPICS, kafka=kafka)) as served, Member(served, "g") as member:
+        assert member.enter().generation_id == 1
+        # Then it is idle.
+        assert member.closed()
+
+
 def test_large_metadata_of_waiting_members_leaves_room_for_others(tmp_path: Path) -> None:
     kafka = {
         **QUICK,
@@ -414,7 +422,7 @@ def test_bounds_of_groups_and_their_memory(tmp_path: Path) -> None:
         one.ask(ApiKey.LEAVE_GROUP, 5, {"group_id": "one", "members": [identity]})
         # An empty group gives way.
         assert three.join().error_code is ErrorCode.member_id_required
-        large = [{"name": "range", "metadata": bytes(2**20 - 3000)}]
+        large = [{"name": "range", "metadata": bytes(2**20 - 1000)}]
         assert three.join(protocols=large).error_code is ErrorCode.coordinator_not_available
 
 
@@ -504,18 +512,34 @@ def test_groups_find_their_coordinator(served: Listening, member: Member) -> Non
     assert "transactions" in refused.error_message
 
 
+def elsewhere(served: Listening, group: str) -> tuple[CommittedOffsets, int]:
+    """Another process, which claims the slot of a group; this one has not read that yet."""
+    found = served.application
+    sequencer = Sequencer(
+        found.intake_log, found.ids, found.clock, found.settings.log, CheckpointStore(found.objects)
+    )
+    offsets = CommittedOffsets(sequencer, found.clock, OffsetBounds(2**30, 1))
+    return offsets, offsets.claim_slots([slot_of(group)], 99)
+
+
+def test_offsets_are_not_read_under_an_old_claim(served: Listening, member: Member) -> None:
+    assert member.code_of_commit(3) is ErrorCode.none
+    # Before: it reads the log.
+    topic = TopicCommit(served.application.topic("orders").topic_id, [0], [9])
+    other, claim = elsewhere(served, member.group)
+    assert other.commit([Commit(member.group, claim, [topic])]) == ["ok"]
+    assert member.fetch().error_code is ErrorCode.not_coordinator
+    until("it coordinates again", lambda: member.fetch().error_code is ErrorCode.none)
+    assert member.fetch().topics[0].partitions[0].committed_offset == 9
+
+
 def test_a_commit_under_an_old_claim_ends_the_membership(served: Listening, member: Member) -> None:
-    """Another process claims the slot behind this one's back."""
     joined = member.enter()
     member.sync(joined)
     mine = (joined.generation_id, joined.member_id)
     assert member.code_of_commit(3, *mine) is ErrorCode.none
     lost = served.service.state.groups.slots_lost
-    found = served.application
-    sequencer = Sequencer(
-        found.intake_log, found.ids, found.clock, found.settings.log, CheckpointStore(found.objects)
-    )
-    CommittedOffsets(sequencer, found.clock, OffsetBounds(2**30, 1)).claim_slots([slot_of(member.group)], 99)
+    elsewhere(served, member.group)
     assert member.code_of_commit(4, *mine) is ErrorCode.not_coordinator
     assert served.service.state.groups.slots_lost == lost + 1
     # The next claim is its own again, after a pause, and the member joins again.
