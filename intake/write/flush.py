@@ -390,10 +390,8 @@ class FlushWriter:
                         if item.source is not None:
                             item.source.record_acknowledged(item, verdict)
                 elif item.pending.set_outcome(item.first_row, offsets[row:end], verdict_of[row:end], known):
-                    rows = np.bincount(verdict_of[row:end])
-                    # A flush may have a verdict for each batch.
-                    for number in np.flatnonzero(rows).tolist():
-                        counts[known[number].outcome] += 0 if item.numbers_only else int(rows[number])
+                    for number, rows in _counted(verdict_of[row:end]):
+                        counts[known[number].outcome] += 0 if item.numbers_only else rows
                     if item.source is not None:
                         item.source.batch_acknowledged(item, verdict_of[row:end], known)
                 row = end
@@ -405,6 +403,17 @@ class FlushWriter:
             )
             items[0].pending.condition.notify_all()
         return counts.total()
+
+
+def _counted(verdict_of: npt.NDArray[np.int32]) -> Sequence[tuple[int, int]]:
+    """How many rows of an item have each of its verdicts."""
+    # Usually all rows share one. A flush may have a verdict for each item, so `bincount`, whose result is as
+    # long as the largest number, would take quadratic time.
+    first = int(verdict_of[0])
+    if bool((verdict_of == first).all()):
+        return [(first, len(verdict_of))]
+    numbers, rows = np.unique(verdict_of, return_counts=True)
+    return list(zip(numbers.tolist(), rows.tolist(), strict=True))
 
 
 def _has_parts(item: Item) -> bool:
