@@ -25,12 +25,14 @@ from archiver.runtime.errors import InvalidInput, OutcomeUnknown, RetryLater
 from archiver.runtime.ids import TopicId
 from intake.log.consumer_groups import (
     GROUP_ID_BYTES_MAX,
+    GROUP_SLOTS,
     METADATA_BYTES_MAX,
     NO_LEADER_EPOCH,
     ConsumerGroup,
     ConsumerGroups,
     TopicOffsets,
     leader_epochs_stated,
+    metadata_bytes,
     metadata_stated,
 )
 from intake.log.fold import IntakeFold
@@ -41,9 +43,10 @@ CommitOutcome = Literal["ok", "stale_claim", "full", "too_large", "not_appended"
 """Of a commit or removal.
 
 `ok`: it counts. `stale_claim`: another daemon, or a later claim, has the group's slot, and nothing changed.
-`full`: the group or a partition is new, and the memory for committed offsets is used up. `too_large`: it does
-not fit an entry. `not_appended`: the metadata store did not accept it in time; it may be sent again.
-`unknown`: it may or may not be in the log. It may be sent again, and must not be reported as failed."""
+`full`: the group or a partition is new, or metadata is longer, and the memory for committed offsets is used
+up. `too_large`: it does not fit an entry. `not_appended`: the metadata store did not accept it in time; it
+may be sent again. `unknown`: it may or may not be in the log. It may be sent again, and must not be reported
+as failed."""
 
 _ENTRY_BYTES: Final = 80
 """Upper bound of an entry without its commits and topic ids."""
@@ -193,8 +196,12 @@ class CommittedOffsets:
         """Claim slots for the daemon `node_id`; returns the number of the claim, the same for all of them.
 
         From here on nothing counts that was made under an earlier claim of these slots. Raises
-        `OutcomeUnknown` if the entry may or may not be in the log: then claim again.
+        `OutcomeUnknown` if the entry may or may not be in the log: then claim again. Raises `InvalidInput`
+        for impossible slots.
         """
+        # An entry with them would stop every reader of the log.
+        if not slots or not all(0 <= slot < GROUP_SLOTS for slot in slots):
+            raise InvalidInput(f"slots of consumer groups are 0 to {GROUP_SLOTS - 1}")
         claimed = pb.GroupSlotsClaimed(
             slots=sorted(set(slots)), node_id=node_id, time_us=self._clock.now_us()
         )
@@ -399,9 +406,10 @@ def _grows(held: ConsumerGroup | None, rows: Mapping[TopicId, TopicOffsets]) -> 
     if held is None:
         return True
     return any(
-        stated.metadata
-        or (known := held.topics.get(topic_id)) is None
+        (known := held.topics.get(topic_id)) is None
         or known.places_of(stated.partitions) is None
+        or metadata_bytes(stated.metadata.values())
+        > metadata_bytes(known.metadata[number] for number in stated.metadata if number in known.metadata)
         for topic_id, stated in rows.items()
     )
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import zlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from operator import lt
@@ -53,6 +53,11 @@ of the group's slot."""
 def slot_of(group: str) -> int:
     """The slot of a group; the same in every process and version."""
     return zlib.crc32(group.encode()) % GROUP_SLOTS
+
+
+def metadata_bytes(texts: Iterable[str]) -> int:
+    """Estimated memory of the metadata of offsets."""
+    return sum(METADATA_BYTES + 4 * len(text) for text in texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +120,7 @@ class TopicOffsets:
     @property
     def size(self) -> int:
         """Estimated bytes of memory."""
-        texts = sum(METADATA_BYTES + 4 * len(text) for text in self.metadata.values()) if self.metadata else 0
+        texts = metadata_bytes(self.metadata.values()) if self.metadata else 0
         return GROUP_TOPIC_BYTES + OFFSET_BYTES * len(self.partitions) + texts
 
     def places_of(self, partitions: array[int]) -> Sequence[int] | None:

@@ -232,6 +232,7 @@ def test_many_commits_share_entries_within_their_bound() -> None:
 def test_the_memory_of_all_groups_has_a_bound() -> None:
     deployment = Deployment(OffsetBounds(memory_bytes_max=10_000, refresh_us=REFRESH_US))
     one = deployment.daemon()
+    assert one.commit("noted", {0: 1, 1: 1}, metadata=["a note", ""]) == "ok"
     outcomes = [one.commit(f"g{number}", {0: 1}) for number in range(30)]
     accepted = outcomes.index("full")
     assert 3 < accepted < 20
@@ -239,8 +240,24 @@ def test_the_memory_of_all_groups_has_a_bound() -> None:
     assert one.commit("g0", {0: 2}) == "ok"
     assert one.commit("g0", {0: 3}, metadata=["a note"]) == "full"
     assert one.commit("g0", {1: 2}) == "full"
+    # Some consumers state metadata with every commit; it takes the place of what it replaces.
+    assert one.commit("noted", {0: 2, 1: 2}, metadata=["a text", ""]) == "ok"
+    assert one.commit("noted", {0: 3}, metadata=["a longer text"]) == "full"
+    assert one.commit("noted", {1: 3}, metadata=["a text"]) == "full"
+    assert one.read("noted") == {0: 2, 1: 2}
     assert one.offsets.remove([Removal("g1", one.claim)]) == ["ok"]
     assert one.commit("g0", {1: 2}) == "ok"
+
+
+@pytest.mark.parametrize("slots", [[], [-1], [0, GROUP_SLOTS]])
+def test_impossible_slots_are_not_claimed(slots: list[int]) -> None:
+    """The entry would stop every reader of the log."""
+    deployment = Deployment()
+    one = deployment.daemon()
+    tail = deployment.log.tail()
+    with pytest.raises(InvalidInput, match="0 to 63"):
+        one.offsets.claim_slots(slots, 1)
+    assert deployment.log.tail() == tail
 
 
 def test_removals_name_partitions_or_a_time() -> None:
