@@ -57,10 +57,10 @@ Refusal = Literal[
 """Why a segment or a marker does not count.
 
 `fenced`: of an older epoch than its producer's in that partition. `unknown_producer`: its producer was never
-opened, or is forgotten, and the batch does not begin a raised epoch. `out_of_order`: its sequence numbers do
-not follow. `forgotten`: it repeats a batch in the log whose offsets are no longer remembered. `wrong_kind`: a
-transactional batch of a producer without transactions, or the reverse. `barrier`: its file may have been
-deleted. `deleted`: its topic was deleted.
+opened, or is forgotten (as a whole, or what it had in that partition), and the batch does not begin a raised
+epoch. `out_of_order`: its sequence numbers do not follow. `forgotten`: it repeats a batch in the log whose
+offsets are no longer remembered. `wrong_kind`: a transactional batch of a producer without transactions, or
+the reverse. `barrier`: its file may have been deleted. `deleted`: its topic was deleted.
 `position`: an item of a source is not at the entry's start position (`intake.log.source_positions`).
 `mirrored`: it states no offset, but its topic has the offsets of an upstream."""
 
@@ -107,7 +107,8 @@ class Producer:
 
     producer_id: int
     epoch: int
-    """As the log opened it. Without a transactional id, it is the lowest epoch of any partition."""
+    """As the log opened it, or of its first batch. Without a transactional id, it is the lowest epoch of any
+    partition."""
     transactional_id: str
     """Empty: none."""
     transaction_timeout_us: int
@@ -257,7 +258,8 @@ class Producers:
         known = producer.batches.get(tp)
         epoch = known[-1].epoch if known else producer.epoch
         if stamp.epoch < epoch:
-            return "fenced"
+            # Without a batch in the partition, it could be a late repetition of one that is forgotten.
+            return "fenced" if known or producer.transactional_id else "unknown_producer"
         raised = stamp.epoch > epoch
         # Such an epoch was never assigned, or the producer was forgotten since.
         if raised and (producer.transactional_id or stamp.transactional):
@@ -287,8 +289,8 @@ class Producers:
         """Record a judged batch that is in the log from offset `base` on; `append_us` as in `KnownBatch`."""
         producer = self._by_id.get(stamp.producer_id)
         if producer is None:
-            # The epoch of its opening: other partitions begin in the epoch that their batches have.
-            producer = Producer(stamp.producer_id, 0, "", 0, time_us)
+            # Of an earlier epoch the log has forgotten what is in other partitions.
+            producer = Producer(stamp.producer_id, stamp.epoch, "", 0, time_us)
             self.add(producer)
         known = producer.batches.get(tp)
         batch = KnownBatch(stamp.sequence, rows, base, stamp.epoch, stamp.covered, append_us)

@@ -241,7 +241,10 @@ def _state_format(state: FoldState) -> int:
     ):
         return 4
     # A reader of an earlier format would ignore these fields and assign other offsets.
-    if any(producer.newest_epoch > producer.epoch for producer in state.producers) or any(
+    if any(
+        producer.newest_epoch > (producer.epoch if producer.transactional_id else 0)
+        for producer in state.producers
+    ) or any(
         batch.covered
         for producer in state.producers
         for batches in producer.batches.values()

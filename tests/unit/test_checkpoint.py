@@ -217,6 +217,23 @@ def test_only_raised_epochs_need_the_newer_format() -> None:
     assert [batches.epoch for producer in stored().producers for batches in producer.batches] == [2, 1, 0]
 
 
+def test_a_producer_that_the_log_knows_from_a_raised_epoch_needs_the_newer_format() -> None:
+    tp = (TopicId("a" * 32), 0)
+    fold = IntakeFold()
+    partitions = {tp: PartitionState()}
+    fold.restore(
+        replace(fold.state(), next_index=1, topics=[TopicState(tp[0], "orders", 1, 1)], partitions=partitions)
+    )
+    fold.producers.appended(tp, Stamp(7, 3, 0), 2, 0, 1)
+    data = encode(Checkpoint(fold.state(), ()))
+    assert pb.IntakeState.FromString(unseal(MAGIC, data, "here")).format == 4
+    found = decode(data, "here")
+    assert same(found.state, fold.state())
+    known = found.fold().producers.get(7)
+    assert known is not None
+    assert known.newest_epoch == 3
+
+
 def test_covered_numbers_need_the_newer_format() -> None:
     tp = (TopicId("a" * 32), 0)
     fold = IntakeFold()

@@ -288,8 +288,10 @@ def test_a_forgotten_producer_goes_on_with_a_raised_epoch() -> None:
         (0, 1, 0, 3),
         (0, 1, 0, 3),  # a repetition
         (0, 1, 1, 4),
-        (1, 0, 3, "out_of_order"),  # still on its way with the old epoch
+        (1, 0, 3, "unknown_producer"),  # still on its way with the old epoch
+        (1, 0, 0, "unknown_producer"),  # a late repetition, which is in the log
         (1, 1, 0, 3),
+        (1, 0, 0, "fenced"),
         (0, 0, 5, "fenced"),
     ]
     for partition, epoch, sequence, expected in steps:
