@@ -70,9 +70,9 @@ RUNS ?= 20000
 # On two cores: tests wait for other processes as much as they compute.
 JOBS ?= 3
 
-RIG ?= both
+RIG ?= all
 
-simulate: $(INSTALLED)  ## Play 20,000 seeds of both simulations (RIG=intake or publish, RUNS=, JOBS=); RIG= SEED=n plays one and shows every step
+simulate: $(INSTALLED)  ## Play 20,000 seeds of every simulation (RIG=intake, publish or kafka, RUNS=, JOBS=); RIG= SEED=n plays one and shows every step
 	$(BIN)/python -m tests.simulation --rig $(RIG) $(if $(SEED),--seed $(SEED) --trace,--runs $(RUNS) --jobs $(JOBS))
 
 screenshots: $(INSTALLED)  ## Take pictures of the status page in every state (needs chromium); they go to build/screenshots

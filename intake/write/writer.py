@@ -774,16 +774,20 @@ class IntakeWriter:
 
     def _run(self) -> None:
         while items := self._queue.take():
-            with self._queue.changed:
-                # `close` reads it under the lock to acknowledge what a flush still holds.
-                self._in_work = items
-            try:
-                self._publisher.publish(items)
-            except Exception as error:  # noqa: BLE001
-                # The writer must survive any error. `unknown` is a correct outcome for every record.
-                _log.exception("unexpected error in a flush of %d items", len(items))
-                self._publisher.acknowledge_all(
-                    items, FlushOutcome("unknown", f"{type(error).__name__}: {error}")
-                )
-            self._in_work = ()
-            self._queue.done(items)
+            self._write(items)
+
+    def _write(self, items: list[Item]) -> None:
+        """Publish the items of one flush, and acknowledge them after any error."""
+        with self._queue.changed:
+            # `close` reads it under the lock to acknowledge what a flush still holds.
+            self._in_work = items
+        try:
+            self._publisher.publish(items)
+        except Exception as error:  # noqa: BLE001
+            # The writer must survive any error. `unknown` is a correct outcome for every record.
+            _log.exception("unexpected error in a flush of %d items", len(items))
+            self._publisher.acknowledge_all(
+                items, FlushOutcome("unknown", f"{type(error).__name__}: {error}")
+            )
+        self._in_work = ()
+        self._queue.done(items)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tests.mutants.breaking import Mutant
 from tests.mutants.group_mutants import GROUPS
+from tests.mutants.kafka_mutants import LISTENING
 from tests.mutants.mirror_mutants import MIRRORING
 from tests.mutants.publish_mutants import PUBLISHING
 from tests.mutants.schema_mutants import MAPPING
@@ -727,4 +728,5 @@ MUTANTS = (
     *MIRRORING,
     *BROKERS,
     *GROUPS,
+    *LISTENING,
 )

@@ -1,6 +1,6 @@
 """The simulation from the command line.
 
-`python -m tests.simulation` plays many seeds of both rigs and prints how many a minute; `--rig NAME` plays
+`python -m tests.simulation` plays many seeds of every rig and prints how many a minute; `--rig NAME` plays
 one of them, `--seed N` one seed, and `--trace` shows every step of it. Exit code 1 if something does not
 hold.
 """
@@ -16,6 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 from tests.simulation.faults import PROFILES, Profile
+from tests.simulation.kafka.kafka_run import run as run_kafka
 from tests.simulation.publish.publish_run import run as run_publish
 from tests.simulation.publish.troubles import TROUBLES
 from tests.simulation.run import Result
@@ -25,6 +26,7 @@ _CHUNK = 50
 RIGS: dict[str, tuple[Callable[..., Result], tuple[Profile, ...]]] = {
     "intake": (run_intake, PROFILES),
     "publish": (run_publish, TROUBLES),
+    "kafka": (run_kafka, PROFILES),
 }
 """How a rig plays a seed, and its kinds of trouble."""
 
@@ -34,8 +36,8 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument(
         "--rig",
-        choices=[*RIGS, "both"],
-        default="both",
+        choices=[*RIGS, "all"],
+        default="all",
         help="which rig; one seed alone is of intake unless it is named",
     )
     parser.add_argument("--seed", type=int, help="play this one only")
@@ -52,9 +54,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--failures", type=int, default=1, help="stop a rig after so many seeds that failed")
     chosen = parser.parse_args(arguments)
     if chosen.seed is not None:
-        return _one("intake" if chosen.rig == "both" else chosen.rig, chosen.seed, trace=chosen.trace)
+        return _one("intake" if chosen.rig == "all" else chosen.rig, chosen.seed, trace=chosen.trace)
     code = 0
-    for rig in RIGS if chosen.rig == "both" else [chosen.rig]:
+    for rig in RIGS if chosen.rig == "all" else [chosen.rig]:
         code = max(code, _many(rig, _seeds(parser, rig, chosen), chosen.jobs, chosen.failures))
     return code
 

@@ -69,11 +69,14 @@ def run(seed: int, *, keep_lines: bool = False) -> Result:
     trace = Trace(keep_lines)
     profile = PROFILES[seed % len(PROFILES)]
     with alarmed("intake"), nullcontext() if seed % 64 < 8 else light_files():
-        return _Run(seed, profile, trace).play()
+        return Run(seed, profile, trace).play()
 
 
-class _Run:
+class Run:
     """Everything that belongs to one run."""
+
+    faulty_steps = FAULTY_STEPS
+    """Steps after which the faults stop."""
 
     def __init__(self, seed: int, profile: Profile, trace: Trace) -> None:
         self._seed = seed
@@ -154,21 +157,25 @@ class _Run:
     def _is_over(self) -> bool:
         return all(actor.name in self._schedule.finished for actor in self._busy)
 
+    def _judge_more(self) -> dict[str, int]:
+        """What is checked in the end of this kind of run alone; raises `Violation`."""
+        return {}
+
     def play(self) -> Result:
         """To the end."""
         violation = None
         counts: dict[str, int] = {}
         try:
-            self._schedule.run(FAULTY_STEPS, CALM_STEPS)
+            self._schedule.run(self.faulty_steps, CALM_STEPS)
             if len(self._ground.fold.transactions):
                 # A request that arrived after all actors had ended has begun one; in the world outside the
                 # leader is never gone.
                 self._schedule.add(
                     Leader("last leader", self._world, random.Random(self._seed), self._is_over)
                 )
-                self._schedule.run(FAULTY_STEPS, CALM_STEPS)
+                self._schedule.run(self.faulty_steps, CALM_STEPS)
             counts = judge(self._ground, self._world.book, self._files, self._sightings)
-            counts |= self._world.book.answers | self._ground.met
+            counts |= self._world.book.answers | self._ground.met | self._judge_more()
         except Violation as error:
             violation = str(error)
         except Corrupted as error:

@@ -65,8 +65,11 @@ class Process:
         self.started_us = schedule.now_us
         self.wake_us = schedule.now_us
         self.skew_us = 0
+        self._waits_until_us = -1
         self.cut_until_us = 0
         """Before that, it gets no answers."""
+        self.between: Callable[[], None] | None = None
+        """Called after every step: what goes on in the process while one of its threads waits."""
         self.sent: Callable[[], object] | None = None
         """The request on its way, which may arrive even if the process is gone."""
         self.greenlet = greenlet(self._run, schedule.hub)
@@ -86,11 +89,23 @@ class Process:
         """Let others run, and time pass."""
         self.schedule.note(self.name, what)
         self.schedule.hub.switch()
+        if self.between is not None:
+            self.between()
 
     def sleep(self, duration_us: int) -> None:
         """Do nothing for so long."""
         self.wake_us = self.schedule.now_us + max(0, duration_us)
         self.step(f"sleeps {duration_us}")
+
+    def wait(self, duration_us: int) -> None:
+        """Do nothing for so long, or until `wake`."""
+        self.wake_us = self._waits_until_us = self.schedule.now_us + max(0, duration_us)
+        self.step(f"waits {duration_us}")
+
+    def wake(self) -> None:
+        """What the process waits for has come. A process that is paused stays so."""
+        if self.wake_us == self._waits_until_us:
+            self.wake_us = min(self.wake_us, self.schedule.now_us)
 
     def require_current(self) -> None:
         """A process that was replaced ends here: nothing it sends counts any more."""

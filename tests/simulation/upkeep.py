@@ -13,18 +13,26 @@ from archiver.runtime.errors import RetryLater
 from tests.simulation.schedule import Process
 from tests.simulation.station import Station, World
 
-_IDLE_US = 6_000_000
-"""A producer that was silent for so long may be forgotten."""
+IDLE_US = 6_000_000
 
 
 class Leader:
     """Ticks, ends overdue transactions, forgets idle producers."""
 
-    def __init__(self, name: str, world: World, choices: random.Random, is_over: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        name: str,
+        world: World,
+        choices: random.Random,
+        is_over: Callable[[], bool],
+        idle_us: int = IDLE_US,
+    ) -> None:
+        """A producer that was silent for `idle_us` may be forgotten."""
         self.name = name
         self._world = world
         self._random = choices
         self._is_over = is_over
+        self._idle_us = idle_us
 
     def live(self, process: Process) -> None:
         station = Station(self._world, process)
@@ -44,7 +52,7 @@ class Leader:
                 elif chosen < 7:
                     station.sequencer.end_overdue(now_us)
                 else:
-                    station.sequencer.forget_producers(now_us - _IDLE_US)
+                    station.sequencer.forget_producers(now_us - self._idle_us)
             except RetryLater:
                 continue
 

@@ -1,0 +1,119 @@
+"""The Kafka listener under crash, pause, lost answers, errors and wrong clocks: a fixed share of the seeds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from archiver.kafka import produce
+from archiver.kafka.consume import ConsumeHandler
+from tests.simulation.faults import PROFILES
+from tests.simulation.kafka.kafka_run import run
+from tests.simulation.kafka.stepped_loop import SteppedLoop, SteppedThreads
+from tests.support.amount import WHOLE
+
+SHARE = 20 if WHOLE else 6
+"""Schedules per profile."""
+ONCE_FAILED = (10,)
+"""The fault that each seed found. 10: a history file with a wrong bit in its footer ended the process."""
+MUST_HAPPEN = (
+    "kafka none",
+    "kafka acknowledged again",
+    "kafka request_timed_out",
+    "kafka not_enough_replicas",
+    "kafka out_of_order_sequence_number",
+    "kafka epoch raised",
+    "kafka uncommitted records",
+    "kafka ends",
+    "segment repeated",
+    "segment refused: out_of_order",
+    "committed",
+    "aborted",
+    "gaps",
+    "trimmed",
+)
+
+
+def play(seeds: range) -> Counter[str]:
+    met: Counter[str] = Counter()
+    for seed in seeds:
+        result = run(seed)
+        assert result.violation is None, f"{result.violation}\nagain: make simulate RIG=kafka SEED={seed}"
+        met.update(result.counts)
+    return met
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("number", range(len(PROFILES)), ids=[profile.name for profile in PROFILES])
+def test_no_invariant_breaks(number: int) -> None:
+    met = play(range(number, SHARE * len(PROFILES), len(PROFILES)))
+    assert met["records"] > SHARE * 10
+    assert met["kafka records read"] > SHARE * 10
+
+
+@pytest.mark.timeout(400)
+def test_every_situation_comes_up() -> None:
+    met = play(range(5_000, 5_033))
+    assert [what for what in MUST_HAPPEN if not met[what]] == []
+
+
+@pytest.mark.parametrize("seed", ONCE_FAILED)
+def test_a_seed_that_failed_once(seed: int) -> None:
+    play(range(seed, seed + 1))
+
+
+def test_a_seed_is_a_run() -> None:
+    first, again = run(8, keep_lines=True), run(8, keep_lines=True)
+    assert again.lines == first.lines
+    assert run(8 + len(PROFILES)).digest != first.digest
+
+
+def test_a_wait_inside_of_the_event_loop_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The listener's loop must never wait by itself."""
+    parts = ConsumeHandler._parts
+
+    def waiting(handler: ConsumeHandler, *request: Any) -> Any:
+        handler._clock.sleep(0.001)
+        return parts(handler, *request)
+
+    monkeypatch.setattr(ConsumeHandler, "_parts", waiting)
+    found = run(0).violation
+    assert found is not None
+    assert found.startswith("the listener's loop never waits")
+
+
+def test_an_error_in_a_handler_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("broken on purpose")
+
+    monkeypatch.setattr(produce, "_outcome", broken)
+    found = run(0).violation
+    assert found is not None
+    assert "broken on purpose" in found
+
+
+def test_a_loop_runs_timers_by_the_clock_it_is_given() -> None:
+    now: list[float] = [0.0]
+    ran: list[str] = []
+    clock: Any = SimpleNamespace(monotonic_s=lambda: now[0])
+    loop, threads = SteppedLoop(clock), SteppedThreads(1)
+    try:
+        loop.call_later(5.0, lambda: ran.append("timer"))
+
+        async def work() -> None:
+            ran.append(await loop.run_in_executor(threads, lambda: "thread"))
+
+        task = loop.create_task(work())
+        loop.pump()
+        assert (ran, loop.due_in_s(), threads.ready) == ([], 5.0, 1)
+        threads.run_one(0)
+        loop.pump()
+        assert task.done()
+        now[0] = 5.0
+        loop.pump()
+        assert ran == ["thread", "timer"]
+    finally:
+        loop.close()
