@@ -1,7 +1,8 @@
 """A run of the outside harness over the Kafka port: two daemons, Kafka producers and a Kafka reader.
 
-Daemons are killed, or paused for longer than their registration, and a proxy before each loses answers. Owns
-every process of the run.
+Daemons are killed, or paused for longer than their registration, a proxy before each loses answers, and store and
+log are slow. A longer run archives in its middle, and a second reader begins at the archives. Owns every
+process of the run.
 """
 
 from __future__ import annotations
@@ -27,15 +28,23 @@ from tests.harness.supervisor import ENDING_S, RunOptions, Supervisor
 from tests.support.servers.lossy_proxy import LossyProxy
 
 DAEMON_KILLED, DAEMON_PAUSED, ANSWER_LOST = "daemon-killed", "daemon-paused", "kafka-answer-lost"
-ACTS: Final = (DAEMON_KILLED, DAEMON_PAUSED, ANSWER_LOST)
+STORE_SLOW = "store-slow"
+ACTS: Final = (DAEMON_KILLED, DAEMON_PAUSED, ANSWER_LOST, STORE_SLOW)
 ACT_EVERY_S = 3.0
 """One comes in so many seconds, and each at least once in a run."""
 BROKER_TIMEOUT_S = 2
 PAUSED_S = BROKER_TIMEOUT_S + 1.5
 AWAY_S = BROKER_TIMEOUT_S + 1.0
 LOSING_S = 0.3
+SLOW_S = 2.0
+"""How long store and log of a daemon are slow."""
+ARCHIVED_FROM_S = 60.0
+"""A run of this length archives in its middle, while faults go on. A second reader begins then, at offset 0: it
+reads archives, and then intake."""
 STARTED_S = 60.0
 DAEMONS = 2
+READERS: Final = ("r0", "r1")
+"""The first follows from the beginning, the second begins when records are archived."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,7 @@ class KafkaRun(Supervisor):
         tell: Callable[[str], None],
     ) -> None:
         # No writer: its event times have microseconds, which a Kafka reader could not confirm.
-        options = RunOptions(seed, seconds, workers=1, rounds=0)
+        options = RunOptions(seed, seconds, workers=1, rounds=int(seconds >= ARCHIVED_FROM_S))
         super().__init__(scene, LimitedDisk(), options, tell)
         self.options = replace(options, workers=0)
         self._plan = FaultPlan((), (), ACTS)
@@ -99,17 +108,31 @@ class KafkaRun(Supervisor):
             self._start_daemon(number)
         assert waited(self._all_serve, STARTED_S), self.reported()
         self._start_client("k0", ("kafka-idempotent", "kafka-idempotent", "kafka-plain"))
-        self._start_client("r0", ("kafka-reader",))
+        self._start_client(READERS[0], ("kafka-reader",))
         super()._begin()
-        assert waited(lambda: self._has("k0", "ack") and self._has("r0", "fetched"), STARTED_S), (
+        assert waited(lambda: self._has("k0", "ack") and self._has(READERS[0], "fetched"), STARTED_S), (
             self.reported()
         )
 
     def _start_daemon(self, number: int) -> None:
         name = f"daemon-{self._lives_of_daemons}"
         self._lives_of_daemons += 1
-        command = ("-m", "archiver", "serve", "--config", str(self._configs[number]), "--roles", "intake")
+        serve = ("serve", "--config", str(self._configs[number]), "--roles", "intake")
+        slow = (str(self._slow_file(number)), str(self._slow_calls(number)))
+        command = ("-m", "tests.harness.slow_daemon", *slow, *serve)
         self._daemons[number] = Daemon(name, self.scene.start(name, *command))
+
+    def _slow_file(self, number: int) -> Path:
+        """While it exists, the store of that daemon is slow."""
+        return self.scene.folder / f"slow-{number}"
+
+    def _slow_calls(self, number: int) -> Path:
+        return self.scene.folder / f"slow-{number}.calls"
+
+    def _slowed(self, number: int) -> int:
+        """Calls of that daemon that were slow."""
+        path = self._slow_calls(number)
+        return len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
 
     def _all_serve(self) -> bool:
         logs = (self.scene.folder / "logs" / f"daemon-{number}.log" for number in range(DAEMONS))
@@ -128,7 +151,7 @@ class KafkaRun(Supervisor):
             "servers": ",".join("{}:{}".format(*proxy.address) for proxy in self._proxies),
             "topics": {topic: settings["partitions"] for topic, settings in self.scene.topics.items()},
             "senders": senders,
-            "pause_s": 0.0 if name == "r0" else 0.1,
+            "pause_s": 0.0 if name in READERS else 0.1,
             "burst_max": 40,
         }
         path = self.scene.folder / "specs" / f"{name}.json"
@@ -148,7 +171,14 @@ class KafkaRun(Supervisor):
             at_s = self._played_from_s + (number + rng.random()) * width_s
             target = rng.randrange(DAEMONS)
             self._at(at_s, lambda act=act, target=target: self._act_on(act, target))  # type: ignore[misc]
+        if self.options.rounds:
+            self._at(self._played_from_s + self.options.seconds / 4, lambda: self._begin_round(0.0))
         super()._play()
+
+    def _tick(self) -> None:
+        super()._tick()
+        if self._rounds_done and READERS[1] not in self._clients:
+            self._start_client(READERS[1], ("kafka-reader",))
 
     def _act_on(self, act: str, target: int) -> None:
         daemon = self._daemons[target]
@@ -156,6 +186,10 @@ class KafkaRun(Supervisor):
             before = self._proxies[target].lost
             self._proxies[target].losing.set()
             self._later(LOSING_S, lambda: self._lose_no_more(target, before))
+        elif act == STORE_SLOW:
+            slowed = self._slowed(target)
+            self._slow_file(target).touch()
+            self._later(SLOW_S, lambda: self._slow_no_more(target, slowed))
         elif daemon is None or daemon.process.poll() is not None:
             # It is away already.
             self._later(AWAY_S, lambda: self._act_on(act, target))
@@ -180,6 +214,15 @@ class KafkaRun(Supervisor):
         proxy.losing.clear()
         self._play_fault(ANSWER_LOST, f"{proxy.lost - before} answers of daemon {target}")
 
+    def _slow_no_more(self, target: int, before: int) -> None:
+        self._slow_file(target).unlink(missing_ok=True)
+        slowed = self._slowed(target) - before
+        if slowed:
+            self._play_fault(STORE_SLOW, f"{slowed} calls of daemon {target}")
+        else:
+            # It is away, or no client has asked it.
+            self._later(LOSING_S, lambda: self._act_on(STORE_SLOW, (target + 1) % DAEMONS))
+
     def _let_go_on(self, daemon: Daemon) -> None:
         if daemon.alive():
             os.kill(daemon.pid, signal.SIGCONT)
@@ -193,7 +236,14 @@ class KafkaRun(Supervisor):
     def _settle(self) -> None:
         self._end_client("k0")
         self._end_workers()
-        self._end_client("r0")
+        self._wait_for_round()
+        if self.options.rounds and READERS[1] not in self._clients:
+            # The round took longer than the run.
+            self._start_client(READERS[1], ("kafka-reader",))
+        for reader in READERS:
+            if reader in self._clients:
+                assert waited(lambda: self._has(reader, "fetched"), STARTED_S), self.reported()  # noqa: B023
+                self._end_client(reader)
         for daemon in self._daemons:
             if daemon is not None:
                 daemon.process.send_signal(signal.SIGTERM)
