@@ -115,13 +115,6 @@ CONSUMING = (
         rig="kafka",
     ),
     Mutant(
-        "the end of ListOffsets is of an older state",
-        "archiver/kafka/consume.py",
-        "            self._log.refresh()\n        until_s",
-        "            self._log.ledger()\n        until_s",
-        rig="kafka",
-    ),
-    Mutant(
         "headers of consumers' records are left out",
         "archiver/kafka/record_batch.py",
         "    if len(header_blobs):\n",
