@@ -45,6 +45,7 @@ COMMANDS = {
     "tables": "Show every topic's table, where it is, and how Spark, Trino and DuckDB read it.",
     "query": "Query the tables with SQL (DuckDB; `pip install 'stream-archiver[query]'`).",
     "topics": "Show topics, create configured topics, add partitions, and delete topics.",
+    "groups": "Show consumer groups, their committed offsets and their lag.",
     "users": "Set the passwords of the users of the Kafka listener, and list and delete users.",
     "ledger": "Show the control log, and encode and decode control events.",
     "config": "Check, show and describe the configuration.",
@@ -125,11 +126,12 @@ _INTERRUPTED = {
     "dlq": "every record is where it was: the next run continues",
     "users": "the file of the users is as it was, or has the whole change",
     **dict.fromkeys(
-        ("consume", "audit", "status", "explain", "tables", "query", "ledger", "config", "schema"), _READ_ONLY
+        ("consume", "audit", "status", "explain", "tables", "query", "ledger", "config", "schema", "groups"),
+        _READ_ONLY,
     ),
 }
 """Message after Ctrl-C, by the name of the command."""
-_BRIEF = frozenset({"status", "topics", "tables", "explain"})
+_BRIEF = frozenset({"status", "topics", "tables", "explain", "groups"})
 """Commands that read state once, print it and end."""
 
 
