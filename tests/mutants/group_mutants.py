@@ -125,7 +125,7 @@ GROUPS = (
         "archiver/kafka/group_offsets.py",
         "            await self._coordinator.read_on()\n            if not",
         "            if not",
-        "tests/integration/test_kafka_groups.py",
+        "tests/unit/test_kafka_coordinator.py",
     ),
     _mutant(
         "a group that becomes empty is not marked as in use",

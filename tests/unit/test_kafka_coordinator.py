@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +17,13 @@ from archiver.config.groups import LogSettings
 from archiver.config.kafka_listener import KafkaListenerSettings
 from archiver.kafka import coordinator as coordinator_module
 from archiver.kafka import slot_claims
+from archiver.kafka.acl import Authorizer
 from archiver.kafka.coordinator import GroupCoordinator, Waiting
 from archiver.kafka.group import Join, Joined, Sync
+from archiver.kafka.group_offsets import OffsetRequests
+from archiver.kafka.listener import Session
 from archiver.kafka.offset_queue import OffsetQueue
+from archiver.kafka.protocol import ApiKey, KafkaRequest
 from archiver.kafka.slot_claims import SlotClaims
 from archiver.kafka.topic_configs import Refused
 from archiver.log.brokers import Broker
@@ -39,6 +46,7 @@ class Daemon:
 
     def __init__(self, ground: Ground, number: int, live: Sequence[Broker], **settings: Any) -> None:
         self.clock = ground.clock
+        self.threads = ground.threads
         self.live = list(live)
         """May differ from what the other daemons believe."""
         self.sequencer = Sequencer(ground.log, SeededIds(number), self.clock, SETTINGS)
@@ -313,3 +321,82 @@ async def test_empty_groups_give_way(ground: Ground) -> None:
     assert (await one.enter("c")).code is ErrorCode.none
     one.groups.show()
     assert (one.counts.members, one.counts.states) == (2, {"Stable": 2})
+
+
+async def fetched(daemon: Daemon, group: str) -> int | None:
+    """The committed offset, -1 for none; None while this daemon may not answer."""
+    requests = OffsetRequests(
+        daemon.groups,
+        daemon.queue,
+        lambda: daemon.sequencer.fold.consumer_groups,
+        lambda: daemon.sequencer.fold.topics_by_name,
+        daemon.groups.read_on,
+        Authorizer((), authenticates=False),
+        daemon.threads,
+        4096,
+        daemon.counts,
+    )
+    asked = SimpleNamespace(name="t", partition_indexes=[0])
+    body = SimpleNamespace(group_id=group, topics=[asked])
+    answer = await requests(Session("peer"), KafkaRequest(ApiKey.OFFSET_FETCH, 7, 1, "", body))
+    if answer["error_code"]:
+        return None
+    offset: int = answer["topics"][0]["partitions"][0]["committed_offset"]
+    return offset
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_committed_offset_goes_backwards(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two daemons that often disagree on who coordinates, lost answers, and members that know only their own."""
+    monkeypatch.setattr(slot_claims, "RECLAIM_S", 0.0)
+    chance = random.Random(seed)
+
+    async def play(ground: Ground) -> None:
+        daemons = [ground.daemon(number, BROKERS) for number in (1, 2)]
+        members: dict[tuple[int, str], Joined] = {}
+        acknowledged = dict.fromkeys(("a", "b", "c"), -1)
+        answered = 0
+        for offset in range(500):
+            place, group = chance.randrange(2), chance.choice("abc")
+            daemon, member = daemons[place], members.get((place, group))
+            if chance.random() < 0.15:
+                daemon.live = chance.choice([BROKERS, BROKERS[:1], BROKERS[1:]])
+            if chance.random() < 0.15:
+                fault = chance.choice([AppendFault.REPLY_LOST, AppendFault.LATE, AppendFault.REFUSED])
+                ground.log.script(*[fault] * chance.randrange(1, 4))
+            kind = chance.choice(["join", "commit", "commit", "fetch"])
+            if kind == "join" or member is None:
+                with contextlib.suppress(Refused):
+                    if member is not None:
+                        # Or the new one would wait for it.
+                        await daemon.groups.leave(group, [(member.member_id, None)])
+                    members[place, group] = await daemon.enter(group)
+            elif kind == "commit":
+                if await daemon.commit(group, offset, member) == "ok":
+                    acknowledged[group] = offset
+                    answered += 1
+            else:
+                ground.log.heal()
+                least, found = acknowledged[group], await fetched(daemon, group)
+                # A commit of unknown outcome may count as well.
+                assert found is None or least <= found < offset, (group, found, least)
+        assert answered > 5
+        ground.log.heal()
+        for daemon in daemons:
+            daemon.live = BROKERS
+            for group, least in acknowledged.items():
+                found = await fetched(daemon, group)
+                assert found is None or found >= least
+
+    played(play)()
+
+
+@played
+async def test_a_commit_of_unknown_outcome_may_be_sent_again(ground: Ground) -> None:
+    one = ground.daemon()
+    assert await one.commit("g", 5) == "ok"
+    ground.log.script(*[AppendFault.REPLY_LOST] * 100)
+    assert await one.commit("g", 6) == "unknown"
+    ground.log.heal()
+    assert await one.commit("g", 6) == "ok"
+    assert await fetched(one, "g") == 6
