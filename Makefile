@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo parts test test-all test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-limit bench-writer bench-log bench-intake bench-schema bench-edge bench-fetch bench-group-offsets bench-growth bench-backlog bench-deep-audit bench-mirror bench-kafka bench-control-topic bench-capacity bench-peers bench-freshness bench-partitions bench-late-store bench-memory bench-compaction bench-cost clean java dist screenshots audit-dependencies kafka-compat
+.PHONY: help setup demo parts test test-all test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-limit bench-writer bench-log bench-intake bench-schema bench-edge bench-fetch bench-record-batch bench-group-offsets bench-growth bench-backlog bench-deep-audit bench-mirror bench-kafka bench-control-topic bench-capacity bench-peers bench-freshness bench-partitions bench-late-store bench-memory bench-compaction bench-cost clean java dist screenshots audit-dependencies kafka-compat
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -133,7 +133,7 @@ audit-dependencies:  ## Ask PyPI whether what the locks name has known vulnerabi
 		$(AUDIT)/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r requirements/$$lock.lock || exit 1; \
 	done
 
-bench: bench-limit bench-writer bench-capacity bench-log bench-intake bench-schema bench-edge bench-fetch bench-deep-audit bench-growth bench-backlog bench-mirror bench-kafka bench-control-topic bench-peers bench-freshness bench-late-store bench-partitions bench-compaction bench-memory bench-requests bench-cost bench-etcd bench-group-offsets  ## Run all measurements, one after the other (many hours, 25 GB of disk)
+bench: bench-limit bench-writer bench-capacity bench-log bench-intake bench-schema bench-edge bench-fetch bench-record-batch bench-deep-audit bench-growth bench-backlog bench-mirror bench-kafka bench-control-topic bench-peers bench-freshness bench-late-store bench-partitions bench-compaction bench-memory bench-requests bench-cost bench-etcd bench-group-offsets  ## Run all measurements, one after the other (many hours, 25 GB of disk)
 
 bench-limit: java $(INSTALLED)  ## Measure refinement against the libraries alone, and show where the time goes (needs Java)
 	$(BIN)/python -m bench.limit --output bench/results/limit.json
@@ -158,6 +158,9 @@ bench-edge: $(INSTALLED)  ## Measure what judging records costs their senders
 
 bench-fetch: $(INSTALLED)  ## Measure what the fetches of Kafka consumers cost
 	$(BIN)/python -m bench.fetch --output bench/results/fetch.json
+
+bench-record-batch: $(INSTALLED)  ## Measure decoding and encoding of Kafka record batches
+	$(BIN)/python -m bench.record_batch --output bench/results/record_batch.json
 
 bench-deep-audit: java $(INSTALLED)  ## Measure the deep audit beside refinement (needs Java)
 	$(BIN)/python -m bench.deep_audit --output bench/results/deep_audit.json

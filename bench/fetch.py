@@ -41,6 +41,8 @@ from intake.log.sequencer import Sequencer
 RECORDS = 1_000_000
 QUICK_RECORDS = 20_000
 FETCH_BYTES = 2**20
+TARGET = 300_000
+"""Records per core-second, from archives."""
 _LIMITS = FetchLimits(cache_bytes=0, read_s=3600.0)
 
 
@@ -131,6 +133,7 @@ def measure(records: int, repetitions: int) -> dict[str, Any]:
         "records": records,
         "repetitions": repetitions,
         "fetch_bytes": FETCH_BYTES,
+        "wanted_records_per_core_second": TARGET,
         "cases": cases,
         "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count()},
         "versions": {"python": platform.python_version(), "pyarrow": version("pyarrow")},

@@ -8,7 +8,7 @@ its last record to its delivery report. The broker has one replica and does not 
 This listener syncs each file and entry before it acknowledges. Afterwards one consumer reads each topic from
 its beginning; here all records come from intake files. `bench.fetch` measures fetches from archives.
 
-    python -m bench.kafka [--quick] [--batches 2000] [--repetitions 5] [--output bench/results/kafka.json]
+    python -m bench.kafka [--quick] [--batches 1000] [--repetitions 5] [--output bench/results/kafka.json]
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--batches", type=int, default=2000, help="per run")
+    parser.add_argument("--batches", type=int, default=1000, help="per run")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="two cases, once: shows that it works")
     parser.add_argument("--output", type=Path)

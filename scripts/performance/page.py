@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from scripts.performance import cost, intake, logs, reading, refinement, tables
+from scripts.performance import cost, intake, kafka, logs, reading, refinement, tables
 from scripts.performance.measured import Results, results_in
 from scripts.performance.sections import Section
 from scripts.performance.words import paragraph, table
@@ -30,6 +30,9 @@ SECTIONS: tuple[Callable[[Results], Section], ...] = (
     intake.partitions,
     intake.acknowledgement,
     intake.mirror,
+    kafka.listener,
+    kafka.fetch,
+    kafka.record_batch,
     logs.sqlite,
     logs.etcd,
     logs.group_offsets,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from scripts import generate_docs
-from scripts.performance import cost, intake, logs, reading, refinement, tables
+from scripts.performance import cost, intake, kafka, logs, reading, refinement, tables
 from scripts.performance.measured import FigureMissingError, Measured, Results
 from scripts.performance.page import RESULTS, SECTIONS, page
 from scripts.performance.sections import Section, verdict
@@ -100,6 +100,7 @@ def _peers_reached(peers: Any) -> list[bool]:
         ),
         ("writer", intake.writer, lambda found: [found["reached"]]),
         ("mirror", intake.mirror, lambda found: [found["reached"]]),
+        ("kafka", kafka.listener, lambda found: [found["reached"]]),
         ("log", logs.sqlite, lambda found: [found["append"]["reached"]]),
     ],
 )
@@ -126,7 +127,10 @@ def _reached_elsewhere(found: dict[str, Any]) -> None:
     for one in found.get("tables", ()):
         one["growth"] |= {"bytes": 1.0, "requests": 1.0, "p50": 1.0}
     for one in found.get("cases", {}).values():
-        one |= {name: spread(1.0) for name in ("ratio_to_plain", "ratio_to_clean") if name in one}
+        one |= {
+            name: spread(1.0) for name in ("ratio_to_plain", "ratio_to_clean", "produce_ratio") if name in one
+        }
+        one |= {name: spread(1e6) for name in ("archive", "verified") if name in one}
 
 
 @pytest.mark.parametrize(
@@ -134,6 +138,8 @@ def _reached_elsewhere(found: dict[str, Any]) -> None:
     [
         ("writer", intake.writer, "writer_mb_per_core_second", 0, spread(150), spread(149)),
         ("mirror", intake.mirror, "ratio_of_wall_seconds", 0, spread(0.7), spread(0.69)),
+        ("kafka", kafka.listener, "cases.p1-c1-lz4.produce_ratio", 0, spread(0.25), spread(0.24)),
+        ("fetch", kafka.fetch, "cases.nested.archive", 0, spread(300_000), spread(299_999)),
         ("log", logs.sqlite, "append.frames.ratio", 0, spread(0.6), spread(0.59)),
         ("intake", intake.partitions, "partitions.2.falls_by", 0, spread(1.99), spread(2.0)),
         ("intake", intake.partitions, "file_bytes.random.ratio", 1, 1.09, 1.1),
@@ -359,11 +365,12 @@ def _keys(value: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any], str
             yield from _keys(part, f"{path}.{name}".lstrip("."))
 
 
-@pytest.mark.parametrize("name", ["writer", "mirror", "deep_audit", "backlog"])
+@pytest.mark.parametrize("name", ["writer", "mirror", "kafka", "deep_audit", "backlog"])
 def test_a_figure_that_is_not_there_is_reported_with_file_and_key(name: str) -> None:
     makes = {
         "writer": intake.writer,
         "mirror": intake.mirror,
+        "kafka": kafka.listener,
         "deep_audit": refinement.deep_audit,
         "backlog": tables.backlog,
     }

@@ -1,0 +1,131 @@
+"""Sections about the Kafka listener: compared with Apache Kafka's broker, its fetches, and record batches."""
+
+from __future__ import annotations
+
+from scripts.performance.measured import Measured, Results
+from scripts.performance.sections import Aim, Section, at_least
+from scripts.performance.words import figure, paragraph, ratio, shown, table, tenths, whole
+
+THOUSAND = 1000
+
+
+def listener(results: Results) -> Section:
+    """The listener compared with the broker of Apache Kafka."""
+    found = results("kafka")
+    cases, target = found.parts("cases"), found.number("wanted_produce_ratio")
+    intro = f"""
+        This listener and Apache Kafka's broker run at the same time on the same cores, each with a local disk. librdkafka produces
+        {whole(found.number("batches"))} batches of {whole(found.number("batch_records"))} records of
+        {whole(found.number("record_bytes"))} bytes to both in turns, with `acks=all`. Then one consumer reads them back. Only the CPU time
+        of the server's process is counted, in {whole(found.number("repetitions"))} repetitions. A ratio is the CPU time of the broker
+        divided by that of the listener, in the same repetition. The broker has one replica and does not sync its files, its default. The
+        listener syncs each intake file and each entry of the log before it acknowledges, with `intake.delay_max: 200ms`. This delay
+        dominates its acknowledgement times. The records are fetched from intake files; the next section is about archives."""
+    head = [
+        "partitions",
+        "connections",
+        "codec",
+        "listener, MB per core-second",
+        "Kafka, MB per core-second",
+        "produce ratio",
+        "fetch ratio",
+    ]
+    times = ["partitions", "connections", "codec", "listener p50", "listener p99", "Kafka p50", "Kafka p99"]
+    after = f"""
+        The target for produce, {target:g} of the broker's bytes per core-second, is that of the first version of the listener, which
+        decodes and encodes each record. Times from the last record of a batch to its acknowledgement, in ms:"""
+    parts = [
+        paragraph(intro),
+        table(head, [[*_load(name), *_speeds(one)] for name, one in cases.items()]),
+        paragraph(after),
+        table(times, [[*_load(name), *_times(one)] for name, one in cases.items()]),
+    ]
+    lowest = min(cases.values(), key=lambda one: one.number("produce_ratio.median"))
+    aim = Aim(
+        "Kafka listener",
+        f"bytes produced per core-second of the server, relative to Apache Kafka's broker, lowest of {len(cases)} loads",
+        f"at least {target:g} times",
+        [at_least(target, lowest.spread("produce_ratio"))],
+    )
+    return Section("The Kafka listener and Apache Kafka", [("bench-kafka", found)], parts, [aim])
+
+
+def _load(name: str) -> list[str]:
+    """Partitions, connections and codec of a case."""
+    partitions, connections, codec = name.split("-")
+    return [whole(float(partitions[1:])), connections[1:], codec]
+
+
+def _speeds(one: Measured) -> list[str]:
+    rates = [shown(one.spread(f"{who}.produce_mb_per_core_second"), figure) for who in ("archiver", "kafka")]
+    return [*rates, *(shown(one.spread(f"{what}_ratio"), ratio) for what in ("produce", "fetch"))]
+
+
+def _times(one: Measured) -> list[str]:
+    return [
+        tenths(one.number(f"{who}.acknowledgement_ms.{share}"))
+        for who in ("archiver", "kafka")
+        for share in ("p50", "p99")
+    ]
+
+
+def fetch(results: Results) -> Section:
+    """What fetches from intake and from archives cost."""
+    found = results("fetch")
+    target = found.number("wanted_records_per_core_second")
+    intro = f"""
+        {whole(found.number("records"))} nested messages in one partition are read in order, as a consumer's fetches of
+        {whole(found.number("fetch_bytes"))} bytes read them. *Archive* includes the verification of the archive, which a process does
+        once. *Verified* is an archive that was verified before. With a schema, each value is encoded again from columns and is equal byte
+        for byte; *raw* archives keep the bytes. The batches are encoded but not sent. {whole(found.number("repetitions"))} repetitions run
+        in turns."""
+    names = {"nested": "nested, with a schema", "raw": "raw"}
+    rows = [
+        [
+            names[name],
+            *(shown(one.spread(where).by(THOUSAND)) for where in ("intake", "archive", "verified")),
+        ]
+        for name, one in found.parts("cases").items()
+    ]
+    aim = Aim(
+        "Kafka fetch",
+        "records per core-second rebuilt from an archive",
+        f"at least {whole(target)}",
+        [
+            at_least(target, one.spread(where), whole, f"{name} {text}")
+            for name, one in found.parts("cases").items()
+            for where, text in (("archive", "with verification"), ("verified", "verified before"))
+        ],
+    )
+    head = ["thousand records per core-second", "intake", "archive", "verified"]
+    return Section(
+        "Fetches of Kafka consumers", [("bench-fetch", found)], [paragraph(intro), table(head, rows)], [aim]
+    )
+
+
+def record_batch(results: Results) -> Section:
+    """Record batches decoded into columns and encoded from them."""
+    found = results("record_batch")
+    times = found.at("us_per_record")
+    intro = f"""
+        Batches of {whole(found.number("records_per_batch"))} records of 139 bytes become Arrow columns and are encoded again, in
+        {whole(found.number("repetitions"))} repetitions. Decoding includes the header and its checksum. Many batches are decoded together,
+        because numpy then works on more records at once. aiokafka's reader with conversion to the same columns takes
+        {shown(times.spread("aiokafka"))} µs a record without headers, and {shown(times.spread("aiokafka_headers"))} µs with two headers.
+        Figures are µs of CPU per record."""
+    rows = [
+        [
+            f"decode, {codec}, {text}",
+            *(shown(times.spread(f"decode_{codec}_{count}{suffix}")) for count in (1, 16, 512)),
+        ]
+        for suffix, text in (("", "no headers"), ("_headers", "two headers"))
+        for codec in ("none", "lz4", "zstd")
+    ]
+    rows += [
+        [f"encode, {text}", "", shown(times.spread(f"encode{suffix}")), ""]
+        for suffix, text in (("", "no headers"), ("_headers", "two headers"))
+    ]
+    head = ["µs per record", "1 batch", "16 batches", "512 batches"]
+    return Section(
+        "Kafka record batches", [("bench-record-batch", found)], [paragraph(intro), table(head, rows)]
+    )
