@@ -45,7 +45,7 @@ COMMANDS = {
     "tables": "Show every topic's table, where it is, and how Spark, Trino and DuckDB read it.",
     "query": "Query the tables with SQL (DuckDB; `pip install 'stream-archiver[query]'`).",
     "topics": "Show topics, create configured topics, add partitions, and delete topics.",
-    "groups": "Show consumer groups, their committed offsets and their lag.",
+    "groups": "Show consumer groups, their committed offsets and their lag, and reset offsets.",
     "users": "Set the passwords of the users of the Kafka listener, and list and delete users.",
     "ledger": "Show the control log, and encode and decode control events.",
     "config": "Check, show and describe the configuration.",
@@ -124,9 +124,10 @@ _INTERRUPTED = {
     "reconcile": "the next run completes what is half done",
     "clean": "nothing that is needed was deleted: the next run continues",
     "dlq": "every record is where it was: the next run continues",
+    "groups": "a reset changes all of its offsets or none: see `archiver groups describe`",
     "users": "the file of the users is as it was, or has the whole change",
     **dict.fromkeys(
-        ("consume", "audit", "status", "explain", "tables", "query", "ledger", "config", "schema", "groups"),
+        ("consume", "audit", "status", "explain", "tables", "query", "ledger", "config", "schema"),
         _READ_ONLY,
     ),
 }

@@ -1,24 +1,31 @@
-"""`archiver groups`: show consumer groups, their committed offsets and their lag."""
+"""`archiver groups`: show consumer groups, their committed offsets and their lag, and reset offsets."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from archiver.cli.admin_client import Answered, ask_daemon
+from archiver.cli.completion import complete_scope
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table
-from archiver.runtime.errors import NotFound
+from archiver.publish.scope import parse_scope
+from archiver.runtime.errors import ConfigInvalid, InvalidInput, NotFound, RetryLater, no_partition
 from archiver.runtime.exit_codes import FINE
+from archiver.runtime.text import counted
 
 if TYPE_CHECKING:
     from archiver.app.application import Application
+    from archiver.app.group_reset import PartitionReset
     from archiver.log.brokers import Broker
     from archiver.status.group_lag import GroupLag, GroupLags
     from intake.log.consumer_groups import ConsumerGroup
+    from intake.log.state import TopicState
 
 app = typer.Typer(
-    help="Show consumer groups, their committed offsets and their lag.",
+    help="Show consumer groups, their committed offsets and their lag, and reset offsets.",
     no_args_is_help=True,
 )
 
@@ -90,6 +97,126 @@ def describe(group: _Group, config: ConfigOption = None, output: OutputOption = 
     claimed = "no claim" if coordinator["claim"] is None else f"claim {coordinator['claim']}"
     print(f"coordinator: {place}; slot {coordinator['slot']}, {claimed}")
     return FINE
+
+
+@app.command("reset")
+def reset(
+    group: Annotated[str, typer.Option("--group", help="The id of the consumer group.")],
+    topic: Annotated[
+        str,
+        typer.Option(
+            "--topic",
+            help="The topic, or some of its partitions: orders, orders:3, orders:0-3.",
+            autocompletion=complete_scope,
+        ),
+    ],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            help="earliest, latest, an offset, or a time such as 2026-11-27T12:00:00Z: then the first record "
+            "with that event time or a later one.",
+        ),
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print the new offsets; commit nothing.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask for confirmation; required without a terminal.")
+    ] = False,
+    config: ConfigOption = None,
+    output: OutputOption = Output.TEXT,
+) -> int:
+    """Commit other offsets for a group whose consumers are stopped. They start there.
+
+    A group with members is refused. If a daemon coordinates the group, it does the reset; without a live
+    daemon the command does it. An offset outside of a partition becomes its start or its end.
+    """
+    from archiver.app.group_reset import parse_target, planned, reset_alone
+
+    name, scope = parse_scope(topic)
+    target = parse_target(to)
+    with application(config) as app_:
+        state = app_.topic(name)
+        resets = planned(app_, group, state, _partitions(state, scope), target)
+        if dry_run:
+            _print_resets(group, name, resets, output, done=False)
+            return FINE
+        # A script without a terminal would otherwise wait for ever.
+        if not yes and not sys.stdin.isatty():
+            raise InvalidInput(
+                f"group {group} was not reset: there is no terminal for a confirmation; give --yes to reset "
+                "it, or --dry-run to see the new offsets"
+            )
+        if not yes:
+            _print_resets(group, name, resets, Output.TEXT, done=False)
+            if not typer.confirm(f"Reset {counted(len(resets), 'offset')} of group {group}?"):
+                print(f"group {group} was not reset")
+                return FINE
+        offsets = {one.partition: one.after for one in resets}
+        coordinator = coordinator_among(live_daemons(app_), group)
+        if coordinator is None:
+            if app_.settings.kafka is None:
+                raise ConfigInvalid(
+                    "this configuration has no kafka listener; use that of a daemon that serves consumer "
+                    "groups"
+                )
+            reset_alone(app_, app_.settings.kafka, group, state.topic_id, offsets)
+        else:
+
+            def by_itself() -> Answered:
+                raise RetryLater(
+                    f"group {group} was not reset: the daemon at {coordinator.host}:{coordinator.port} "
+                    "coordinates it and could not be asked; run the command with its configuration, or use "
+                    "`kafka-consumer-groups --reset-offsets`"
+                )
+
+            asked = ",".join(f"{partition}:{offset}" for partition, offset in offsets.items())
+            ask_daemon(app_, "reset_offsets", {"group": group, "topic": name, "offsets": asked}, by_itself)
+    _print_resets(group, name, resets, output, done=True)
+    return FINE
+
+
+def _partitions(state: TopicState, scope: frozenset[int] | None) -> list[int]:
+    """Partitions to reset, in order; raises `NotFound` for one that the topic does not have."""
+    if scope is None:
+        return list(range(state.partitions))
+    beyond = [one for one in sorted(scope) if one >= state.partitions]
+    if beyond:
+        raise no_partition(state.name, beyond[0], state.partitions)
+    return sorted(scope)
+
+
+def _print_resets(
+    group: str, topic: str, resets: list[PartitionReset], output: Output, *, done: bool
+) -> None:
+    if output is Output.JSON:
+        print_json(
+            {
+                "group": group,
+                "topic": topic,
+                "dry_run": not done,
+                "partitions": [
+                    {
+                        "partition": one.partition,
+                        "start": one.start,
+                        "end": one.end,
+                        "committed_before": one.before,
+                        "committed": one.after,
+                    }
+                    for one in resets
+                ],
+            }
+        )
+        return
+    print_table(
+        f"{group}: {'reset' if done else 'would be reset'}",
+        ("topic", "partition", "start", "end", "committed before", "committed"),
+        [
+            (topic, one.partition, one.start, one.end, "" if one.before is None else one.before, one.after)
+            for one in resets
+        ],
+    )
 
 
 def _lags(app_: Application) -> GroupLags:

@@ -248,6 +248,7 @@ class Daemon:
             self.status,
             self.reload,
             self.reconcile_soon,
+            lambda: self._resources.kafka,
             roles,
             self._cycles,
             self._tick,
@@ -270,9 +271,7 @@ class Daemon:
         """Held briefly at the changes from start to serving and from serving to shutdown."""
         # The soft limit is raised before a port exists, because it bounds the connections.
         limit = raise_limit()
-        kafka = (
-            0 if settings.kafka is None else connections_within(limit // 2, settings.kafka.connections_max)
-        )
+        kafka = _kafka_connections(settings, limit)
         self._resources = Resources(lambda: self._settings, environ, roles, self._clock, self._ids, kafka)
         self._publication = Publication(lambda: self._resources.publisher(self._stop.is_set))
         self._serving: Application | None = None
@@ -722,3 +721,10 @@ def _version() -> str:
     except PackageNotFoundError:
         # The package is not installed when the source tree is run directly.
         return "unknown"
+
+
+def _kafka_connections(settings: Settings, limit: int) -> int:
+    """Most connections of Kafka clients within a limit of descriptors; 0 without a listener."""
+    if settings.kafka is None:
+        return 0
+    return connections_within(limit // 2, settings.kafka.connections_max)

@@ -7,10 +7,11 @@ the journal of the jobs.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from archiver.app.application import Application
 from archiver.config.settings import Settings
@@ -21,13 +22,25 @@ from archiver.publish.scope import parse_scope
 from archiver.refine.triggers import PollState
 from archiver.rewrite.replay_report import FILES_MAX, ReplayReport
 from archiver.runtime.clock import Clock
-from archiver.runtime.errors import ArchiverError, Deposed, InvalidInput, LeaseHeld, NotFound, RetryLater
+from archiver.runtime.errors import (
+    ArchiverError,
+    Deposed,
+    InvalidInput,
+    LeaseHeld,
+    NotFound,
+    RetryLater,
+    no_partition,
+)
 from archiver.runtime.exit_codes import FINE, UNKNOWN, USAGE, WRONG, Done
+from archiver.runtime.redaction import excerpt
 from archiver.runtime.text import counted
 from archiver.status.journal import Journal, Outcome
 from archiver.status.metric_registry import Numbers
 from reconcile.repair.run import ReconcileReport
 from reconcile.vacuum.report import CleanReport
+
+if TYPE_CHECKING:
+    from archiver.kafka.service import KafkaService
 
 _OUTCOMES: Mapping[int, Outcome] = {FINE: "fine", WRONG: "wrong", UNKNOWN: "untold", USAGE: "wrong"}
 _NAMED_MAX = 3
@@ -445,7 +458,7 @@ _AUDIT_CODES = {"valid": FINE, "invalid": WRONG, "unknown": UNKNOWN}
 
 
 class DaemonOperations:
-    """Archive, replay, clean, reconcile, audit, status and reload."""
+    """Archive, replay, clean, reconcile, audit, status, reload and resets of committed offsets."""
 
     def __init__(
         self,
@@ -453,6 +466,7 @@ class DaemonOperations:
         status: Callable[[], dict[str, Any]],
         reload: Callable[[], Done],
         reconcile_soon: Callable[[], None],
+        kafka: Callable[[], KafkaService | None],
         roles: frozenset[str],
         cycles: Cycles,
         tick: Tick,
@@ -463,13 +477,15 @@ class DaemonOperations:
     ) -> None:
         """`application` returns None until everything is open, and again when the daemon stops.
 
-        `status`, `reload` and `reconcile_soon` are those of the daemon. `numbers` count results;
+        `status`, `reload` and `reconcile_soon` are those of the daemon; `kafka` is its Kafka listener, if it
+        has one. `numbers` count results;
         `journal` keeps what the status page shows. `pace` and `backoff` are those of the scheduled rounds.
         """
         self._application = application
         self._status = status
         self._reload = reload
         self._reconcile_soon = reconcile_soon
+        self._kafka = kafka
         self._roles = roles
         self._cycles = cycles
         self._tick = tick
@@ -595,6 +611,22 @@ class DaemonOperations:
             document = summary.document
         return Done(document, _AUDIT_CODES[str(document["verdict"])])
 
+    def reset_offsets(self, group: str, topic: str, offsets: str) -> Done:
+        """Document and exit code of a reset by `archiver groups reset`. Raises what
+        `KafkaService.reset_offsets` raises.
+        """
+        application = self._open("intake")
+        state, stated = application.topic(topic), _offsets(offsets)
+        beyond = next((number for number in stated if number >= state.partitions), None)
+        if beyond is not None:
+            raise no_partition(topic, beyond, state.partitions)
+        kafka = self._kafka()
+        if kafka is None:
+            raise RetryLater(f"this daemon has no Kafka listener, so it does not coordinate {excerpt(group)}")
+        kafka.reset_offsets(group, state.topic_id, stated)
+        _log.info("consumer group %s: %d offsets of %s were reset", excerpt(group), len(stated), topic)
+        return Done({"group": group, "topic": topic, "partitions": len(stated)}, FINE)
+
     def _open(self, role: str | None) -> Application:
         # The port refuses this with 409 before, and the command then does the work itself.
         if role is not None and role not in self._roles:
@@ -610,3 +642,19 @@ class DaemonOperations:
                 "it waits for"
             )
         return application
+
+
+_OFFSET = re.compile(r"([0-9]{1,10}):([0-9]{1,19})")
+
+
+def _offsets(text: str) -> dict[int, int]:
+    """`0:12,1:40` as offsets by partition; raises `InvalidInput`."""
+    found: dict[int, int] = {}
+    for one in text.split(","):
+        match = _OFFSET.fullmatch(one)
+        if match is None or int(match[1]) in found:
+            raise InvalidInput(
+                f"the offsets have {excerpt(one, 40)!r}; each partition is there once, as partition:offset"
+            )
+        found[int(match[1])] = int(match[2])
+    return found

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from archiver.app.group_reset import check_reset, reset_commit
 from archiver.config.kafka_listener import Operation
 from archiver.kafka.acl import Authorizer, Resource
 from archiver.kafka.coordinator import GroupCoordinator
@@ -23,7 +24,10 @@ from archiver.kafka.listener import Body, Session
 from archiver.kafka.offset_queue import OffsetQueue
 from archiver.kafka.protocol import ApiKey, KafkaRequest
 from archiver.kafka.topic_configs import Refused
+from archiver.runtime.errors import RetryLater
 from archiver.runtime.ids import TopicId
+from archiver.runtime.redaction import excerpt
+from archiver.runtime.text import counted
 from archiver.status.kafka_port import GroupCounts
 from intake.log.committed_offsets import Commit, CommitOutcome, Removal, TopicCommit
 from intake.log.consumer_groups import (
@@ -31,6 +35,7 @@ from intake.log.consumer_groups import (
     CommittedOffset,
     ConsumerGroup,
     ConsumerGroups,
+    slot_of,
 )
 from intake.log.fold import TopicState
 
@@ -263,6 +268,37 @@ class OffsetRequests:
             for topic_id, offsets in group.topics.items()
             if topic_id in names and self._may(session, "describe", Resource.TOPIC, names[topic_id])
         ]
+
+    # --- Resets by `archiver groups reset`
+
+    async def reset(self, name: str, topic_id: TopicId, offsets: Mapping[int, int]) -> None:
+        """Commit offsets of a topic for a group without members.
+
+        Raises `RetryLater` if the group has members or another daemon coordinates it. Otherwise as
+        `check_reset`.
+        """
+        try:
+            claim = await self._coordinator.require(name)
+        except Refused as error:
+            found = self._coordinator.claims.coordinator(slot_of(name))
+            place = "no live daemon" if found is None else f"the daemon at {found.host}:{found.port}"
+            raise RetryLater(
+                f"consumer group {excerpt(name)} is not coordinated here ({error.code.name}): {place} does; "
+                "use its configuration, or try again"
+            ) from error
+        # Before the check: members could not see these commits yet.
+        await self._queue.settled(name)
+        shown = self._coordinator.shown(name)
+        if shown is not None and shown.state is not State.EMPTY:
+            members = 0 if shown.group is None else len(shown.group.members)
+            raise RetryLater(
+                f"consumer group {excerpt(name)} is in use and was not reset: it has "
+                f"{counted(members, 'member')}; stop its consumers first"
+            )
+        # No wait since the check. A member that joins from here on fetches its offsets behind this commit.
+        outcome = await self._queue.put(reset_commit(name, claim, topic_id, offsets))
+        self._code(outcome)
+        check_reset(name, outcome)
 
     # --- OffsetDelete and DeleteGroups
 

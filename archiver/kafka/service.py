@@ -30,8 +30,9 @@ from archiver.kafka.topic_configs import TopicConfigs, batch_bytes_max
 from archiver.kafka.topics import TopicRequests, Topics
 from archiver.kafka.users import UsersFile
 from archiver.log.brokers import Broker
-from archiver.runtime.errors import ArchiverError
+from archiver.runtime.errors import ArchiverError, OutcomeUnknown, RetryLater
 from archiver.runtime.ids import TopicId
+from archiver.runtime.redaction import excerpt
 from archiver.status.kafka_port import GroupCounts, KafkaPort, ListenerCounts, LiveBroker
 from intake.log.committed_offsets import CommittedOffsets, OffsetBounds
 from intake.log.consumer_groups import ConsumerGroups
@@ -218,6 +219,24 @@ class KafkaService:
                 self._group_counts,
             ),
         )
+
+    def reset_offsets(self, group: str, topic_id: TopicId, offsets: Mapping[int, int]) -> None:
+        """Commit offsets for a group without members. Any thread but the listener's may call it.
+
+        Raises as `OffsetRequests.reset`; `RetryLater` if the port is not open.
+        """
+        loop = self.server.loop
+        if loop is None or self._writer is None:
+            raise RetryLater("the Kafka port is not open now; try again")
+        work = asyncio.run_coroutine_threadsafe(self._offsets.reset(group, topic_id, offsets), loop)
+        try:
+            work.result(self._settings.request_timeout)
+        except TimeoutError as error:
+            work.cancel()
+            raise OutcomeUnknown(
+                f"the reset of consumer group {excerpt(group)} took longer than kafka.request_timeout; see "
+                "`archiver groups describe`, or reset it again"
+            ) from error
 
     def start(self) -> None:
         """Read the control log, then open the port. Never raises for a port that is taken."""

@@ -58,6 +58,7 @@ ROUTES: Final = (
     "/v1/admin/audit",
     "/v1/admin/replay",
     "/v1/admin/reload",
+    "/v1/admin/reset_offsets",
     "other",
 )
 STATUSES: Final = (

@@ -1,5 +1,5 @@
-"""Administration through the port: `archive`, `reconcile`, `clean`, `dlq replay`, `audit`, `status` and
-reload.
+"""Administration through the port: `archive`, `reconcile`, `clean`, `dlq replay`, `groups reset`, `audit`,
+`status` and reload.
 
 A request needs the token, which no answer repeats. Work runs in a thread of its own and continues if the
 client leaves. The answer is a stream of lines.
@@ -119,6 +119,20 @@ class Administration:
         """Reload the configuration."""
         await self._parameters(request, "reload", None)
         return _Lines(self._begin("reload", lambda _: self._context.operations.reload()))
+
+    async def reset_offsets(self, request: Request) -> Response:
+        """Change committed offsets of a consumer group."""
+        given = await self._parameters(request, "reset_offsets", "intake")
+        missing = next((name for name in ADMIN_FIELDS["reset_offsets"] if not given.get(name)), None)
+        if missing is not None:
+            raise refusal(400, f"the field {missing!r} is missing; nothing was done")
+        operations = self._context.operations
+        return _Lines(
+            self._begin(
+                "reset_offsets",
+                lambda _: operations.reset_offsets(given["group"], given["topic"], given["offsets"]),
+            )
+        )
 
     def _authorize(self, request: Request) -> None:
         token = self._context.token()

@@ -75,6 +75,7 @@ def create_app(context: AppContext) -> ASGIApp:
         "admin_replay": administration.replay,
         "admin_audit": administration.audit,
         "admin_reload": administration.reload,
+        "admin_reset_offsets": administration.reset_offsets,
     }
 
     @asynccontextmanager

@@ -50,6 +50,9 @@ class Operations(Protocol):
     def reload(self) -> Done:
         """Read the configuration again, as on SIGHUP; the document says what changed."""
 
+    def reset_offsets(self, group: str, topic: str, offsets: str) -> Done:
+        """Commit `offsets` (`partition:offset`, with commas) for a consumer group without members."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppContext:

@@ -97,6 +97,13 @@ ADMIN_FIELDS: dict[str, dict[str, BodyField]] = {
     },
     "audit": {"topic": _SCOPE, "deep": BodyField("truth value", "Read every row, on Spark.", default=False)},
     "reload": {},
+    "reset_offsets": {
+        "group": BodyField("text", "The id of the consumer group."),
+        "topic": BodyField("text", "The topic's name."),
+        "offsets": BodyField(
+            "text", "The new offset of each partition, as partition:offset with commas: 0:12,1:40."
+        ),
+    },
 }
 """Fields of each administration request; the validation uses them too."""
 
@@ -286,6 +293,13 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _admin("replay", "Decode again what could not be decoded", "As `archiver dlq replay`.", "archive"),
     _admin("audit", "Compare logs, archives and tables", "As `archiver audit`; changes nothing."),
     _admin("reload", "Read the configuration again", "As SIGHUP: settings of archiving and of topics."),
+    _admin(
+        "reset_offsets",
+        "Change committed offsets of a consumer group",
+        "As `archiver groups reset`. Only the daemon that coordinates the group does it, and only while the "
+        "group has no members.",
+        "intake",
+    ),
 )
 
 _TEXT_OR_NULL: Schema = {"type": ["string", "null"]}

@@ -10,9 +10,16 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from archiver.app.application import open_application
+from archiver.app.group_reset import reset_alone, reset_commit
 from archiver.cli.app import run
-from archiver.runtime.exit_codes import FINE, USAGE
+from archiver.config.settings import load_settings
+from archiver.runtime.errors import RetryLater
+from archiver.runtime.exit_codes import FINE, UNKNOWN, USAGE
+from intake.log.committed_offsets import CommittedOffsets, OffsetBounds
+from intake.log.consumer_groups import slot_of
 from tests.support.kafka.listening import Listening, configured, listening
+from tests.support.process.processes import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -102,3 +109,101 @@ def test_a_group_without_offsets_is_named(
 ) -> None:
     assert run(["groups", "describe", "nix", "-c", str(config)]) == USAGE
     assert "consumer group nix has no committed offsets" in capsys.readouterr().err
+
+
+def committed(config: Path, capsys: pytest.CaptureFixture[str], group: str) -> dict[int, int]:
+    rows = answer(capsys, config, "describe", group)["partitions"]
+    return {row["partition"]: row["committed"] for row in rows}
+
+
+def reset(config: Path, group: str, topic: str, to: str, *more: str) -> int:
+    return run(["groups", "reset", "--group", group, "--topic", topic, "--to", to, *more, "-c", str(config)])
+
+
+@pytest.fixture
+def stopped(config: Path) -> Path:
+    """The configuration of a deployment whose daemon has ended; `report` has committed 4 of 10 records."""
+    with listening(config) as served:
+        produce(served)
+        commit(served, "report", {0: 4, 1: 4})
+    return config
+
+
+@pytest.mark.parametrize(
+    ("topic", "to", "expected"),
+    [
+        ("orders", "earliest", {0: 0, 1: 0}),
+        ("orders:1", "latest", {0: 4, 1: COUNT}),
+        ("orders", "7", {0: 7, 1: 7}),
+        ("orders", "99", {0: COUNT, 1: COUNT}),
+        ("orders", "2001-01-01T00:00:00Z", {0: 0, 1: 0}),
+        ("orders", "2999-01-01T00:00:00Z", {0: COUNT, 1: COUNT}),
+    ],
+)
+def test_a_reset_without_a_daemon(
+    stopped: Path, topic: str, to: str, expected: dict[int, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reset(stopped, "report", topic, to, "--dry-run") == FINE
+    assert committed(stopped, capsys, "report") == {0: 4, 1: 4}
+    # Without a terminal there is no confirmation.
+    assert reset(stopped, "report", topic, to) == USAGE
+    assert committed(stopped, capsys, "report") == {0: 4, 1: 4}
+    assert reset(stopped, "report", topic, to, "--yes") == FINE
+    assert committed(stopped, capsys, "report") == expected
+    with listening(stopped) as again:
+        consumer = Consumer({"bootstrap.servers": again.bootstrap, "group.id": "report"})
+        asked = [TopicPartition("orders", number) for number in expected]
+        assert {one.partition: one.offset for one in consumer.committed(asked, timeout=30)} == expected
+        consumer.close()
+
+
+def test_a_coordinator_that_a_command_replaced_changes_nothing(
+    stopped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with listening(stopped) as paused:
+        offsets = CommittedOffsets(
+            paused.writer.sequencer, paused.application.clock, OffsetBounds(2**20, 10**9)
+        )
+        claim = offsets.claim_slots([slot_of("report")], 1)
+        state = paused.application.topic("orders")
+        settings = paused.application.settings.kafka
+        assert settings is not None
+        with open_application(load_settings(stopped, {}), {}) as command:
+            reset_alone(command, settings, "report", state.topic_id, {0: 1})
+        assert offsets.commit([reset_commit("report", claim, state.topic_id, {0: 9})]) == ["stale_claim"]
+    assert committed(stopped, capsys, "report") == {0: 1, 1: 4}
+
+
+@pytest.mark.parametrize("to", ["soon", "-1", "9" * 30, "2026-01-01"])
+def test_an_impossible_target_is_refused(stopped: Path, to: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert reset(stopped, "report", "orders", f"{to}", "--yes") == USAGE
+    assert committed(stopped, capsys, "report") == {0: 4, 1: 4}
+
+
+def test_a_live_daemon_that_cannot_be_asked_keeps_the_offsets(
+    config: Path, served: Listening, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commit(served, "report", {0: 4})
+    assert reset(config, "report", "orders", "earliest", "--yes") == UNKNOWN
+    assert f"the daemon at {served.bootstrap} coordinates it" in capsys.readouterr().err
+    assert committed(config, capsys, "report") == {0: 4}
+
+
+def test_the_coordinator_refuses_a_group_with_members(
+    config: Path, served: Listening, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commit(served, "report", {0: 4, 1: 4})
+    topic_id = served.application.topic("orders").topic_id
+    member = Consumer(
+        {"bootstrap.servers": served.bootstrap, "group.id": "report", "enable.auto.commit": False}
+    )
+    member.subscribe(["orders"])
+    try:
+        until("it is assigned", lambda: member.poll(0.1) is None and len(member.assignment()) == 2)
+        with pytest.raises(RetryLater, match="is in use and was not reset: it has 1 member"):
+            served.service.reset_offsets("report", topic_id, {0: 1})
+    finally:
+        member.close()
+    assert committed(config, capsys, "report") == {0: 4, 1: 4}
+    served.service.reset_offsets("report", topic_id, {0: 1})
+    assert committed(config, capsys, "report") == {0: 1, 1: 4}

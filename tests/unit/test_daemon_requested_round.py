@@ -43,6 +43,7 @@ class Requested:
             unused,
             unused,
             unused,
+            unused,
             frozenset({"archive"}),
             Cycles(journal, self.clock),
             Tick(unused, lambda: settings),

@@ -1,0 +1,147 @@
+"""Resets committed offsets of a consumer group: the offsets of a target, and the commit without a daemon.
+
+A running coordinator is asked to commit, because only it knows whether the group has members
+(`archiver.kafka.group_offsets`). Without any live daemon, a command claims the slot of the group itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from archiver.app.application import Application
+from archiver.config.kafka_listener import KafkaListenerSettings
+from archiver.runtime.errors import ArchiverError, InvalidInput, OutcomeUnknown, RetryLater
+from archiver.runtime.ids import TopicId
+from archiver.runtime.redaction import excerpt
+from archiver.runtime.rfc3339 import parse_time
+from archiver.stream.event_times import EventTimes
+from intake.log.committed_offsets import Commit, CommitOutcome, CommittedOffsets, OffsetBounds, TopicCommit
+from intake.log.consumer_groups import slot_of
+from intake.log.fold import TopicState
+from intake.segments import LARGEST
+
+COMMAND_NODE: Final = 0
+"""Node id in the claim of a command. Those of daemons begin at 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a reset moves committed offsets."""
+
+    kind: Literal["earliest", "latest", "offset", "time"]
+    value: int = 0
+    """The offset, or the time in microseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReset:
+    """The reset of one partition."""
+
+    partition: int
+    start: int
+    end: int
+    before: int | None
+    """The committed offset; None without one."""
+    after: int
+
+
+def parse_target(text: str) -> Target:
+    """`earliest`, `latest`, an offset, or a time as in RFC 3339; raises `InvalidInput`."""
+    if text == "earliest":
+        return Target("earliest")
+    if text == "latest":
+        return Target("latest")
+    if text.isascii() and text.isdecimal() and len(text) <= len(str(LARGEST)) and int(text) <= LARGEST:
+        return Target("offset", int(text))
+    try:
+        return Target("time", parse_time(text))
+    except ValueError as error:
+        raise InvalidInput(
+            f"--to {excerpt(text, 80)} is no target; it is earliest, latest, an offset, or a time such as "
+            "2026-11-27T12:00:00Z"
+        ) from error
+
+
+def planned(
+    app: Application, group: str, topic: TopicState, partitions: Sequence[int], target: Target
+) -> list[PartitionReset]:
+    """What a reset would do. Only a time needs files; raises then as `EventTimes.first_at`."""
+    # The ledger before the intake log: otherwise archives may seem to reach beyond the log.
+    ledger, backlog = app.ledger(), app.backlog()
+    held = backlog.fold.consumer_groups.get(group)
+    times = EventTimes(app.objects, app.cluster.cluster_id)
+    stream = app.stream_of(backlog, ledger)
+    found = []
+    for partition in partitions:
+        place = (topic.topic_id, partition)
+        end = backlog.next_offset(place)
+        start = min(end, backlog.log_start(place, ledger.topic(topic.topic_id).start(partition)))
+        if target.kind == "earliest":
+            after = start
+        elif target.kind == "latest":
+            after = end
+        elif target.kind == "offset":
+            # As Kafka's tool does: an offset outside of the partition would start a consumer elsewhere.
+            after = min(max(target.value, start), end)
+        else:
+            # Records of open transactions count, or the group could never read them.
+            first = times.first_at(stream, *place, start, end, target.value, uncommitted=True)
+            after = end if first is None else first.offset
+        committed = None if held is None else held.offset(topic.topic_id, partition)
+        before = None if committed is None else committed.offset
+        found.append(PartitionReset(partition, start, end, before, after))
+    return found
+
+
+def reset_alone(
+    app: Application,
+    settings: KafkaListenerSettings,
+    group: str,
+    topic_id: TopicId,
+    offsets: Mapping[int, int],
+) -> None:
+    """Claim the slot of the group and commit these offsets. For a command while no daemon is live.
+
+    A daemon that starts or wakes during it cannot change the group under an earlier claim, and under a later
+    one it has read the log up to there.
+    """
+    app.ready_to_append()
+    bounds = OffsetBounds(settings.group_offsets_bytes_max, round(settings.offsets_refresh * 1e6))
+    committed = CommittedOffsets(app.sequencer, app.clock, bounds)
+    claim = committed.claim_slots([slot_of(group)], COMMAND_NODE)
+    (outcome,) = committed.commit([reset_commit(group, claim, topic_id, offsets)])
+    check_reset(group, outcome)
+
+
+def reset_commit(group: str, claim: int, topic_id: TopicId, offsets: Mapping[int, int]) -> Commit:
+    """The commit of a reset: one entry, so it counts as a whole or not at all."""
+    return Commit(group, claim, [TopicCommit(topic_id, list(offsets), list(offsets.values()))])
+
+
+def check_reset(group: str, outcome: CommitOutcome) -> None:
+    """Raise the error of an outcome other than `ok`."""
+    name = excerpt(group)
+    failures: Mapping[CommitOutcome, ArchiverError] = {
+        "stale_claim": RetryLater(
+            f"consumer group {name} was not reset: another daemon coordinates it now; try again"
+        ),
+        "full": RetryLater(
+            f"consumer group {name} was not reset: the committed offsets of all groups need "
+            "kafka.group_offsets_bytes_max; raise it, or delete groups"
+        ),
+        "too_large": InvalidInput(
+            f"consumer group {name} was not reset: the offsets do not fit an entry of the log; reset fewer "
+            "partitions at a time"
+        ),
+        "not_appended": RetryLater(
+            f"consumer group {name} was not reset: the metadata store does not accept entries now; try again"
+        ),
+        "unknown": OutcomeUnknown(
+            f"consumer group {name} may be reset: the metadata store did not answer; see `archiver groups "
+            "describe`, or reset it again"
+        ),
+    }
+    if outcome != "ok":
+        raise failures[outcome]
