@@ -154,6 +154,10 @@ class GroupCoordinator:
             self._task = asyncio.create_task(self._watch())
         return number
 
+    def is_claimed(self, name: str) -> bool:
+        """Whether the slot of a group or a transactional id is claimed."""
+        return self._claims.number(slot_of(name)) is not None
+
     # --- Members
 
     async def join(self, name: str, join: Join, waiting: Waiting) -> Joined | None:

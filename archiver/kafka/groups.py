@@ -74,12 +74,14 @@ class GroupRequests:
         }
 
     def _found(self, session: Session, kind: int, key: str) -> dict[str, Any]:
-        """The daemon that coordinates a group."""
-        if kind != _GROUP:
-            why = "transactions are not supported over Kafka yet" if kind == _TRANSACTION else None
-            return {"error_code": int(ErrorCode.invalid_request), "error_message": why, **_NO_NODE}
+        """The daemon that coordinates a group or the transactions of a transactional id."""
         try:
-            self._require(session, "describe", key)
+            if kind == _GROUP:
+                self._require(session, "describe", key)
+            elif kind != _TRANSACTION:
+                raise Refused(ErrorCode.invalid_request)
+            elif not self._authorizer.allows(session.principal, "describe", Resource.TRANSACTIONAL_ID, key):
+                raise Refused(ErrorCode.transactional_id_authorization_failed)
             found = self._coordinator.claims.coordinator(slot_of(key))
             if found is None:
                 raise Refused(ErrorCode.coordinator_not_available)

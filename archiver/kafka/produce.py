@@ -93,6 +93,8 @@ class _Batch:
     topic: TopicState
     partition: int
     data: memoryview
+    transactional_id: str | None = None
+    """Of its request."""
     header: BatchHeader | None = None
     answer: Answer | None = None
     pending: PendingReceived | None = None
@@ -180,6 +182,7 @@ class BatchQueue:
                 try:
                     batch.header = read_header(batch.data)
                     _check(batch.header)
+                    _check_transaction(batch.header, batch.transactional_id, job.writer)
                 except BatchRefused as error:
                     batch.answer = _refused(error)
                     continue
@@ -234,17 +237,20 @@ class ProduceHandler:
         self,
         writer: Callable[[], IntakeWriter | None],
         allows: Callable[[str, str], bool],
+        allows_id: Callable[[str, str], bool],
         batches: BatchQueue,
         log_start: Callable[[TopicState, int], int],
         batch_bytes_max: Callable[[str], int],
         counts: ListenerCounts,
     ) -> None:
         """`writer` is None while intake is closed. `allows` says whether a principal may write to a topic,
-        `batch_bytes_max` the largest batch of a topic, as sent.
+        `allows_id` whether it may use a transactional id, and `batch_bytes_max` the largest batch of a
+        topic, as sent.
         """
         self._counts = counts
         self._writer = writer
         self._allows = allows
+        self._allows_id = allows_id
         self._batches = batches
         self._log_start = log_start
         self._batch_bytes_max = batch_bytes_max
@@ -325,8 +331,9 @@ class ProduceHandler:
             return Answer(ErrorCode.topic_authorization_failed)
         if body.acks not in (-1, 0, 1):
             return Answer(ErrorCode.invalid_required_acks)
-        if body.transactional_id is not None:
-            return Answer(ErrorCode.invalid_txn_state, "transactions are not supported over Kafka yet")
+        transactional_id = body.transactional_id
+        if transactional_id is not None and not self._allows_id(session.principal, transactional_id):
+            return Answer(ErrorCode.transactional_id_authorization_failed)
         if writer is None:
             # Retriable: the daemon starts or stops, and Metadata names another one.
             return Answer(ErrorCode.not_leader_or_follower, "intake is not open on this daemon")
@@ -342,7 +349,7 @@ class ProduceHandler:
         if len(part.records) > (most := self._batch_bytes_max(name)):
             why = f"the batch has {len(part.records)} bytes, more than max.message.bytes = {most}"
             return Answer(ErrorCode.message_too_large, why)
-        return _Batch(topic, part.index, part.records)
+        return _Batch(topic, part.index, part.records, transactional_id)
 
     def _body(
         self,
@@ -377,7 +384,9 @@ class ProduceHandler:
 
 
 class ProducerIds:
-    """Answers InitProducerId. An id takes no state until its first batch is stored, so ids need no limit."""
+    """Answers InitProducerId without a transactional id. An id takes no state until its first batch is
+    stored, so ids need no limit.
+    """
 
     def __init__(self, threads: Executor) -> None:
         self._threads = threads
@@ -385,14 +394,10 @@ class ProducerIds:
         self._lock = asyncio.Lock()
         self._assigning: asyncio.Future[None] | None = None
 
-    async def __call__(
-        self, session: Session, request: KafkaRequest, writer: IntakeWriter | None, *, allowed: bool
-    ) -> Body:
+    async def __call__(self, session: Session, writer: IntakeWriter | None, *, allowed: bool) -> Body:
         """A new producer id; `allowed`: the principal may write somewhere."""
         if not allowed:
             return _no_producer(ErrorCode.cluster_authorization_failed)
-        if request.body.transactional_id is not None:
-            return _no_producer(ErrorCode.unsupported_version)
         if writer is None:
             return _no_producer(ErrorCode.coordinator_not_available)
         try:
@@ -444,14 +449,30 @@ def _check(header: BatchHeader) -> None:
         raise BatchRefused(ErrorCode.invalid_record, "control batches are written by brokers only")
     if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
         raise BatchRefused(ErrorCode.invalid_record, "a producer id without an epoch and a sequence number")
-    if header.transactional:
-        raise BatchRefused(ErrorCode.invalid_txn_state, "transactions are not supported over Kafka yet")
+    if header.transactional and header.producer_id < 0:
+        raise BatchRefused(ErrorCode.invalid_record, "a transactional batch without a producer id")
+
+
+def _check_transaction(header: BatchHeader, transactional_id: str | None, writer: IntakeWriter) -> None:
+    """Refuse a transactional batch of another transactional id than the one that the client may use; raises
+    `BatchRefused`.
+    """
+    if not header.transactional:
+        return
+    if transactional_id is None:
+        code = ErrorCode.transactional_id_authorization_failed
+        raise BatchRefused(code, "a transactional batch in a request without a transactional id")
+    # One that is not known here yet is judged by the log, with its id and epoch.
+    known = writer.sequencer.fold.producers.get(header.producer_id)
+    if known is not None and known.transactional_id != transactional_id:
+        code = ErrorCode.invalid_producer_id_mapping
+        raise BatchRefused(code, "the producer belongs to another transactional id")
 
 
 def _stamp(header: BatchHeader) -> Stamp | None:
     if header.producer_id < 0:
         return None
-    return Stamp(header.producer_id, header.producer_epoch, header.base_sequence)
+    return Stamp(header.producer_id, header.producer_epoch, header.base_sequence, header.transactional)
 
 
 def _refused(error: BatchRefused) -> Answer:

@@ -28,12 +28,14 @@ from archiver.kafka.protocol import ApiKey, KafkaRequest
 from archiver.kafka.slot_claims import SlotClaims
 from archiver.kafka.topic_configs import TopicConfigs, batch_bytes_max
 from archiver.kafka.topics import TopicRequests, Topics
+from archiver.kafka.transactions import TransactionRequests
 from archiver.kafka.users import UsersFile
 from archiver.log.brokers import Broker
 from archiver.runtime.errors import ArchiverError, OutcomeUnknown, RetryLater
 from archiver.runtime.ids import TopicId
 from archiver.runtime.redaction import excerpt
 from archiver.status.kafka_port import GroupCounts, KafkaPort, ListenerCounts, LiveBroker
+from intake.log.client_transactions import ClientTransactions
 from intake.log.committed_offsets import CommittedOffsets, OffsetBounds
 from intake.log.consumer_groups import ConsumerGroups
 from intake.log.fold import TopicState
@@ -111,6 +113,7 @@ class KafkaService:
         self._produce = ProduceHandler(
             lambda: self._writer,
             self._may("write"),
+            self._may("write", Resource.TRANSACTIONAL_ID),
             self._batches,
             self._log_start,
             lambda name: batch_bytes_max(topics().get(name)),
@@ -118,14 +121,12 @@ class KafkaService:
         )
         # One thread: claims and commits are appended in their order.
         self._offset_threads = ThreadPoolExecutor(1, "kafka-offsets")
-        self._membership = Membership(
-            application.logs.brokers(settings.broker_timeout),
-            self._address,
-            settings.rack or "",
-            settings.broker_timeout,
-        )
+        self._membership = self._own_membership()
         self._group_counts = GroupCounts()
         self._coordinator, self._groups, self._offsets = self._group_requests(sequencer)
+        # One thread: what ends transactions keeps the order of its arrival.
+        self._transaction_threads = ThreadPoolExecutor(1, "kafka-transactions")
+        self._transactions = self._transaction_requests(writer)
 
     @property
     def state(self) -> KafkaPort:
@@ -152,6 +153,15 @@ class KafkaService:
         self._authentication = ThreadPoolExecutor(1, "kafka-authentication")
         return Authenticator(sasl.mechanisms, UsersFile(file, ids).current, self._authentication, ids)
 
+    def _own_membership(self) -> Membership:
+        settings = self._settings
+        return Membership(
+            self._application.logs.brokers(settings.broker_timeout),
+            self._address,
+            settings.rack or "",
+            settings.broker_timeout,
+        )
+
     def _fetch_reader(self) -> FetchReader:
         application = self._application
         return FetchReader(
@@ -163,10 +173,10 @@ class KafkaService:
             FetchLimits(cache_bytes=self._settings.fetch_cache_bytes),
         )
 
-    def _may(self, operation: Operation) -> Callable[[str, str], bool]:
-        """Whether a principal may do that with a topic."""
+    def _may(self, operation: Operation, resource: Resource = Resource.TOPIC) -> Callable[[str, str], bool]:
+        """Whether a principal may do that with the resource of a name."""
         allows = self._authorizer.allows
-        return lambda principal, topic: allows(principal, operation, Resource.TOPIC, topic)
+        return lambda principal, name: allows(principal, operation, resource, name)
 
     def _topic_requests(self) -> TopicRequests:
         parts = self._application, self._settings, self._authorizer
@@ -238,6 +248,18 @@ class KafkaService:
                 "`archiver groups describe`, or reset it again"
             ) from error
 
+    def _transaction_requests(self, writer: IntakeWriter) -> TransactionRequests:
+        sequencer = writer.sequencer
+        return TransactionRequests(
+            self._coordinator,
+            ClientTransactions(sequencer, self._application.clock),
+            lambda: sequencer.fold,
+            self._read_on,
+            self._authorizer,
+            self._transaction_threads,
+            writer.settings.transaction_timeout_max,
+        )
+
     def start(self) -> None:
         """Read the control log, then open the port. Never raises for a port that is taken."""
         # Here, because the listener's loop must not read it. After a failure, the first fetch reads it.
@@ -266,6 +288,7 @@ class KafkaService:
             self._watch_threads,
             self._topic_threads,
             self._offset_threads,
+            self._transaction_threads,
             self._authentication,
         ):
             if threads is not None:
@@ -299,14 +322,16 @@ class KafkaService:
                 return await self._consume.offsets(session, request)
             case ApiKey.METADATA:
                 return await self._metadata(session, request)
+            case ApiKey.INIT_PRODUCER_ID if request.body.transactional_id is not None:
+                return await self._transactions.open(session, request)
             case ApiKey.INIT_PRODUCER_ID:
                 allowed = self._authorizer.allows_idempotent_write(session.principal)
-                return await self._producer_ids(session, request, self._writer, allowed=allowed)
+                return await self._producer_ids(session, self._writer, allowed=allowed)
             case ApiKey.API_VERSIONS:
                 return api_versions(request)
             case ApiKey.DESCRIBE_CLUSTER:
                 return await self._metadata.cluster(session, request)
-        handlers = (self._topics, self._groups, self._offsets)
+        handlers = (self._topics, self._groups, self._offsets, self._transactions)
         answer = next(one for one in handlers if request.api in one)
         return await answer(session, request)
 

@@ -57,8 +57,7 @@ PARTITIONS_MAX = 100_000
 DELETIONS_PER_ENTRY = 500
 """Partitions in one entry that deletes records: less than the 16 KiB that every log accepts."""
 RACES_PER_ATTEMPT = 10
-"""Lost races allowed per append attempt. A lost race means that another process made progress, so many are
-allowed."""
+"""Lost races allowed per append attempt. Many, because in each of them another process made progress."""
 
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _log = logging.getLogger(__name__)
@@ -122,9 +121,7 @@ class Sequencer:
         """The state as of the last entry read; only the sequencer applies entries to it."""
         return self._read.fold
 
-    @property
-    def _fold(self) -> IntakeFold:
-        return self._read.fold
+    _fold = fold
 
     @property
     def view(self) -> Backlog:
@@ -613,18 +610,21 @@ class Sequencer:
             if written_before_ms > self._fold.barrier_ms:
                 self._append(pb.IntakeEntry(barrier=pb.Barrier(written_before_ms=written_before_ms)))
 
-    def append_made(self, make: Callable[[IntakeFold], pb.IntakeEntry | None]) -> Applied | None:
-        """Read the log up to its tail, and append the entry that `make` makes from the fold; None if it makes
-        none.
+    def append_made(
+        self,
+        make: Callable[[IntakeFold], pb.IntakeEntry | None],
+        holds: Callable[[IntakeFold], bool] = lambda _: True,
+    ) -> Applied | None:
+        """Read the log to its tail, and append what `make` makes of the fold, if anything.
 
-        This process appends nothing in between, and an earlier entry of unknown outcome is resolved first.
-        Raises as `append_file`, and what `make` raises.
+        An earlier entry of unknown outcome is resolved first. Gives up without an error if `holds` is false
+        for the fold at the entry's index. Raises as `append_file`, and what `make` raises.
         """
         with self._lock:
             self._resolve_earlier()
             self._read.read_on()
             entry = make(self._fold)
-            return None if entry is None else self._append(entry)
+            return None if entry is None else self._append(entry, lambda: holds(self._fold))
 
     def tick(self, now_us: int) -> int:
         """Guarantee that no later entry has an ingest time before `now_us`; returns the newest tick, which

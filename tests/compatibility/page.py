@@ -25,7 +25,12 @@ DIFFERENCES = """
 | `acks=1` and `acks=all` are the same. | A batch is acknowledged when its file and its entry in the log are stored. There are no replicas to wait for. |
 | Produce is offered up to version 11. | Version 12 adds partitions to transactions implicitly (KIP-890). |
 | Fetch is offered up to version 12, without fetch sessions. | Sessions need memory for each consumer, on one daemon. Each request states its partitions. |
-| Transactions are not offered over Kafka yet. The HTTP interface has them. | They follow. FindCoordinator of a transactional id answers `INVALID_REQUEST`. |
+| AddPartitionsToTxn only checks. A transaction begins with its first batch, and `transaction.timeout.ms` runs from there. | The state of a transaction is in the intake log, which has an entry for each batch anyway. |
+| A commit or abort of a transaction without records succeeds and stores nothing. Kafka answers `INVALID_TXN_STATE` where the last one ended the other way. | A retry of an answer that was lost gets the same answer. |
+| A client that resumes a transactional producer (KIP-360) and loses the answer is fenced, and opens the producer again. | The log does not store the epoch from which a producer was resumed. |
+| AddOffsetsToTxn and TxnOffsetCommit are not offered yet. | They follow. A transaction commits records, and a consumer commits its offsets by itself. |
+| With `validate: dlq`, invalid records of a transaction are in the DLQ topic at once, also if it is aborted. | Their sequence numbers belong to another topic. |
+| A read-uncommitted consumer gets records of open transactions, and none of aborted ones. | Aborted records are not archived. |
 | Groups have the classic protocol; that of KIP-848 (`group.protocol=consumer`) is not offered. OffsetCommit and OffsetFetch are offered up to version 8. | It follows. Later versions of both requests are for members of that protocol. |
 | The members of a group are in the memory of its coordinator. When another daemon takes over, members join again, and generations begin at 1. | Committed offsets are in the intake log, and commits of an earlier coordinator are void ([groups.md](protocols/groups.md)). |
 | A commit of an unknown group with a generation gets `UNKNOWN_MEMBER_ID`, in every version. | Its members have not joined this coordinator yet; with this error they do. Kafka answers `ILLEGAL_GENERATION`, or from version 9 on `GROUP_ID_NOT_FOUND`. |

@@ -9,6 +9,7 @@ from tests.mutants.kafka_mutants import LISTENING
 from tests.mutants.mirror_mutants import MIRRORING
 from tests.mutants.publish_mutants import PUBLISHING
 from tests.mutants.schema_mutants import MAPPING
+from tests.mutants.transaction_mutants import TRANSACTIONS
 
 SQLITE_TESTS = ("tests/contract/test_log_sqlite.py",)
 LOG_TESTS = ("tests/contract/test_log.py",)
@@ -729,4 +730,5 @@ MUTANTS = (
     *BROKERS,
     *GROUPS,
     *LISTENING,
+    *TRANSACTIONS,
 )

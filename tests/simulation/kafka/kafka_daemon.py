@@ -169,7 +169,7 @@ class _Served:
         )
         sequencer.on_advance(self._consume.watch.advanced)
         self._produce = ProduceHandler(
-            lambda: self._writer, _allow, self._batches, log_start, lambda _: BATCH_BYTES_MAX, counts
+            lambda: self._writer, _allow, _allow, self._batches, log_start, lambda _: BATCH_BYTES_MAX, counts
         )
         self._producer_ids = ProducerIds(self._requests)
         self.port = DaemonPort(self._process, lambda: sequencer.fold.topics_by_name)
@@ -252,5 +252,5 @@ class _Served:
             case ApiKey.LIST_OFFSETS:
                 return await self._consume.offsets(session, request)
             case ApiKey.INIT_PRODUCER_ID:
-                return await self._producer_ids(session, request, self._writer, allowed=True)
+                return await self._producer_ids(session, self._writer, allowed=True)
         raise AssertionError(f"{request.api.name} is sent by no client here")

@@ -1,0 +1,245 @@
+"""Transactions over Kafka's requests: InitProducerId with a transactional id, AddPartitionsToTxn and EndTxn.
+
+The state of a transaction is in the intake log. A transaction begins with its first batch, so
+AddPartitionsToTxn only checks. Requests that append are processed by the daemon that holds the claim of the
+transactional id, one after the other, in the order of their arrival.
+
+A client that got no answer sends EndTxn again, and may then begin its next transaction. A late EndTxn of the
+first attempt must not end that one. So it does not count at a daemon that was replaced, because its claim is
+old. A daemon that only now claims the transactional id answers the first EndTxn with a retriable error: the
+request may have waited there since before a pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor
+from typing import Any, Final, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from archiver.config.kafka_listener import Operation
+from archiver.kafka.acl import Authorizer, Resource
+from archiver.kafka.coordinator import GroupCoordinator
+from archiver.kafka.listener import Body, Session
+from archiver.kafka.protocol import ApiKey, KafkaRequest
+from archiver.kafka.topic_configs import Refused
+from archiver.runtime.errors import ArchiverError, OutcomeUnknown, RetryLater
+from intake.log.client_transactions import (
+    TRANSACTIONAL_ID_BYTES_MAX,
+    ClientTransactions,
+    ProducerEpoch,
+    ProducerRefusal,
+    judge_producer,
+)
+from intake.log.fold import IntakeFold, TopicState
+from intake.producers import Producer
+
+_log = logging.getLogger(__name__)
+
+_NO_ID: Final = -1
+FENCED_SINCE: Final[Mapping[ApiKey, int]] = {
+    ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 2,
+    ApiKey.END_TXN: 2,
+}
+"""Versions from which PRODUCER_FENCED is known; earlier ones get INVALID_PRODUCER_EPOCH, as in Kafka."""
+
+_Result = TypeVar("_Result")
+
+
+class TransactionRequests:
+    """Answers the requests of transactional producers, except Produce."""
+
+    def __init__(
+        self,
+        coordinator: GroupCoordinator,
+        transactions: ClientTransactions,
+        fold: Callable[[], IntakeFold],
+        read_on: Callable[[], Awaitable[None]],
+        authorizer: Authorizer,
+        threads: Executor,
+        timeout_max_s: float,
+    ) -> None:
+        """`coordinator` has the claims. `fold` is that of the log as far as it was read; `read_on` reads on.
+        `threads` is one thread, which keeps the order. `timeout_max_s`: of a transaction.
+        """
+        self._coordinator = coordinator
+        self._transactions = transactions
+        self._fold = fold
+        self._read_on = read_on
+        self._authorizer = authorizer
+        self._threads = threads
+        self._timeout_max_s = timeout_max_s
+        self._answers: Mapping[ApiKey, Callable[[Session, KafkaRequest], Awaitable[Body]]] = {
+            ApiKey.ADD_PARTITIONS_TO_TXN: self._add_partitions,
+            ApiKey.END_TXN: self._end,
+        }
+
+    def __contains__(self, api: ApiKey) -> bool:
+        return api in self._answers
+
+    async def __call__(self, session: Session, request: KafkaRequest) -> Body:
+        """Answer a request of one of these APIs."""
+        return await self._answers[request.api](session, request)
+
+    def _require(self, session: Session, operation: Operation, transactional_id: str) -> None:
+        if not transactional_id or len(transactional_id.encode()) > TRANSACTIONAL_ID_BYTES_MAX:
+            raise Refused(ErrorCode.invalid_request)
+        allowed = self._authorizer.allows(
+            session.principal, operation, Resource.TRANSACTIONAL_ID, transactional_id
+        )
+        if not allowed:
+            raise Refused(ErrorCode.transactional_id_authorization_failed)
+
+    # --- InitProducerId
+
+    async def open(self, session: Session, request: KafkaRequest) -> Body:
+        """Answer InitProducerId with a transactional id."""
+        body = request.body
+        try:
+            producer = await self._opened(session, request)
+        except Refused as error:
+            return {"error_code": int(error.code), "producer_id": _NO_ID, "producer_epoch": _NO_ID}
+        _log.info(
+            "Kafka client %s has producer %d with epoch %d for transactional id %.200r",
+            session.peer,
+            producer.producer_id,
+            producer.epoch,
+            body.transactional_id,
+        )
+        return {"error_code": 0, "producer_id": producer.producer_id, "producer_epoch": producer.epoch}
+
+    async def _opened(self, session: Session, request: KafkaRequest) -> ProducerEpoch:
+        body = request.body
+        name = body.transactional_id
+        self._require(session, "write", name)
+        timeout_ms = body.transaction_timeout
+        if not 0 < timeout_ms <= self._timeout_max_s * 1000:
+            raise Refused(ErrorCode.invalid_transaction_timeout)
+        stated = ProducerEpoch(getattr(body, "producer_id", _NO_ID), getattr(body, "producer_epoch", _NO_ID))
+        if (stated.producer_id < 0) != (stated.epoch < 0):
+            raise Refused(ErrorCode.invalid_request)
+        resumed = None if stated.producer_id < 0 else stated
+        claim = await self._coordinator.require(name)
+        found = await self._run(lambda: self._transactions.open(name, timeout_ms * 1000, claim, resumed))
+        if isinstance(found, ProducerEpoch):
+            return found
+        raise self._refused(request, found)
+
+    # --- AddPartitionsToTxn
+
+    async def _add_partitions(self, session: Session, request: KafkaRequest) -> Body:
+        body = request.body
+        topics = body.v3_and_below_topics
+        try:
+            self._require(session, "write", body.v3_and_below_transactional_id)
+            await self._require_producer(
+                request,
+                body.v3_and_below_transactional_id,
+                ProducerEpoch(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch),
+            )
+            known = self._fold().topics_by_name
+            # The time of the answer would confirm topics that the principal may not see.
+            if any(one.name not in known and self._may_write(session, one.name) for one in topics):
+                await self._read_on()
+            codes = self._partition_codes(session, topics)
+        except Refused as error:
+            codes = {(one.name, number): error.code for one in topics for number in one.partitions}
+        return {
+            "results_by_topic_v3_and_below": [
+                {
+                    "name": one.name,
+                    "results_by_partition": [
+                        {"partition_index": number, "partition_error_code": int(codes[one.name, number])}
+                        for number in one.partitions
+                    ],
+                }
+                for one in topics
+            ]
+        }
+
+    def _partition_codes(self, session: Session, topics: Any) -> dict[tuple[str, int], ErrorCode]:
+        """The error of each partition. As in Kafka, none is added if one has an error."""
+        known = self._fold().topics_by_name
+        codes = {
+            (one.name, number): self._partition_code(session, known.get(one.name), one.name, number)
+            for one in topics
+            for number in one.partitions
+        }
+        if any(code is not ErrorCode.none for code in codes.values()):
+            return {
+                place: ErrorCode.operation_not_attempted if code is ErrorCode.none else code
+                for place, code in codes.items()
+            }
+        return codes
+
+    def _partition_code(
+        self, session: Session, topic: TopicState | None, name: str, number: int
+    ) -> ErrorCode:
+        if not self._may_write(session, name):
+            return ErrorCode.topic_authorization_failed
+        if topic is None or not 0 <= number < topic.partitions:
+            return ErrorCode.unknown_topic_or_partition
+        return ErrorCode.none
+
+    def _may_write(self, session: Session, topic: str) -> bool:
+        return self._authorizer.allows(session.principal, "write", Resource.TOPIC, topic)
+
+    async def _require_producer(
+        self, request: KafkaRequest, transactional_id: str, stated: ProducerEpoch
+    ) -> None:
+        """Raise `Refused` unless it is the producer of the transactional id."""
+        found = judge_producer(self._fold(), transactional_id, stated)
+        if not isinstance(found, Producer):
+            # Another daemon may have opened it.
+            await self._read_on()
+            found = judge_producer(self._fold(), transactional_id, stated)
+        if not isinstance(found, Producer):
+            raise self._refused(request, found)
+
+    # --- EndTxn
+
+    async def _end(self, session: Session, request: KafkaRequest) -> Body:
+        body = request.body
+        name = body.transactional_id
+        stated = ProducerEpoch(body.producer_id, body.producer_epoch)
+        try:
+            self._require(session, "write", name)
+            # Without a wait if the slot is claimed: the order of arrival stays.
+            is_claimed = self._coordinator.is_claimed(name)
+            claim = await self._coordinator.require(name)
+            if not is_claimed:
+                raise Refused(ErrorCode.coordinator_load_in_progress)
+            found = await self._run(
+                lambda: self._transactions.end(name, stated, claim, commit=body.committed)
+            )
+            if found is not None:
+                raise self._refused(request, found)
+        except Refused as error:
+            return {"error_code": int(error.code)}
+        return {"error_code": 0}
+
+    def _refused(self, request: KafkaRequest, refusal: ProducerRefusal) -> Refused:
+        if refusal == "stale_claim":
+            self._coordinator.claims.check()
+            return Refused(ErrorCode.not_coordinator)
+        if refusal == "unknown":
+            return Refused(ErrorCode.invalid_producer_id_mapping)
+        if request.version >= FENCED_SINCE[request.api]:
+            return Refused(ErrorCode.producer_fenced)
+        return Refused(ErrorCode.invalid_producer_epoch)
+
+    async def _run(self, call: Callable[[], _Result]) -> _Result:
+        """Run a call that appends; raises `Refused` if the client must ask again."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        # The next attempt finds out what happened, so an unknown outcome is no failure.
+        except (RetryLater, OutcomeUnknown) as error:
+            _log.warning("a transaction of a Kafka client waits: %s", error)
+            raise Refused(ErrorCode.coordinator_load_in_progress) from error
+        except ArchiverError as error:
+            _log.warning("a transaction of a Kafka client waits: %s", error)
+            raise Refused(ErrorCode.coordinator_not_available) from error

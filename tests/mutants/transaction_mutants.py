@@ -1,0 +1,72 @@
+"""Ways to break transactions of Kafka clients on purpose, and which tests should notice."""
+
+from __future__ import annotations
+
+from tests.mutants.breaking import Mutant
+
+_APPENDED, _REQUESTS = "intake/log/client_transactions.py", "archiver/kafka/transactions.py"
+_TESTS = ("tests/unit/test_client_transactions.py",)
+_CLIENTS = ("tests/integration/test_kafka_transactions.py",)
+
+
+def _mutant(name: str, path: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant(f"transactions: {name}", path, old, new, tests or _TESTS, simulated=False)
+
+
+TRANSACTIONS = (
+    _mutant(
+        "a marker is appended under a claim that was lost since it was judged",
+        _APPENDED,
+        "            overtaken = refusal(fold) is not None or make(fold) is None\n",
+        "            overtaken = False\n",
+    ),
+    _mutant(
+        "a marker counts under a stale claim",
+        _APPENDED,
+        "            if not fold.consumer_groups.is_current(transactional_id, claim):\n"
+        '                return "stale_claim"\n'
+        "            found = judge_producer",
+        "            found = judge_producer",
+    ),
+    _mutant(
+        "a producer of an older epoch goes on",
+        _APPENDED,
+        '            return None if resumed == present else "fenced"\n',
+        "            return None\n",
+    ),
+    _mutant(
+        "a fenced producer ends the transaction of the next one",
+        _APPENDED,
+        '    return known if known.epoch == stated.epoch else "fenced"',
+        "    return known",
+        *_CLIENTS,
+    ),
+    _mutant(
+        "an end from before the claim counts",
+        _REQUESTS,
+        "            if not is_claimed:\n                raise Refused(ErrorCode.coordinator_load_in_progress)\n",
+        "",
+        *_CLIENTS,
+    ),
+    _mutant(
+        "a transaction may stay open for longer than the maximum",
+        _REQUESTS,
+        "if not 0 < timeout_ms <= self._timeout_max_s * 1000:",
+        "if not 0 < timeout_ms:",
+        *_CLIENTS,
+    ),
+    _mutant(
+        "a transactional batch is stored without its transaction",
+        "archiver/kafka/produce.py",
+        "    return Stamp(header.producer_id, header.producer_epoch, header.base_sequence, header.transactional)",
+        "    return Stamp(header.producer_id, header.producer_epoch, header.base_sequence)",
+        *_CLIENTS,
+    ),
+    _mutant(
+        "a client writes into the transaction of another transactional id",
+        "archiver/kafka/produce.py",
+        "    if known is not None and known.transactional_id != transactional_id:",
+        "    if known is None and transactional_id is None:",
+        *_CLIENTS,
+    ),
+)

@@ -1,0 +1,167 @@
+"""Transactions for the coordinator of a transactional id: other daemons that come first, and lost replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from archiver.config.groups import LogSettings
+from archiver.log.store import Appended
+from archiver.proto import intake_log_pb2 as pb
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import OutcomeUnknown, RetryLater
+from archiver.runtime.ids import SeededIds, TopicId
+from intake.log.client_transactions import ClientTransactions, ProducerEpoch
+from intake.log.committed_offsets import CommittedOffsets, OffsetBounds
+from intake.log.consumer_groups import GROUP_SLOTS
+from intake.log.sequencer import Sequencer
+from tests.support.log.faulty_log import AppendFault, FaultyLog
+from tests.support.log.memory_log import MemoryLogStore
+
+SETTINGS = LogSettings(append_attempts_max=2)
+TIMEOUT_US = 60_000_000
+
+
+class OvertakenLog(FaultyLog):
+    """Before the next append, another process appends something."""
+
+    first: Callable[[], object] | None = None
+
+    def append(self, index: int, data: bytes) -> Appended:
+        if (first := self.first) is not None:
+            self.first = None
+            first()
+        return super().append(index, data)
+
+
+class Daemon:
+    def __init__(self, log: FaultyLog, seed: int) -> None:
+        self.log = log
+        clock = ManualClock(1_700_000_000_000_000)
+        self.sequencer = Sequencer(log, SeededIds(seed), clock, SETTINGS)
+        self.transactions = ClientTransactions(self.sequencer, clock)
+        self._offsets = CommittedOffsets(self.sequencer, clock, OffsetBounds(2**30, 1))
+        self.topic_id: TopicId = self.sequencer.declare_topic("t", 1).topic_id
+        self.claim = 0
+
+    def claim_all(self) -> None:
+        self.claim = self._offsets.claim_slots(range(GROUP_SLOTS), 1)
+
+    def open(self, resumed: ProducerEpoch | None = None) -> ProducerEpoch | str:
+        return self.transactions.open("id", TIMEOUT_US, self.claim, resumed)
+
+    def opened(self) -> ProducerEpoch:
+        found = self.open()
+        assert isinstance(found, ProducerEpoch)
+        return found
+
+    def send(self, producer: ProducerEpoch, sequence: int) -> None:
+        """A batch of one record."""
+        batch = pb.ProducerBatch(
+            producer_id=producer.producer_id, epoch=producer.epoch, sequence=sequence, transactional=True
+        )
+        segment = pb.Segment(rows=1, raw_bytes=1, accept_max_us=1, producer=batch)
+        topic = pb.TopicSegments(topic_id=bytes.fromhex(self.topic_id), segments=[segment])
+        file = pb.IntakeFile(key=f"f{sequence}", size=1, footer_sha256=b"d" * 32, topics=[topic])
+        self.sequencer.append_made(lambda _: pb.IntakeEntry(file=file))
+
+    def end(self, producer: ProducerEpoch, *, commit: bool = True) -> str | None:
+        return self.transactions.end("id", producer, self.claim, commit=commit)
+
+    def stable(self) -> int:
+        return self.sequencer.refresh().stable_offset((self.topic_id, 0))
+
+    def records(self) -> int:
+        """Committed ones."""
+        return sum(one.rows for one in self.sequencer.refresh().segments((self.topic_id, 0)))
+
+
+@pytest.fixture
+def log() -> OvertakenLog:
+    return OvertakenLog(MemoryLogStore(SETTINGS.entry_bytes_max).log("intake"))
+
+
+@pytest.fixture
+def daemons(log: OvertakenLog) -> tuple[Daemon, Daemon]:
+    one, other = Daemon(log, 1), Daemon(log, 2)
+    one.claim_all()
+    return one, other
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_late_end_leaves_the_next_transaction_open(
+    log: OvertakenLog, daemons: tuple[Daemon, Daemon], *, commit: bool
+) -> None:
+    paused, other = daemons
+    producer = paused.opened()
+    paused.send(producer, 0)
+
+    def go_on() -> None:
+        # The client got no answer, ends the transaction at the other daemon, and begins the next one.
+        other.claim_all()
+        assert other.end(producer) is None
+        other.send(producer, 1)
+
+    log.first = go_on
+    assert paused.end(producer, commit=commit) == "stale_claim"
+    assert paused.stable() == 1
+    assert other.end(producer, commit=False) is None
+    assert other.records() == 1
+
+
+def test_an_end_that_another_daemon_overtook_is_judged_again(
+    log: OvertakenLog, daemons: tuple[Daemon, Daemon]
+) -> None:
+    one, other = daemons
+    producer = one.opened()
+    one.send(producer, 0)
+    log.first = lambda: other.sequencer.end_overdue(2_000_000_000_000_000)
+    assert one.end(producer) == "fenced"
+    assert one.records() == 0
+
+
+def test_an_overtaken_producer_does_not_go_on(log: OvertakenLog, daemons: tuple[Daemon, Daemon]) -> None:
+    one, other = daemons
+    first = one.opened()
+    log.first = lambda: other.sequencer.open_producer("id", TIMEOUT_US)
+    assert one.open(first) == "fenced"
+    # A new instance fences the older one, however many there are.
+    assert one.open() == ProducerEpoch(first.producer_id, first.epoch + 2)
+
+
+def test_nothing_is_appended_under_an_old_claim(daemons: tuple[Daemon, Daemon]) -> None:
+    one, other = daemons
+    producer = one.opened()
+    one.send(producer, 0)
+    other.claim_all()
+    tail = one.log.tail()
+    assert one.end(producer) == one.open() == one.open(producer) == "stale_claim"
+    assert one.log.tail() == tail
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("fault", [AppendFault.REPLY_LOST, AppendFault.DROPPED, AppendFault.LATE])
+def test_an_end_of_unknown_outcome_is_repeated_anywhere(
+    log: OvertakenLog, daemons: tuple[Daemon, Daemon], fault: AppendFault, *, commit: bool
+) -> None:
+    for ending in daemons:
+        one = daemons[0]
+        one.claim_all()
+        producer = one.opened()
+        before = one.records()
+        one.send(producer, 0)
+        log.script(fault, fault)
+        with pytest.raises((OutcomeUnknown, RetryLater)):
+            one.end(producer, commit=commit)
+        log.heal()
+        if ending is not one:
+            ending.claim_all()
+        assert ending.end(producer, commit=commit) is None
+        # The next transaction is not ended by the marker of the first one.
+        ending.send(producer, 1)
+        one.sequencer.resolve()
+        assert ending.records() - before == (1 if commit else 0) + 1
+        assert ending.stable() == ending.sequencer.fold.next_offset((one.topic_id, 0)) - 1
+        assert ending.end(producer, commit=False) is None
+        assert ending.records() - before == (1 if commit else 0)
