@@ -64,6 +64,7 @@ LABELS_HEAD = """
 TEXTS = {
     "topic": "a topic's name, or `_other`",
     "partition": "a number, or `_other`",
+    "group": "the id of a consumer group",
     "dependency": "as `/readyz` names it, for example `metadata` or `catalog local`",
     "source": "the glob of a source in the configuration",
     "version": "this version",
@@ -82,6 +83,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     ("", ("archiver_held_", "archiver_aggregated_")),
+    ("Consumer groups", ("archiver_group_",)),
     ("Archiving", ("archiver_archive_", "archiver_decode_", "archiver_commits_", "archiver_commit_")),
     ("Intake", ("archiver_intake_", "archiver_source_")),
     ("The daemon", ("archiver_",)),
@@ -93,7 +95,8 @@ def page() -> str:
     """The whole page."""
     limits = MetricsSettings()
     head = HEAD.replace(
-        "{series}", f"{series_max(limits.partitions_max, limits.topics_max, dependencies=3, sources=0):,}"
+        "{series}",
+        f"{series_max(limits.partitions_max, limits.topics_max, 3, 0, limits.group_partitions_max):,}",
     )
     return head + "".join(_sections()) + LABELS_HEAD + "".join(_label(label) for label in LABELS)
 

@@ -15,6 +15,7 @@ from archiver.runtime.rfc3339 import format_time
 from archiver.runtime.text import counted, moment
 from archiver.status.advice import of_audits, topic_advice
 from archiver.status.ages import numbers
+from archiver.status.group_lag import group_document, group_report
 from archiver.status.journal import Journal
 from archiver.status.kafka_port import KafkaPort, kafka_document
 from archiver.status.lag import STAGES, PartitionLag, TopicLag, lag_report
@@ -22,6 +23,7 @@ from intake.log.clock_check import log_ahead_text
 
 if TYPE_CHECKING:
     from archiver.app.deployment import Deployment
+    from archiver.ledger.fold import LedgerFold
     from intake.log.backlog import Backlog
     from intake.sources.files.source import FilesState
     from intake.sources.kafka.upstream_changes import MirrorState
@@ -111,10 +113,17 @@ def status_document(
         "intake_log": {"floor": at.intake_log.floor(), "tail": intake.next_index},
         "control_log": {"floor": at.control_log.floor(), "tail": ledger.next_index},
         "topics": topics,
+        "groups": _groups(at, intake, ledger, now_us),
         **oldest,
         "attention": attention + list(overdue.values()) + _daemon_attention(daemon),
         "daemon": None if daemon is None else dict(daemon),
     }
+
+
+def _groups(at: Deployment, intake: Backlog, ledger: LedgerFold, now_us: int) -> dict[str, Any]:
+    """Lag of the consumer groups; `left` counts those beyond `metrics.group_partitions_max`."""
+    report = group_report(intake, ledger, now_us, at.settings.metrics.group_partitions_max)
+    return {"groups": [group_document(lag) for lag in report.groups], "left": report.groups_left}
 
 
 def _oldest_required(at: Deployment, now_us: int, reported: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -38,24 +38,26 @@ def list_groups(config: ConfigOption = None, output: OutputOption = Output.TEXT)
 
     Members are in the memory of the daemons: `kafka-consumer-groups --list --state` asks for them.
     """
+    from archiver.status.group_lag import group_document
+
     with application(config) as app_:
-        rows = [_summary(lag) for lag in _lags(app_).all()]
+        found = list(_lags(app_).all())
     if output is Output.JSON:
-        print_json({"groups": rows})
+        print_json({"groups": [group_document(lag) for lag in found]})
         return FINE
     print_table(
         "consumer groups",
         ("group", "topics", "partitions", "lag records", "lag", "last commit"),
         [
             (
-                row["group"],
-                len(row["topics"]),
-                row["partitions"],
-                _count(row["lag_records"]),
-                _age(row["lag_seconds"]),
-                _age(row["commit_age_seconds"]),
+                lag.group,
+                len(lag.topics),
+                len(lag.partitions),
+                _count(lag.lag_records),
+                _age(lag.lag_s),
+                _age(lag.commit_age_s),
             )
-            for row in rows
+            for lag in found
         ],
     )
     return FINE
@@ -264,20 +266,11 @@ def live_daemons(app_: Application) -> list[Broker]:
     return app_.logs.brokers(10.0 if kafka is None else kafka.broker_timeout).live()
 
 
-def _summary(lag: GroupLag) -> dict[str, Any]:
-    return {
-        "group": lag.group,
-        "topics": lag.topics,
-        "partitions": len(lag.partitions),
-        "lag_records": lag.lag_records,
-        "lag_seconds": lag.lag_s,
-        "commit_age_seconds": lag.commit_age_s,
-    }
-
-
 def _document(lag: GroupLag, coordinator: dict[str, Any]) -> dict[str, Any]:
+    from archiver.status.group_lag import group_document
+
     return {
-        **_summary(lag),
+        **group_document(lag),
         "coordinator": coordinator,
         "partitions": [
             {

@@ -133,6 +133,10 @@ class MetricsSettings(Group):
     topics_max: Annotated[StrictInt, Field(ge=1, le=1_000_000)] = 1000
     """Most topics with their own series. The others are summed under the topic `_other`, and so is a topic
     with that name. Default 1000."""
+    group_partitions_max: Annotated[StrictInt, Field(ge=0, le=1_000_000)] = 1000
+    """Most partitions of consumer groups whose lag is computed, for the metrics, the status page and
+    `archiver status`. Groups count in the order of their ids while all of their partitions fit. The others
+    are only counted. It limits the number of series and the work of each poll. Default 1000."""
 
 
 class DaemonSettings(Group):

@@ -376,6 +376,7 @@ class Daemon:
                 sources=self._source_states(),
                 mirrors=self._mirror_states(),
                 kafka=self._kafka_port(),
+                groups=seen.groups,
                 query=query,
             )
         )

@@ -13,6 +13,7 @@ from archiver.ledger.fold import LedgerFold
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError
 from archiver.runtime.redaction import MESSAGE_MAX, excerpt
+from archiver.status.group_lag import GroupReport, group_report
 from archiver.status.history import LagHistory
 from archiver.status.lag import LagReport, lag_report
 from archiver.status.metric_registry import LogNumbers, Numbers, SourceNumbers, Watched
@@ -24,6 +25,7 @@ class StatusSnapshot:
     """Result of one poll."""
 
     standing: LagReport | None = None
+    groups: GroupReport | None = None
     leader: str | None = None
     """host:pid of the holder of the lease; None: not held, or not known."""
     epoch: int | None = None
@@ -75,10 +77,11 @@ class StatusPoller:
         )
         # By the monotonic clock: a wall clock that is set would shift the line on the page.
         self.history.add(report, self._clock.monotonic_s())
+        groups = group_report(backlog, ledger, now_us, application.settings.metrics.group_partitions_max)
         leader = application.leadership.holder()
         # The poll reads no table, so it keeps the oldest required intake file of the last cleaning or audit.
         before = self._snapshot
-        self._snapshot = StatusSnapshot(report, leader, ledger.epoch, before.pin, before.pin_known)
+        self._snapshot = StatusSnapshot(report, groups, leader, ledger.epoch, before.pin, before.pin_known)
         logs = {
             name: LogNumbers(log.floor(), log.tail())
             for name, log in (("intake", application.intake_log), ("control", application.control_log))
@@ -87,6 +90,7 @@ class StatusPoller:
             Watched(
                 seen_us=now_us,
                 standing=report,
+                groups=groups,
                 logs=logs,
                 checkpoint_index=application.sequencer.checkpoint_index,
                 leader=leader == self._owner,

@@ -2,7 +2,8 @@
 
 Only `archiver.status.metric_registry` and `archiver.web.metrics` turn values into samples, and only by this table.
 The number of series is bounded by the settings (`series_max`). A label is a name from the configuration, a topic or
-partition within `metrics.topics_max` and `metrics.partitions_max`, or one of a closed set; never free text.
+partition within `metrics.topics_max` and `metrics.partitions_max`, a consumer group within
+`metrics.group_partitions_max`, or one of a closed set; never free text.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ COMMIT_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0
 LABELS: Final[dict[str, tuple[str, ...] | None]] = {
     "topic": None,
     "partition": None,
+    "group": None,
     "stage": STAGES,
     "job": JOBS,
     "outcome": OUTCOMES,
@@ -173,6 +175,16 @@ _LAG: dict[str, Metric] = {
     "archiver_held_partitions": _gauge("partitions that do not advance, by reason; the status page lists them", "reason"),
     "archiver_aggregated_partitions": _gauge("partitions without series of their own (metrics.partitions_max): summed per topic"),
     "archiver_aggregated_topics": _gauge("topics without series of their own (metrics.topics_max): summed as topic _other"),
+    "archiver_group_lag_records": _gauge(
+        "records that a consumer group has not committed; absent if that is unknown", "group", *_TP
+    ),
+    "archiver_group_lag_seconds": _gauge(
+        "age of the oldest accepted record that a consumer group has not committed; 0: none; absent if that is unknown",
+        "group", *_TP,
+    ),
+    "archiver_group_partitions_left": _gauge(
+        "partitions of consumer groups without series of their own (metrics.group_partitions_max)"
+    ),
 }  # fmt: skip
 
 _ARCHIVE: dict[str, Metric] = {
@@ -390,7 +402,9 @@ METRICS: Final[dict[str, Metric]] = {
 """Every metric by its Prometheus name. Names that begin with `process_` are those of all Prometheus clients."""
 
 
-def series_max(partitions_max: int, topics_max: int, dependencies: int, sources: int) -> int:
+def series_max(
+    partitions_max: int, topics_max: int, dependencies: int, sources: int, group_partitions_max: int = 0
+) -> int:
     """Upper bound of the series (lines with a value) of one scrape."""
     # One more for the sum of all other topics.
     topics = topics_max + 1
@@ -402,7 +416,12 @@ def series_max(partitions_max: int, topics_max: int, dependencies: int, sources:
         "version": 1,
         "python": 1,
     }
-    return sum(_series(name, metric, names, partitions_max + topics) for name, metric in METRICS.items())
+    return sum(
+        group_partitions_max
+        if "group" in metric.labels
+        else _series(name, metric, names, partitions_max + topics)
+        for name, metric in METRICS.items()
+    )
 
 
 def _series(name: str, metric: Metric, names: dict[str, int], places: int) -> int:

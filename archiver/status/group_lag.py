@@ -132,6 +132,46 @@ class GroupLags:
         return waiting.records, 0.0 if first_us is None else max(0, self._now_us - first_us) / 1e6
 
 
+@dataclass(frozen=True, slots=True)
+class GroupReport:
+    """Lag of consumer groups at one time, within a limit of partitions."""
+
+    groups: tuple[GroupLag, ...] = ()
+    """By their ids."""
+    groups_left: int = 0
+    """Groups beyond the limit, whose lag was not computed."""
+    partitions_left: int = 0
+    """Partitions of those groups."""
+
+
+def group_report(intake: Backlog, ledger: LedgerFold, now_us: int, partitions_max: int) -> GroupReport:
+    """Lag of the first groups by their ids, of at most `partitions_max` partitions together."""
+    lags, found, room = GroupLags(intake, ledger, now_us), [], partitions_max
+    groups_left = partitions_left = 0
+    # By id and not by lag: a series must not come and go with the lag.
+    for group in sorted(intake.fold.consumer_groups, key=lambda one: one.group):
+        size = sum(len(offsets.partitions) for offsets in group.topics.values())
+        if size <= room:
+            room -= size
+            found.append(lags.of(group))
+        else:
+            groups_left += 1
+            partitions_left += size
+    return GroupReport(tuple(found), groups_left, partitions_left)
+
+
+def group_document(lag: GroupLag) -> dict[str, object]:
+    """A group as JSON, without its partitions."""
+    return {
+        "group": lag.group,
+        "topics": lag.topics,
+        "partitions": len(lag.partitions),
+        "lag_records": lag.lag_records,
+        "lag_seconds": lag.lag_s,
+        "commit_age_seconds": lag.commit_age_s,
+    }
+
+
 def _sum(values: Sequence[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     # A sum without the unknown part would be too small and seem exact.

@@ -1,7 +1,7 @@
 """Converts a lag report to metric samples with a bounded number of series.
 
 The first topics and partitions by name have their own series; the others are summed under `_other`. Labels
-have only names of topics, partitions, stages and causes.
+have only names of topics, partitions, consumer groups, stages and causes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from archiver.runtime.metric_names import HELD_CAUSES, METRICS, OTHER, STAGES
+from archiver.status.group_lag import GroupReport
 from archiver.status.lag import LagReport, PartitionLag, StageLag, TopicLag
 
 if TYPE_CHECKING:
@@ -121,6 +122,21 @@ def standing_families(standing: LagReport, limits: MetricsSettings, now_us: int)
         *families,
         Family("archiver_aggregated_partitions", {(): float(folding.partitions)}),
         Family("archiver_aggregated_topics", {(): float(folding.topics)}),
+    ]
+
+
+def group_families(report: GroupReport) -> list[Family]:
+    """Lag of consumer groups, as of the report."""
+    rows = {
+        (lag.group, one.topic, str(one.partition)): one for lag in report.groups for one in lag.partitions
+    }
+    return [
+        Family(
+            "archiver_group_lag_records",
+            _known({labels: one.lag_records for labels, one in rows.items()}),
+        ),
+        Family("archiver_group_lag_seconds", _known({labels: one.lag_s for labels, one in rows.items()})),
+        Family("archiver_group_partitions_left", {(): float(report.partitions_left)}),
     ]
 
 

@@ -32,10 +32,11 @@ from archiver.runtime.metric_names import (
     STATUSES,
     VERDICTS,
 )
+from archiver.status.group_lag import GroupReport
 from archiver.status.journal import Journal
 from archiver.status.kafka_port import KafkaPort, kafka_families
 from archiver.status.lag import LagReport
-from archiver.status.lag_metrics import Family, Labels, Spread, gauge, standing_families
+from archiver.status.lag_metrics import Family, Labels, Spread, gauge, group_families, standing_families
 from intake.write.writer import WriterMetrics, metrics_of
 from reconcile.findings.finding import IDS
 from reconcile.repair.run import ReconcileReport
@@ -114,6 +115,7 @@ class Watched:
 
     seen_us: int
     standing: LagReport | None = None
+    groups: GroupReport | None = None
     logs: Mapping[str, LogNumbers] = field(default_factory=dict)
     """By `intake` and `control`."""
     checkpoint_index: int | None = None
@@ -424,6 +426,7 @@ def _of_watch(seen: Watched, limits: MetricsSettings, now_us: int) -> list[Famil
             if numbers
         ),
         *([] if seen.standing is None else standing_families(seen.standing, limits, now_us)),
+        *([] if seen.groups is None else group_families(seen.groups)),
         *gauge(
             # By the present time, because the clock runs on since the report.
             "archiver_intake_log_ahead_seconds",

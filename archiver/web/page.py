@@ -22,6 +22,7 @@ from archiver.runtime.redaction import excerpt
 from archiver.runtime.text import counted, moment, printable_text
 from archiver.status.advice import RUNBOOK, Advice, advice, verdict
 from archiver.status.ages import age, age_at, count
+from archiver.status.group_lag import GroupLag, GroupReport
 from archiver.status.history import LagHistory, last_lag
 from archiver.status.journal import Cycle, Journal
 from archiver.status.kafka_port import KafkaPort
@@ -167,6 +168,8 @@ FILES_SHOWN = 20
 """Maximum of failed files shown of each source."""
 BROKERS_SHOWN = 20
 """Maximum of live daemons shown."""
+GROUPS_SHOWN = 50
+"""Maximum of consumer groups shown, those with the greatest lag in seconds first."""
 TEXT_MAX = 2000
 """Maximum of characters of one text: an error may contain a whole answer of a server."""
 
@@ -203,6 +206,8 @@ class PageValues:
     """Kafka sources of this daemon."""
     kafka: KafkaPort | None = None
     """Listener for Kafka clients; None without one."""
+    groups: GroupReport | None = None
+    """Newest lag of the consumer groups; None while it is not known."""
     query: Mapping[str, str]
     """`refresh`: seconds; `topic`: show all of one topic. Unknown and invalid ones are ignored."""
 
@@ -226,6 +231,8 @@ def page(values: PageValues) -> str:
         runbook=RUNBOOK,
         files_shown=FILES_SHOWN,
         brokers_shown=BROKERS_SHOWN,
+        groups=_late_groups(values.groups),
+        groups_shown=GROUPS_SHOWN,
         refresh=refresh,
         refreshes=[(seconds, _link(seconds, only)) for seconds in REFRESHES_S],
         without_refresh=_link(None, only),
@@ -240,6 +247,13 @@ def page(values: PageValues) -> str:
         audit=_audit(values.journal.newest("audit")),
         deep_audit=_audit(values.journal.newest("deep_audit")),
     )
+
+
+def _late_groups(report: GroupReport | None) -> list[GroupLag]:
+    """The groups by lag; an unknown one comes first."""
+    if report is None:
+        return []
+    return sorted(report.groups, key=lambda lag: (lag.lag_s is not None, -(lag.lag_s or 0.0), lag.group))
 
 
 def _worst(found: Sequence[Advice], state: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from archiver.app.application import open_application
@@ -16,6 +17,8 @@ from archiver.cli.app import run
 from archiver.config.settings import load_settings
 from archiver.runtime.errors import RetryLater
 from archiver.runtime.exit_codes import FINE, UNKNOWN, USAGE
+from archiver.status.group_lag import group_report
+from archiver.status.lag_metrics import group_families
 from intake.log.committed_offsets import CommittedOffsets, OffsetBounds
 from intake.log.consumer_groups import slot_of
 from tests.support.kafka.listening import Listening, configured, listening
@@ -207,3 +210,50 @@ def test_the_coordinator_refuses_a_group_with_members(
     assert committed(config, capsys, "report") == {0: 4, 1: 4}
     served.service.reset_offsets("report", topic_id, {0: 1})
     assert committed(config, capsys, "report") == {0: 1, 1: 4}
+
+
+@pytest.fixture
+def both(stopped: Path) -> Path:
+    """With a second group, which has no lag."""
+    with listening(stopped) as served:
+        commit(served, "done", {0: COUNT, 1: COUNT})
+    return stopped
+
+
+def limited(config: Path, partitions_max: int) -> None:
+    """Write the setting `metrics.group_partitions_max`."""
+    document = yaml.safe_load(config.read_text(encoding="utf-8"))
+    document["metrics"] = {"group_partitions_max": partitions_max}
+    config.write_text(yaml.safe_dump(document), encoding="utf-8")
+
+
+def test_the_status_has_the_lag_of_groups_up_to_its_limit(
+    both: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for partitions_max, names, left in ((4, ["done", "report"], 0), (3, ["done"], 1), (1, [], 2)):
+        limited(both, partitions_max)
+        capsys.readouterr()
+        assert run(["status", "-c", str(both), "--output", "json"]) == FINE
+        shown = json.loads(capsys.readouterr().out)["groups"]
+        assert [one["group"] for one in shown["groups"]] == names
+        assert shown["left"] == left
+        lags = {one["group"]: one["lag_records"] for one in shown["groups"]}
+        assert lags == {name: {"done": 0, "report": 2 * (COUNT - 4)}[name] for name in names}
+
+
+def test_metrics_have_a_series_for_each_partition_within_the_limit(both: Path) -> None:
+    with open_application(load_settings(both, {}), {}) as opened:
+        now_us = opened.clock.now_us()
+        ledger, backlog = opened.ledger(), opened.backlog()
+        for partitions_max, groups, left in ((4, {"done", "report"}, 0.0), (2, {"done"}, 2.0)):
+            report = group_report(backlog, ledger, now_us, partitions_max)
+            found = {family.name: family.samples for family in group_families(report)}
+            expected = {(group, "orders", str(number)) for group in groups for number in range(2)}
+            assert set(found["archiver_group_lag_seconds"]) == expected
+            records = {labels: 0.0 if labels[0] == "done" else COUNT - 4.0 for labels in expected}
+            assert found["archiver_group_lag_records"] == records
+            assert found["archiver_group_partitions_left"] == {(): left}
+        # Later: the records are older, and those that are committed have no age.
+        (done, late) = group_report(backlog, ledger, now_us + 60_000_000, 4).groups
+        assert (done.group, done.lag_s) == ("done", 0.0)
+        assert late.lag_s is not None and late.lag_s >= 60

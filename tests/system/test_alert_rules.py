@@ -59,6 +59,7 @@ GOOD: dict[str, str] = {
     series("archiver_lag_seconds", stage="committed", **ORDERS): f"30x50 1000x2 30x{MINUTES}",
     series("archiver_lag_seconds", stage="stable", **ORDERS): always(5000),
     series("archiver_lag_records", stage="committed", **ORDERS): always(500),
+    series("archiver_group_lag_seconds", group="report", **ORDERS): f"30x50 4000x10 30x{MINUTES}",
     series("archiver_lag_unknown_partitions", topic="orders"): always(0),
     series("archiver_commit_age_seconds", topic="orders"): always(40),
     # No client sends anything to this one.
@@ -131,6 +132,11 @@ BAD = [
         "ArchiverLag",
         {series("archiver_lag_seconds", stage="committed", **ORDERS): f"0+60x{MINUTES}"},
         {"instance": WHERE["instance"], "topic": "orders"},
+    ),
+    Bad(
+        "ArchiverGroupLag",
+        {series("archiver_group_lag_seconds", group="report", **ORDERS): always(4000)},
+        {"instance": WHERE["instance"], "group": "report", "topic": "orders"},
     ),
     Bad(
         "ArchiverLagUntold",

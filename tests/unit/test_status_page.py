@@ -15,6 +15,7 @@ import pytest
 from archiver.publish.progress import HeldBack
 from archiver.status.advice import RUNBOOK
 from archiver.status.ages import age
+from archiver.status.group_lag import GroupLag, GroupPartitionLag, GroupReport
 from archiver.status.history import LagHistory
 from archiver.status.journal import Cycle, Journal
 from archiver.status.lag import LagReport
@@ -31,6 +32,7 @@ from archiver.web.page import (
     visible,
 )
 from archiver.web.svg import records_chart, seconds_chart
+from intake.log.consumer_groups import NO_LEADER_EPOCH, CommittedOffset
 from intake.sources.files.source import FileProblem, FilesState
 from reconcile.snapshot.oldest_required import OldestRequired
 from tests.support.builders.standings import NOW_US, journal_of, of, partition, topic
@@ -503,3 +505,26 @@ def test_a_chart_of_nothing_and_of_a_level_line() -> None:
     (line,) = chart.paths
     assert line.count("L") == 1, "a level line has two ends"
     assert chart.description == "Over the last 8 min: now 5 s, which is the most."
+
+
+# consumer groups
+
+
+def group_lag(name: str, lag_s: float | None) -> GroupLag:
+    committed = CommittedOffset(4, NO_LEADER_EPOCH, "", NOW_US)
+    one = GroupPartitionLag("orders", 0, 0, committed, 10, 6, lag_s, 2.0)
+    return GroupLag(name, (one,))
+
+
+def test_groups_are_shown_with_the_greatest_lag_first() -> None:
+    groups = (group_lag("quick", 1.0), group_lag("<b>late</b>", 7200.0), group_lag("unread", None))
+    html = page(values(of(topic(partition())), groups=GroupReport(groups, 7, 30)))
+    assert "<b>late</b>" not in html
+    places = [html.index(text) for text in ("unread", "&lt;b&gt;late&lt;/b&gt;", "quick")]
+    assert places == sorted(places)
+    assert f">{age(7200.0)}<" in html
+    assert "and 7 more" in html
+
+
+def test_without_groups_there_is_no_table_of_them() -> None:
+    assert 'id="groups"' not in page(values(of(topic(partition())), groups=GroupReport()))
