@@ -19,7 +19,6 @@ from kio.schema.errors import ErrorCode
 
 from archiver.config.kafka_listener import KafkaListenerSettings
 from archiver.kafka.group import (
-    MEMBER_BYTES,
     NEVER,
     Group,
     GroupLimits,
@@ -28,6 +27,7 @@ from archiver.kafka.group import (
     State,
     Sync,
     Synced,
+    protocols_memory,
     protocols_size,
 )
 from archiver.kafka.offset_queue import OffsetQueue
@@ -49,6 +49,8 @@ EXPIRY_S: Final = 600.0
 """Interval at which expired offsets are removed, as in Kafka; less for a short retention."""
 REFRESHES: Final = 4
 """Times within the retention that a group with members is marked as in use, also if it commits nothing."""
+TEXT_MAX: Final = 249
+"""Longest `group.instance.id`, as in Kafka, and longest type of a group, in characters."""
 TOGETHER: Final = 100
 """Groups that are checked for expired offsets before other work has its turn."""
 
@@ -165,6 +167,9 @@ class GroupCoordinator:
         settings = self._settings
         if protocols_size(join.protocols) > settings.group_metadata_bytes_max:
             raise Refused(ErrorCode.message_too_large)
+        # Newer versions of the protocol bound no text.
+        if len(join.instance_id or "") > TEXT_MAX or len(join.protocol_type) > TEXT_MAX:
+            raise Refused(ErrorCode.invalid_request)
         session_s = join.session_timeout_s
         if not settings.group_session_timeout_min <= session_s <= settings.group_session_timeout_max:
             raise Refused(ErrorCode.invalid_session_timeout)
@@ -174,7 +179,7 @@ class GroupCoordinator:
             if join.member_id:
                 raise Refused(ErrorCode.unknown_member_id)
             held = self._added(name)
-        self._check_memory(name, protocols_size(join.protocols) + MEMBER_BYTES)
+        self._check_memory(name, protocols_memory(join.protocols))
         answer: asyncio.Future[Joined] = asyncio.get_running_loop().create_future()
         held.group.join(join, lambda joined: _set(answer, joined), self._now_s())
         self._changed(held)
@@ -184,13 +189,15 @@ class GroupCoordinator:
         """Answer a SyncGroup; None if the connection ended first."""
         await self.require(name)
         held = self._member_of(name)
-        sizes = [len(assignment) for _, assignment in sync.assignments]
-        if max(sizes, default=0) > self._settings.group_metadata_bytes_max:
+        largest = max((len(assignment) for _, assignment in sync.assignments), default=0)
+        if largest > self._settings.group_metadata_bytes_max:
             raise Refused(ErrorCode.message_too_large)
-        self._check_memory(name, sum(sizes))
+        self._check_memory(name, sum(len(assignment) for _, assignment in sync.assignments))
         answer: asyncio.Future[Synced] = asyncio.get_running_loop().create_future()
         held.group.sync(sync, lambda synced: _set(answer, synced), self._now_s())
         self._changed(held)
+        # Those of a member that does not lead are ignored, and must take no memory while it waits.
+        del sync
         return await _first(answer, waiting)
 
     async def heartbeat(
@@ -326,8 +333,7 @@ class GroupCoordinator:
             group.tick(now_s)
         self._counts.rebalances += group.generation - held.generation
         held.generation = group.generation
-        if held.has_members and not group.members:
-            self._mark_in_use(held.name)
+        became_empty = held.has_members and not group.members
         held.has_members = bool(group.members)
         self._size += group.size - held.size
         held.size = group.size
@@ -336,6 +342,9 @@ class GroupCoordinator:
                 held.timer.cancel()
             held.armed_s = group.wake_s
             held.timer = asyncio.get_running_loop().call_at(group.wake_s, self._wake, held)
+        # Last: it may find that the slot is lost, and then the group is dropped.
+        if became_empty:
+            self._mark_in_use(held.name)
 
     def _wake(self, held: _Held) -> None:
         held.armed_s, held.timer = NEVER, None

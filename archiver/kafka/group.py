@@ -24,6 +24,8 @@ NEVER: Final = float("inf")
 MEMBER_BYTES: Final = 700
 """Memory of a member without its texts and its metadata, rounded up from a measurement (640 bytes); as much
 for an id that is given out."""
+PROTOCOL_BYTES: Final = 200
+"""Memory of an assignor of a member without its name and its metadata, rounded up from a measurement."""
 
 Protocols = tuple[tuple[str, bytes], ...]
 """Names of assignors in the order of preference, each once, with the member's metadata."""
@@ -150,8 +152,7 @@ class Member:
     def size(self) -> int:
         """Estimated bytes of memory."""
         texts = (self.member_id, self.instance_id or "", self.client_id, self.client_host)
-        content = protocols_size(self.protocols) + len(self.assignment)
-        return MEMBER_BYTES + sum(map(len, texts)) + content
+        return protocols_memory(self.protocols) + sum(map(len, texts)) + len(self.assignment)
 
 
 @dataclass(slots=True)
@@ -667,6 +668,11 @@ class Group:
 def protocols_size(protocols: Protocols) -> int:
     """Bytes that they hold, without a constant for each."""
     return sum(len(name) + len(metadata) for name, metadata in protocols)
+
+
+def protocols_memory(protocols: Protocols) -> int:
+    """Estimated bytes of memory of a member with these assignors, without its texts."""
+    return MEMBER_BYTES + PROTOCOL_BYTES * len(protocols) + protocols_size(protocols)
 
 
 def subscribed_topics(metadata: bytes) -> set[str]:

@@ -117,8 +117,8 @@ class GroupRequests:
             needs_member_id=version >= 4,
             may_skip_assignment=version >= 9,
         )
-        # The views of the request would keep its bytes while this waits.
-        body.protocols = ()
+        # The views of the request would keep its bytes while this waits, and a reason may be as long as it.
+        body.protocols, body.reason = (), None
         no_text = "" if version < 7 else None
         try:
             self._require(session, "read", body.group_id)
@@ -153,21 +153,14 @@ class GroupRequests:
 
     async def _sync(self, session: Session, request: KafkaRequest) -> Body | None:
         body = request.body
-        sync = Sync(
-            member_id=body.member_id,
-            generation=body.generation_id,
-            instance_id=getattr(body, "group_instance_id", None),
-            protocol_type=getattr(body, "protocol_type", None),
-            protocol=getattr(body, "protocol_name", None),
-            assignments=[(one.member_id, bytes(one.assignment)) for one in body.assignments],
-        )
-        # As in `_join`.
-        body.assignments = ()
         try:
             self._require(session, "read", body.group_id)
-            if request.version >= 5 and (sync.protocol_type is None or sync.protocol is None):
+            if request.version >= 5 and (body.protocol_type is None or body.protocol_name is None):
                 raise Refused(ErrorCode.inconsistent_group_protocol)
-            synced = await self._coordinator.sync(body.group_id, sync, self._waiting(session, request))
+            # Not in a variable, which would keep the assignments while this waits.
+            synced = await self._coordinator.sync(
+                body.group_id, _sync_of(body), self._waiting(session, request)
+            )
         except Refused as error:
             return {"error_code": int(error.code), "assignment": NOTHING}
         if synced is None:
@@ -291,6 +284,19 @@ class GroupRequests:
 
     def _allowed(self, session: Session, names: Sequence[str]) -> list[str]:
         return self._authorizer.allowed_names(session.principal, "describe", Resource.GROUP, names)
+
+
+def _sync_of(body: Any) -> Sync:
+    """What a SyncGroup asks. Its assignments are removed from the request, as in `GroupRequests._join`."""
+    assignments, body.assignments = body.assignments, ()
+    return Sync(
+        member_id=body.member_id,
+        generation=body.generation_id,
+        instance_id=getattr(body, "group_instance_id", None),
+        protocol_type=getattr(body, "protocol_type", None),
+        protocol=getattr(body, "protocol_name", None),
+        assignments=[(one.member_id, bytes(one.assignment)) for one in assignments],
+    )
 
 
 def _member(member: Member, protocol: str | None) -> dict[str, Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +23,7 @@ from archiver.kafka.acl import Authorizer
 from archiver.kafka.coordinator import GroupCoordinator, Waiting
 from archiver.kafka.group import Join, Joined, Sync
 from archiver.kafka.group_offsets import OffsetRequests
+from archiver.kafka.groups import GroupRequests
 from archiver.kafka.listener import Session
 from archiver.kafka.offset_queue import OffsetQueue
 from archiver.kafka.protocol import ApiKey, KafkaRequest
@@ -39,6 +42,9 @@ from tests.support.log.memory_log import MemoryLogStore
 SETTINGS = LogSettings(append_attempts_max=2)
 DAY_S = 86_400.0
 BROKERS = [Broker(number, "127.0.0.1", 9000 + number, "", f"{number:016x}") for number in (1, 2)]
+JOIN = Join(
+    protocols=(("range", b""),), session_timeout_s=20.0, rebalance_timeout_s=20.0, needs_member_id=False
+)
 
 
 class Daemon:
@@ -81,13 +87,7 @@ class Daemon:
     async def join(
         self, group: str, member_id: str = "", ended: asyncio.Event | None = None
     ) -> Joined | None:
-        request = Join(
-            member_id=member_id,
-            protocols=(("range", b""),),
-            session_timeout_s=20.0,
-            rebalance_timeout_s=20.0,
-            needs_member_id=False,
-        )
+        request = replace(JOIN, member_id=member_id)
         waiting = Waiting(ended or asyncio.Event(), lambda: None)
         return await self.groups.join(group, request, waiting)
 
@@ -230,6 +230,86 @@ async def test_a_daemon_that_is_no_longer_chosen_gives_up_its_groups(ground: Gro
     assert one.groups.shown("g") is None
     heartbeat = one.groups.heartbeat("g", member.member_id, None, member.generation)
     assert await code_of(heartbeat) is ErrorCode.not_coordinator
+
+
+@played
+async def test_a_slot_that_is_lost_with_its_last_member(ground: Ground) -> None:
+    """The memory of the group is given back once."""
+    one = ground.daemon()
+    member = await one.enter("g")
+    assert await one.commit("g", 5, member) == "ok"
+    one.live = [BROKERS[1]]
+    # Its session ends before anything else shows that the slot is lost.
+    held = one.groups._held["g"]
+    (only,) = held.group.members
+    only.deadline_s = held.group.wake_s = 0.0
+    one.groups._wake(held)
+    assert (one.groups.claims.held, one.groups._held, one.groups._size) == ([], {}, 0)
+
+
+class Text(str):
+    """A text that can be referred to weakly."""
+
+    __slots__ = ("__weakref__",)
+
+
+@played
+async def test_a_request_that_waits_keeps_nothing_that_is_not_counted(ground: Ground) -> None:
+    one = ground.daemon(group_initial_rebalance_delay=0.05)
+    await one.groups.require("g")
+    requests = GroupRequests(one.groups, one.groups._settings, Authorizer((), authenticates=False))
+    reason = Text("long")
+    body = SimpleNamespace(
+        group_id="g",
+        session_timeout=20_000,
+        rebalance_timeout=20_000,
+        member_id="",
+        group_instance_id="follower",
+        protocol_type="consumer",
+        protocols=[SimpleNamespace(name="range", metadata=b"")],
+        reason=reason,
+    )
+    leads = asyncio.create_task(one.join("g"))
+    await asyncio.sleep(0)
+    joins = asyncio.create_task(requests(Session("peer"), KafkaRequest(ApiKey.JOIN_GROUP, 9, 1, "", body)))
+    kept = weakref.ref(reason)
+    del reason
+    await asyncio.sleep(0)
+    assert not joins.done()
+    assert kept() is None
+    leader, follower = await leads, await joins
+    assert leader is not None
+    assert follower is not None
+    named = Text("member")
+    body = SimpleNamespace(
+        group_id="g",
+        generation_id=leader.generation,
+        member_id=follower["member_id"],
+        group_instance_id="follower",
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=[SimpleNamespace(member_id=named, assignment=bytes(1000))],
+    )
+    syncs = asyncio.create_task(requests(Session("peer"), KafkaRequest(ApiKey.SYNC_GROUP, 5, 1, "", body)))
+    kept = weakref.ref(named)
+    del named
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not syncs.done(), "the leader has not assigned"
+    assert kept() is None
+    await one.groups.leave("g", [(leader.member_id, None)])
+    answer = await syncs
+    assert answer is not None
+    assert answer["error_code"] == int(ErrorCode.rebalance_in_progress)
+
+
+@played
+async def test_texts_that_stay_in_memory_are_bounded(ground: Ground) -> None:
+    one = ground.daemon()
+    for join in (replace(JOIN, instance_id="i" * 250), replace(JOIN, protocol_type="t" * 250)):
+        waiting = Waiting(asyncio.Event(), lambda: None)
+        assert await code_of(one.groups.join("g", join, waiting)) is ErrorCode.invalid_request
+    assert one.groups.shown("g") is None
 
 
 @played

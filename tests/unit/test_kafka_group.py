@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import struct
+import tracemalloc
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -274,6 +275,18 @@ def test_members_beyond_the_limit_are_refused_while_members_join() -> None:
     assert ground.join(other)[0].code is ErrorCode.group_max_size_reached
     ground.wait(REBALANCE_S)
     assert (first[0].generation, len(first[0].members)) == (2, 1)
+
+
+def test_a_member_with_many_assignors_counts_what_it_takes(ground: Ground) -> None:
+    stated = tuple((f"{number:04}", bytes([number % 256])) for number in range(5000))
+    tracemalloc.start()
+    try:
+        # As from a request: the texts are its own.
+        ground.join(protocols=" ".join(f"{name}:m" for name, _ in stated), needs_member_id=False)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken <= ground.group.size <= 2 * taken
 
 
 def test_ids_that_are_given_out_are_bounded() -> None:
