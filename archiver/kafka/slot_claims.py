@@ -57,6 +57,10 @@ class SlotClaims:
         self._lost_s: dict[int, float] = {}
         self._wanted: set[int] = set()
         self._claiming = asyncio.Lock()
+        self._attempts = 0
+        """Claims that were begun."""
+        self._failed = 0
+        """The last of them that failed."""
         self._seen: tuple[Broker, ...] = ()
         self._chosen: list[Broker | None] = [None] * GROUP_SLOTS
 
@@ -118,23 +122,29 @@ class SlotClaims:
 
     async def _claim(self, slot: int) -> int:
         self._wanted.add(slot)
+        attempts = self._attempts
         # The first one claims for all that wait.
         async with self._claiming:
             number = self.number(slot)
             if number is not None:
                 return number
+            # And fails for all: else each would wait for the attempts of those before it.
+            if self._failed > attempts:
+                raise Refused(ErrorCode.coordinator_load_in_progress)
             loop, own = asyncio.get_running_loop(), self._own()
             lost_s = self._lost_s.get(slot)
             if own is None or (lost_s is not None and loop.time() < lost_s + RECLAIM_S):
                 raise Refused(ErrorCode.not_coordinator)
             slots = [one for one in self._wanted | {slot} if self.is_own(one) and one not in self._claims]
             self._wanted.clear()
+            self._attempts += 1
             try:
                 number = await loop.run_in_executor(
                     self._threads, self._offsets.claim_slots, slots, own.node_id
                 )
             except ArchiverError as error:
                 # Also without a known outcome: a claim that is in the log and not used here harms nothing.
+                self._failed = self._attempts
                 _log.warning("consumer groups cannot be coordinated now: %s", error)
                 raise Refused(ErrorCode.coordinator_load_in_progress) from error
             self._claims.update(dict.fromkeys(slots, number))

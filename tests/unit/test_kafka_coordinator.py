@@ -313,6 +313,19 @@ async def test_texts_that_stay_in_memory_are_bounded(ground: Ground) -> None:
 
 
 @played
+async def test_those_that_wait_share_a_claim_that_fails(ground: Ground) -> None:
+    """Else each would wait for the attempts of all before it, and its connection with it."""
+    one = ground.daemon()
+    ground.log.script(*[AppendFault.DROPPED] * 1000)
+    asked = len(ground.log.appends)
+    codes = await asyncio.gather(*(code_of(one.groups.require(f"g{number}")) for number in range(50)))
+    assert set(codes) == {ErrorCode.coordinator_load_in_progress}
+    assert len(ground.log.appends) - asked <= 3 * SETTINGS.append_attempts_max
+    ground.log.heal()
+    assert await one.commit("g", 5) == "ok"
+
+
+@played
 async def test_a_claim_that_fails(ground: Ground) -> None:
     one = ground.daemon()
     for fault in (AppendFault.DROPPED, AppendFault.REPLY_LOST):
