@@ -200,6 +200,19 @@ class Producers:
         producer.batches.clear()
         return True
 
+    def forgetting_time(self, idle_since_us: int, known_max: int, busy: frozenset[int]) -> int | None:
+        """The time for `forget`, so that at most `known_max` producers stay; None if it would forget none.
+
+        It is `idle_since_us`, or later if too many producers were used since. More than `known_max` stay only
+        if they are in `busy`. Producers with equal times stay or go together.
+        """
+        times = [one.last_used_us for one in self._by_id.values() if one.producer_id not in busy]
+        excess = min(len(self._by_id) - known_max, len(times))
+        if excess > 0:
+            # Behind the last of the excess, because `forget` keeps a producer that was used at its time.
+            idle_since_us = max(idle_since_us, sorted(times)[excess - 1] + 1)
+        return idle_since_us if any(time_us < idle_since_us for time_us in times) else None
+
     def forget(self, idle_since_us: int, busy: frozenset[int]) -> None:
         """Forget the producers last used before that, except those in `busy`."""
         for producer in [

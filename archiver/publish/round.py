@@ -7,9 +7,10 @@ wait: archives are written up to a bound (`catalog_outage.py`), and the first ro
 them. A run can be killed at any step; the next run continues from the logs and the table. A topic that cannot
 continue is reported and left out. A newer leader ends the run (`Deposed`).
 
-Each round begins with a tick of the intake log. Before it, overdue transactions are aborted, and idempotent
-producers that were idle for `intake.producer_idle_max` are forgotten. None of this is done, and the run ends,
-while the clock is ahead by more than `intake.clock_skew_max`.
+Each round begins with a tick of the intake log. Before it, overdue transactions are aborted. Idempotent
+producers are forgotten if they were idle for `intake.producer_idle_max`, and the least recently used ones if
+there are more than `intake.producers_max`. None of this is done, and the run ends, while the clock is ahead
+by more than `intake.clock_skew_max`.
 """
 
 from __future__ import annotations
@@ -405,7 +406,8 @@ class ArchiveRun:
             )
             _log.warning("%s", text)
             self.progress(text)
-        self.sequencer.forget_producers(now_us - round(self.settings.intake.producer_idle_max * 1e6))
+        kept = self.settings.intake
+        self.sequencer.forget_producers(now_us - round(kept.producer_idle_max * 1e6), kept.producers_max)
         # A tick in the future does not count as recent: the clock was set back.
         if 0 <= now_us - known_us < self.settings.archive.tick * 1e6:
             return known_us

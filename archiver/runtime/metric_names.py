@@ -262,6 +262,9 @@ _INTAKE: dict[str, Metric] = {
     "archiver_intake_log_ahead_seconds": _gauge(
         "how far the newest ingest time in the intake log is ahead of this machine's clock; normally 0"
     ),
+    "archiver_intake_producers": _gauge(
+        "idempotent producers that the intake log knows; intake.producers_max limits them"
+    ),
     "archiver_intake_clock_refusals_total": _counter(
         "requests refused because this machine's clock is ahead of its reference", shown="intake"
     ),

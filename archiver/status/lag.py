@@ -116,6 +116,8 @@ class LagReport:
     """The newest ingest time in the intake log; 0 if it has none."""
     log_ahead_s: float | None = None
     """Seconds by which it is ahead of `now_us`, if more than `intake.clock_skew_max`."""
+    producers: int = 0
+    """Idempotent producers that the intake log knows."""
 
     def topic(self, name: str) -> TopicLag | None:
         """The topic of that name; None if the log has none."""
@@ -178,7 +180,12 @@ def lag_report(
     differences = [note for topic in topics if (note := difference(topic, intake)) is not None]
     newest_us = intake.fold.newest_us
     return LagReport(
-        now_us, tuple(found), tuple(differences), newest_us, log_ahead_s(newest_us, now_us, skew_max_s)
+        now_us,
+        tuple(found),
+        tuple(differences),
+        newest_us,
+        log_ahead_s(newest_us, now_us, skew_max_s),
+        len(intake.fold.producers),
     )
 
 

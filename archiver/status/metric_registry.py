@@ -432,6 +432,7 @@ def _of_watch(seen: Watched, limits: MetricsSettings, now_us: int) -> list[Famil
             "archiver_intake_log_ahead_seconds",
             None if seen.standing is None else max(0.0, (seen.standing.newest_us - now_us) / 1e6),
         ),
+        *gauge("archiver_intake_producers", None if seen.standing is None else seen.standing.producers),
         *_of_sources(seen.sources),
     ]
     if seen.pin is not None:

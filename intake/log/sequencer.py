@@ -584,20 +584,17 @@ class Sequencer:
             ),
         )
 
-    def forget_producers(self, idle_since_us: int) -> int:
-        """Forget the producers last used before that; returns their number. Nothing is appended if there are
-        none.
+    def forget_producers(self, idle_since_us: int, known_max: int) -> int:
+        """Forget the producers last used before that, and the least recently used of more than `known_max`;
+        returns their number. Nothing is appended if there are none.
         """
         with self._lock:
             self._read.read_on()
-            before = len(self._fold.producers)
-            busy = self._fold.transactions.busy
+            producers, busy = self._fold.producers, self._fold.transactions.busy
+            before, time_us = len(producers), producers.forgetting_time(idle_since_us, known_max, busy)
             # An entry that forgets no producer would only make the log longer.
-            if any(
-                one.last_used_us < idle_since_us and one.producer_id not in busy
-                for one in self._fold.producers
-            ):
-                self._append(pb.IntakeEntry(forgotten=pb.ProducersForgotten(idle_since_us=idle_since_us)))
+            if time_us is not None:
+                self._append(pb.IntakeEntry(forgotten=pb.ProducersForgotten(idle_since_us=time_us)))
             return before - len(self._fold.producers)
 
     def raise_barrier(self, written_before_ms: int) -> None:

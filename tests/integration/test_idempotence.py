@@ -19,7 +19,7 @@ from archiver.log.store import Appended
 from archiver.runtime import failpoints
 from archiver.runtime.errors import InvalidInput, NotFound, ProducerFenced
 from intake.format import LOG_INDEX_KEY
-from intake.producers import SEQUENCE_COUNT, KnownBatch
+from intake.producers import SEQUENCE_COUNT, UNOPENED_IDS, KnownBatch
 from intake.records import Record
 from intake.write.acknowledgements import Acknowledgement
 from intake.write.producer import Producer
@@ -314,12 +314,46 @@ def test_a_forgotten_producer_is_refused_with_what_to_do(rig: IntakeRig) -> None
     with rig.writer(delay_max=60) as writer:
         producer = Producer.open(writer)
         sent(writer, producer, b"a")
-        rig.sequencer.forget_producers(rig.clock.now_us() + 1)
+        rig.sequencer.forget_producers(rig.clock.now_us() + 1, known_max=1000)
         (failed,) = sent(writer, producer, b"b")
         assert (failed.outcome, failed.refusal) == ("failed", "unknown_producer")
         (unknown,) = sent(writer, producer, b"a", sequence=0)
         assert (unknown.outcome, unknown.refusal) == ("unknown", "unknown_producer")
         assert "open a new one" in (failed.error or "")
+
+
+def test_too_many_producers_are_forgotten_by_one_entry(rig: IntakeRig) -> None:
+    with rig.writer(delay_max=60) as writer:
+        ids = [UNOPENED_IDS + number for number in range(5)]
+        for producer_id in ids:  # as a client that takes a new id for each record
+            assert sent(writer, Producer(writer, producer_id, 0, ""), b"v")[0].outcome == "ok"
+        assert rig.sequencer.forget_producers(0, known_max=5) == 0
+        tail = rig.sequencer.refresh().next_index
+        assert rig.sequencer.forget_producers(0, known_max=2) == 3
+        assert rig.sequencer.forget_producers(0, known_max=2) == 0
+        # Every reader forgets the same producers, by the one entry.
+        fold = rig.reread()
+        assert fold.next_index == tail + 1
+        assert [one.producer_id for one in fold.producers] == ids[3:]
+        # A Kafka client then raises its epoch and goes on.
+        (refused,) = sent(writer, Producer(writer, ids[0], 0, ""), b"w", sequence=1)
+        assert refused.refusal == "unknown_producer"
+        assert sent(writer, Producer(writer, ids[0], 1, ""), b"w")[0].outcome == "ok"
+        assert sent(writer, Producer(writer, ids[4], 0, ""), b"w", sequence=1)[0].outcome == "ok"
+
+
+def test_of_too_many_producers_one_with_an_open_transaction_stays(rig: IntakeRig) -> None:
+    with rig.writer(delay_max=60) as writer:
+        transactional = Producer.open(writer, "x")
+        transactional.begin()
+        sent(writer, transactional, b"first")
+        for number in range(3):
+            sent(writer, Producer(writer, UNOPENED_IDS + number, 0, ""), b"v")
+        assert rig.sequencer.forget_producers(0, known_max=1) == 3
+        assert [one.transactional_id for one in rig.reread().producers] == ["x"]
+        transactional.commit()
+        fold = rig.reread()
+        assert fold.stable_offset((fold.topics_by_name["t"].topic_id, 0)) == 4
 
 
 def test_a_barrier_refuses_what_was_written_before_it(rig: IntakeRig, tmp_path: Path) -> None:

@@ -249,6 +249,7 @@ def test_every_name_is_exported_and_every_exported_name_is_in_the_table(process:
     process.numbers.reconciled(
         application.maintenance.reconciling(process.driver.reported.append).run(), whole=True
     )
+    application.sequencer.open_producer("", 0)
     process.journal.checked("metadata", None, process.driver.clock.now_us())
     process.numbers.requested("/metrics", 200, 0.01)
     process.look()
@@ -258,6 +259,7 @@ def test_every_name_is_exported_and_every_exported_name_is_in_the_table(process:
     assert table_names(found) == set(METRICS) - elsewhere
     assert found[series("archiver_audit_verdict", verdict="valid")] == 1
     assert found[series("archiver_checkpoint_index")] == application.sequencer.checkpoint_index
+    assert found[series("archiver_intake_producers")] == 1
     pin = cleaned.pin
     now_us = process.driver.clock.now_us()
     assert {name.partition("{")[0] for name in metrics_of(pin, now_us)} <= set(METRICS)

@@ -256,6 +256,15 @@ def test_an_open_transaction_holds_back_and_is_named_until_its_time_is_over(
     driver.check_complete("orders")
 
 
+def test_a_round_forgets_the_producers_above_the_limit(tmp_path: Path) -> None:
+    with Driver(Deployment(tmp_path / "d", overrides={"intake": {"producers_max": 100}})) as driver:
+        driver.send("orders", values(1))
+        sequencer = driver.application.sequencer
+        opened = [sequencer.open_producer("", 0)[0] for _ in range(103)]
+        driver.archive()
+        assert [one.producer_id for one in sequencer.refresh().producers] == opened[3:]
+
+
 def test_an_overdue_transaction_needs_attention(deployment: Deployment) -> None:
     with Driver(deployment) as driver:
         driver.application.intake.writer().close()

@@ -52,7 +52,7 @@ class Leader:
                 elif chosen < 7:
                     station.sequencer.end_overdue(now_us)
                 else:
-                    station.sequencer.forget_producers(now_us - self._idle_us)
+                    station.sequencer.forget_producers(now_us - self._idle_us, known_max=1000)
             except RetryLater:
                 continue
 

@@ -482,6 +482,51 @@ def test_idle_producers_are_forgotten_unless_they_have_a_transaction(busy: bool)
     assert producers.get(new.producer_id) is new
 
 
+@pytest.mark.parametrize(
+    ("idle_since_us", "known_max", "busy", "expected", "kept"),
+    [
+        (10, 4, (), None, [1, 2, 3, 4]),  # the first one was used at that time, not before it
+        (11, 4, (), 11, [2, 3, 4]),
+        (0, 3, (), 11, [2, 3, 4]),
+        (0, 2, (), 21, [4]),  # two of the same time go together
+        (0, 1, (), 21, [4]),
+        (0, 0, (), 31, []),
+        (25, 3, (), 25, [4]),  # the idle time is the later one
+        (0, 3, (1,), 21, [1, 4]),  # the excess is taken from the others
+        (0, 0, (1, 2, 3, 4), None, [1, 2, 3, 4]),
+        (0, 1, (1, 4), 21, [1, 4]),
+    ],
+)
+def test_too_many_producers_are_forgotten_from_the_least_recently_used_on(
+    idle_since_us: int, known_max: int, busy: tuple[int, ...], expected: int | None, kept: list[int]
+) -> None:
+    producers = Producers()
+    # Not in the order of their use.
+    for producer_id, used_us in ((4, 30), (2, 20), (1, 10), (3, 20)):
+        producers.open(producer_id, "", 1, used_us)
+    time_us = producers.forgetting_time(idle_since_us, known_max, frozenset(busy))
+    assert time_us == expected
+    if time_us is not None:
+        producers.forget(time_us, frozenset(busy))
+    assert sorted(one.producer_id for one in producers) == kept
+
+
+def test_a_deleted_topic_takes_the_batches_of_its_partitions_only() -> None:
+    producers, other = Producers(), TopicId("b" * 32)
+    written = {1: [(TOPIC, 0), (TOPIC, 7), (other, 0)], 2: [(other, 0)], 3: [(TOPIC, 1)], 4: []}
+    for producer_id, tps in written.items():
+        producers.open(producer_id, "", 1, 1)
+        for tp in tps:
+            producers.appended(tp, Stamp(producer_id, 0, 0), 1, 5, 1)
+    producers.forget_partitions((TOPIC, number) for number in range(8))
+    assert {one.producer_id: list(one.batches) for one in producers} == {
+        1: [(other, 0)],
+        2: [(other, 0)],
+        3: [],
+        4: [],
+    }
+
+
 def test_the_next_number_is_known_for_the_present_epoch_only() -> None:
     log = Log()
     producer_id, _ = log.open("x")
