@@ -283,8 +283,8 @@ class OffsetRequests:
             found = self._coordinator.claims.coordinator(slot_of(name))
             place = "no live daemon" if found is None else f"the daemon at {found.host}:{found.port}"
             raise RetryLater(
-                f"consumer group {excerpt(name)} is not coordinated here ({error.code.name}): {place} does; "
-                "use its configuration, or try again"
+                f"consumer group {excerpt(name)} is not coordinated here ({error.code.name.upper()}): "
+                f"{place} does; use its configuration, or try again"
             ) from error
         # Before the check: members could not see these commits yet.
         await self._queue.settled(name)

@@ -15,6 +15,7 @@ from archiver.app.application import open_application
 from archiver.app.group_reset import reset_alone, reset_commit
 from archiver.cli.app import run
 from archiver.config.settings import load_settings
+from archiver.log.brokers import coordinator_of
 from archiver.runtime.errors import RetryLater
 from archiver.runtime.exit_codes import FINE, UNKNOWN, USAGE
 from archiver.status.group_lag import group_report
@@ -257,3 +258,25 @@ def test_metrics_have_a_series_for_each_partition_within_the_limit(both: Path) -
         (done, late) = group_report(backlog, ledger, now_us + 60_000_000, 4).groups
         assert (done.group, done.lag_s) == ("done", 0.0)
         assert late.lag_s is not None and late.lag_s >= 60
+
+
+def test_a_daemon_names_the_coordinator_of_a_group_that_is_not_its_own(
+    config: Path, served: Listening, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic_id = served.application.topic("orders").topic_id
+    with open_application(load_settings(config, {}), {}) as other:
+        registry = other.logs.brokers(30.0)
+        away = registry.register("127.0.0.1", 9, "")
+        try:
+            until("both are live", lambda: len(served.service.state.live) == 2)
+            group = next(
+                name
+                for name in (f"g{number}" for number in range(1000))
+                if coordinator_of(registry.live(), f"group-slot-{slot_of(name)}") == away
+            )
+            with pytest.raises(RetryLater, match=r"NOT_COORDINATOR.*127\.0\.0\.1:9 does"):
+                served.service.reset_offsets(group, topic_id, {0: 1})
+        finally:
+            registry.release()
+    assert run(["groups", "describe", group, "-c", str(config)]) == USAGE
+    capsys.readouterr()
