@@ -73,6 +73,9 @@ class ApiKey(enum.IntEnum):
     INCREMENTAL_ALTER_CONFIGS = 44
     OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
 
 
 VERSIONS: Final[Mapping[ApiKey, tuple[int, int]]] = {
@@ -108,6 +111,9 @@ VERSIONS: Final[Mapping[ApiKey, tuple[int, int]]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (0, 1),
     ApiKey.OFFSET_DELETE: (0, 0),
     ApiKey.DESCRIBE_CLUSTER: (0, 1),
+    ApiKey.DESCRIBE_PRODUCERS: (0, 0),
+    ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
+    ApiKey.LIST_TRANSACTIONS: (0, 1),
 }
 """The lowest and the highest version of each API."""
 IN_LOOP: Final = frozenset(
@@ -124,6 +130,8 @@ IN_LOOP: Final = frozenset(
         ApiKey.DELETE_GROUPS,
         ApiKey.OFFSET_DELETE,
         ApiKey.ADD_PARTITIONS_TO_TXN,
+        # Each element may have a larger answer.
+        ApiKey.DESCRIBE_TRANSACTIONS,
     }
 )
 

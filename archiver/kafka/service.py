@@ -28,6 +28,7 @@ from archiver.kafka.protocol import ApiKey, KafkaRequest
 from archiver.kafka.slot_claims import SlotClaims
 from archiver.kafka.topic_configs import TopicConfigs, batch_bytes_max
 from archiver.kafka.topics import TopicRequests, Topics
+from archiver.kafka.transaction_views import TransactionViews
 from archiver.kafka.transactions import TransactionRequests
 from archiver.kafka.users import UsersFile
 from archiver.log.brokers import Broker
@@ -38,7 +39,7 @@ from archiver.status.kafka_port import GroupCounts, KafkaPort, ListenerCounts, L
 from intake.log.client_transactions import ClientTransactions
 from intake.log.committed_offsets import CommittedOffsets, OffsetBounds
 from intake.log.consumer_groups import ConsumerGroups
-from intake.log.fold import TopicState
+from intake.log.fold import IntakeFold, TopicState
 from intake.log.sequencer import Sequencer
 from intake.write.writer import IntakeWriter
 
@@ -126,7 +127,7 @@ class KafkaService:
         self._coordinator, self._groups, self._offsets = self._group_requests(sequencer)
         # One thread: what ends transactions keeps the order of its arrival.
         self._transaction_threads = ThreadPoolExecutor(1, "kafka-transactions")
-        self._transactions = self._transaction_requests(writer)
+        self._transactions, self._views = self._transaction_requests(writer)
 
     @property
     def state(self) -> KafkaPort:
@@ -248,17 +249,30 @@ class KafkaService:
                 "`archiver groups describe`, or reset it again"
             ) from error
 
-    def _transaction_requests(self, writer: IntakeWriter) -> TransactionRequests:
-        sequencer = writer.sequencer
-        return TransactionRequests(
+    def _transaction_requests(self, writer: IntakeWriter) -> tuple[TransactionRequests, TransactionViews]:
+        sequencer, clock = writer.sequencer, self._application.clock
+
+        def fold() -> IntakeFold:
+            return sequencer.fold
+
+        requests = TransactionRequests(
             self._coordinator,
-            ClientTransactions(sequencer, self._application.clock),
-            lambda: sequencer.fold,
+            ClientTransactions(sequencer, clock),
+            fold,
             self._read_on,
             self._authorizer,
             self._transaction_threads,
             writer.settings.transaction_timeout_max,
         )
+        views = TransactionViews(
+            fold,
+            self._read_on,
+            self._coordinator.claims,
+            self._authorizer,
+            self.server.large_threads,
+            clock,
+        )
+        return requests, views
 
     def start(self) -> None:
         """Read the control log, then open the port. Never raises for a port that is taken."""
@@ -331,7 +345,7 @@ class KafkaService:
                 return api_versions(request)
             case ApiKey.DESCRIBE_CLUSTER:
                 return await self._metadata.cluster(session, request)
-        handlers = (self._topics, self._groups, self._offsets, self._transactions)
+        handlers = (self._topics, self._groups, self._offsets, self._transactions, self._views)
         answer = next(one for one in handlers if request.api in one)
         return await answer(session, request)
 

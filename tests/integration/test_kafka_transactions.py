@@ -26,7 +26,7 @@ from tests.support.process.processes import until
 pytestmark = pytest.mark.timeout(120)
 
 NAMES = (
-    "committed", "aborted", "fenced", "late", "resumed", "unended", "async", "errors", "other", "stale", "unclaimed"
+    "committed", "aborted", "fenced", "late", "resumed", "unended", "async", "errors", "other", "stale", "shown"
 )  # fmt: skip
 TOPICS = [{"name": name, "partitions": 2} for name in NAMES]
 
@@ -346,9 +346,73 @@ def test_a_transactional_id_needs_its_permissions(tmp_path: Path) -> None:
             assert producer.add("other") == [ErrorCode.topic_authorization_failed]
             assert producer.produce("errors", 0) is OK
             assert producer.produce("errors", 1, "other") is denied
+            describing = {"transactional_ids": ["mine-1", "other"]}
+            states = producer.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, describing).transaction_states
+            assert [one.error_code for one in states] == [OK, denied]
+            listing: dict[str, Any] = {"state_filters": [], "producer_id_filters": []}
+            found_ids = producer.ask(ApiKey.LIST_TRANSACTIONS, 0, listing).transaction_states
+            assert [one.transactional_id for one in found_ids] == ["mine-1"]
+            body = {"topics": [{"name": "other", "partition_indexes": [0]}]}
+            (topic,) = producer.ask(ApiKey.DESCRIBE_PRODUCERS, 0, body).topics
+            assert topic.partitions[0].error_code is ErrorCode.topic_authorization_failed
             assert producer.end() is OK
+        found.writer.sequencer.open_producer("other", 60_000_000)
         with Transactional(found, "other") as producer:
             assert producer.ask(ApiKey.FIND_COORDINATOR, 3, finding | {"key": "other"}).error_code is denied
             assert producer.open() is denied
             assert producer.add("errors") == [denied]
             assert producer.end() is denied
+
+
+# --- Administration.
+def test_transactions_and_producers_are_shown(served: Listening) -> None:
+    with Transactional(served, "shown") as producer:
+        assert producer.open() is OK
+        listing = {"state_filters": [], "producer_id_filters": [producer.producer_id], "duration_filter": -1}
+
+        def listed(**stated: Any) -> list[tuple[str, int, str]]:
+            found = producer.ask(ApiKey.LIST_TRANSACTIONS, 1, listing | stated)
+            return [
+                (one.transactional_id, one.producer_id, one.transaction_state)
+                for one in found.transaction_states
+            ]
+
+        def described(name: str = "shown") -> Any:
+            body = {"transactional_ids": [name, name]}
+            (found,) = producer.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, body).transaction_states
+            return found
+
+        assert listed() == [("shown", producer.producer_id, "Empty")]
+        producer.send(ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": ["shown"]})
+        # kio reads no negative time, which stands for no transaction.
+        assert b"\x06Empty" + (60_000).to_bytes(4, "big") + b"\xff" * 8 in producer.receive()
+        assert producer.produce("shown", 0) is OK
+        assert producer.produce("shown", 1) is OK
+        assert listed(state_filters=["Ongoing"]) == [("shown", producer.producer_id, "Ongoing")]
+        assert listed(state_filters=["Empty"]) == listed(duration_filter=3_600_000) == []
+        unknown = producer.ask(ApiKey.LIST_TRANSACTIONS, 1, listing | {"state_filters": ["Odd"]})
+        assert (unknown.unknown_state_filters, unknown.transaction_states) == (("Odd",), ())
+        found = described()
+        assert (found.transaction_state, found.producer_id, found.producer_epoch) == (
+            "Ongoing",
+            producer.producer_id,
+            producer.epoch,
+        )
+        assert found.transaction_timeout.total_seconds() == 60
+        assert [(one.topic, one.partitions) for one in found.topics] == [("shown", (0,))]
+        assert described("missing").error_code is ErrorCode.transactional_id_not_found
+
+        body = {"topics": [{"name": "shown", "partition_indexes": [0, 1, 7]}]}
+        (topic,) = producer.ask(ApiKey.DESCRIBE_PRODUCERS, 0, body).topics
+        codes = [one.error_code for one in topic.partitions]
+        assert codes == [OK, OK, ErrorCode.unknown_topic_or_partition]
+        (active,) = topic.partitions[0].active_producers
+        assert (active.producer_id, active.last_sequence, active.current_txn_start_offset) == (
+            producer.producer_id,
+            1,
+            0,
+        )
+        assert topic.partitions[1].active_producers == ()
+        assert producer.end() is OK
+        (topic,) = producer.ask(ApiKey.DESCRIBE_PRODUCERS, 0, body).topics
+        assert topic.partitions[0].active_producers[0].current_txn_start_offset == -1

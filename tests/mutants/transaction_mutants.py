@@ -69,4 +69,11 @@ TRANSACTIONS = (
         "    if known is None and transactional_id is None:",
         *_CLIENTS,
     ),
+    _mutant(
+        "a client sees transactional ids without a permission",
+        "archiver/kafka/transaction_views.py",
+        '            if self._may(session, "describe", Resource.TRANSACTIONAL_ID, name):\n',
+        "            if name:\n",
+        *_CLIENTS,
+    ),
 )
