@@ -39,7 +39,7 @@ from archiver.runtime.ids import IdSource, new_uuid
 from archiver.runtime.redaction import excerpt
 from archiver.status.kafka_port import GroupCounts
 from intake.log.committed_offsets import Commit, Removal
-from intake.log.consumer_groups import GROUP_ID_BYTES_MAX, ConsumerGroup, ConsumerGroups, slot_of
+from intake.log.consumer_groups import GROUP_ID_BYTES_MAX, GROUP_SLOTS, ConsumerGroup, ConsumerGroups, slot_of
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +53,8 @@ TEXT_MAX: Final = 249
 """Longest `group.instance.id`, as in Kafka, and longest type of a group, in characters."""
 TOGETHER: Final = 100
 """Groups that are checked for expired offsets before other work has its turn."""
+LISTED: Final = 1000
+"""Groups that are listed before other work has its turn."""
 
 
 Answer = TypeVar("Answer")
@@ -245,12 +247,24 @@ class GroupCoordinator:
             return None
         return GroupShown(name, None if held is None else held.group)
 
+    def _group(self, name: str) -> Group | None:
+        held = self._held.get(name)
+        return None if held is None else held.group
+
     async def all_shown(self) -> list[GroupShown]:
         """The groups of all slots of this daemon, also of those that it has not claimed yet."""
         await self.read_on()
+        own = {slot for slot in range(GROUP_SLOTS) if self._claims.is_own(slot)}
         names = dict.fromkeys(self._held)
-        names |= dict.fromkeys(one.group for one in self._stored() if self._claims.is_own(slot_of(one.group)))
-        return [one for name in names if (one := self.shown(name)) is not None]
+        found: list[GroupShown] = []
+        # There may be hundreds of thousands of them.
+        for place, stored in enumerate(self._stored()):
+            if place % LISTED == 0:
+                await asyncio.sleep(0)
+            if stored.group not in names and slot_of(stored.group) in own:
+                # As of now: it may have members since.
+                found.append(GroupShown(stored.group, self._group(stored.group)))
+        return [one for name in names if (one := self.shown(name)) is not None] + found
 
     async def read_on(self) -> None:
         """Read the log up to its present tail. Raises `Refused` if it cannot be read."""

@@ -416,6 +416,29 @@ async def test_empty_groups_give_way(ground: Ground) -> None:
     assert (one.counts.members, one.counts.states) == (2, {"Stable": 2})
 
 
+@played
+async def test_other_work_has_its_turn_while_groups_are_listed(ground: Ground) -> None:
+    one = ground.daemon()
+    names = sorted(f"g{number}" for number in range(3 * coordinator_module.LISTED))
+    await asyncio.gather(*(one.commit(name, 5) for name in names))
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def nothing() -> None:
+        """The read of the log gives turns as well."""
+
+    one.groups.read_on = nothing  # type: ignore[method-assign]
+    other = asyncio.create_task(turn())
+    assert sorted(shown.name for shown in await one.groups.all_shown()) == names
+    assert turns == 3
+    other.cancel()
+
+
 async def fetched(daemon: Daemon, group: str) -> int | None:
     """The committed offset, -1 for none; None while this daemon may not answer."""
     requests = OffsetRequests(
