@@ -338,6 +338,8 @@ def test_a_transactional_id_needs_its_permissions(tmp_path: Path) -> None:
     ]
     denied = ErrorCode.transactional_id_authorization_failed
     with listening(configured(tmp_path, TOPICS, kafka={"acls": rules})) as found:
+        # Of another principal.
+        found.writer.sequencer.open_producer("other", 60_000_000)
         with Transactional(found, "mine-1") as producer:
             finding = {"key": "mine-1", "key_type": 1}
             assert producer.ask(ApiKey.FIND_COORDINATOR, 3, finding).error_code is OK
@@ -356,7 +358,6 @@ def test_a_transactional_id_needs_its_permissions(tmp_path: Path) -> None:
             (topic,) = producer.ask(ApiKey.DESCRIBE_PRODUCERS, 0, body).topics
             assert topic.partitions[0].error_code is ErrorCode.topic_authorization_failed
             assert producer.end() is OK
-        found.writer.sequencer.open_producer("other", 60_000_000)
         with Transactional(found, "other") as producer:
             assert producer.ask(ApiKey.FIND_COORDINATOR, 3, finding | {"key": "other"}).error_code is denied
             assert producer.open() is denied
