@@ -303,6 +303,20 @@ def test_who_names_a_topic_learns_its_table(deployment: Deployment, archived: Dr
     assert "topic kept has no table (archive.kind: none)" in ask(deployment, "SELECT * FROM kept").err
 
 
+def test_the_end_of_the_process_prints_nothing(deployment: Deployment, archived: Driver) -> None:
+    # A process of its own: DuckDB's binding prints objects that the interpreter does not free at its end.
+    done = subprocess.run(
+        [sys.executable, "-m", "archiver", "query", "SELECT count(*) AS n FROM shop.orders", *MEMORY],
+        env=deployment.environ(),
+        cwd=deployment.root,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
 @pytest.mark.parametrize("name", ["shop.nothing", "nothing", "elsewhere.shop.orders", '"shop"."Order s"'])
 def test_an_unknown_table_is_answered_with_the_tables(name: str, deployment: Deployment) -> None:
     done = ask(deployment, f"SELECT * FROM {name}")
