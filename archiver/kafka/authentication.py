@@ -47,6 +47,10 @@ class Authenticator:
             return self._handshake(ErrorCode.illegal_sasl_state)
         # Before the first wait: a client may send its second handshake before the answer to the first.
         session.handshaken = True
+        # The messages after a version 0 have no request around them.
+        if request.version == 0:
+            session.closing = "SaslHandshake of version 0 is not supported: upgrade the client"
+            return self._handshake(ErrorCode.unsupported_version)
         if name not in self._mechanisms:
             session.closing = f"the SASL mechanism {excerpt(name)} is not enabled (kafka.sasl.mechanisms)"
             return self._handshake(ErrorCode.unsupported_sasl_mechanism)

@@ -93,8 +93,8 @@ VERSIONS: Final[Mapping[ApiKey, tuple[int, int]]] = {
     ApiKey.SYNC_GROUP: (0, 5),
     ApiKey.DESCRIBE_GROUPS: (0, 5),
     ApiKey.LIST_GROUPS: (0, 5),
-    # Version 0 is followed by messages without a request around them.
-    ApiKey.SASL_HANDSHAKE: (1, 1),
+    # Version 0 is answered with an error. librdkafka up to 2.0 uses version 1, but only if 0 is offered too.
+    ApiKey.SASL_HANDSHAKE: (0, 1),
     ApiKey.API_VERSIONS: (0, 4),
     ApiKey.CREATE_TOPICS: (2, 7),
     ApiKey.DELETE_TOPICS: (1, 6),

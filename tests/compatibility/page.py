@@ -49,6 +49,7 @@ DIFFERENCES = """
 | `cleanup.policy=compact` is accepted, and every record is kept. | A reader finds the newest value of each key last, which is what compaction promises. |
 | DeleteRecords makes records unreadable at once. Rows stay in the table, and objects in the bucket, until `archiver clean` runs and the whole archive lies below the offset. | Archives are not rewritten. Records that are not archived yet are archived first, so that every offset is in the table once. |
 | Configs for segments, flushes and replicas are accepted without effect. | No value of them changes what a client can observe. |
+| SaslHandshake of version 0 gets `UNSUPPORTED_VERSION`. | Its messages have no request around them. Clients use version 1 since Kafka 1.0. |
 | Message formats 0 and 1 are refused. | Clients write format 2 since Kafka 0.11. |
 """
 

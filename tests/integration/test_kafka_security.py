@@ -261,6 +261,17 @@ def test_a_large_request_before_the_authentication_is_not_read(plain: Listening)
             assert client.closed()
 
 
+def test_a_handshake_of_version_0_is_offered_and_refused(plain: Listening) -> None:
+    # librdkafka up to 2.0 gives up on SASL if version 0 is not offered, and then uses version 1.
+    with WireClient(plain.address) as client:
+        offered = client.ask(ApiKey.API_VERSIONS, 0, {}).api_keys
+        sasl = next(one for one in offered if one.api_key == ApiKey.SASL_HANDSHAKE)
+        assert (sasl.min_version, sasl.max_version) == (0, 1)
+        refused = client.ask(ApiKey.SASL_HANDSHAKE, 0, {"mechanism": "PLAIN"})
+        assert refused.error_code is ErrorCode.unsupported_version
+        assert client.closed()
+
+
 def test_a_second_handshake_ends_the_connection(plain: Listening) -> None:
     with WireClient(plain.address) as client:
         assert _handshake(client) == 0
