@@ -119,8 +119,8 @@ def create(
         # Only a configured topic: the number of partitions comes from the configuration.
         if settings is None:
             raise ConfigInvalid(
-                f"topic {topic} is not in the configuration; add it under topics, with its number of "
-                "partitions"
+                f"topic {topic} is not in the configuration and matches no template; add it under topics, "
+                "with its number of partitions"
             )
         # Read before the declaration, which is idempotent and does not say whether it created the topic.
         known = topic in app_.backlog().topics_by_name

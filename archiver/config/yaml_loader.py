@@ -29,6 +29,7 @@ from archiver.config.types import (
 )
 from archiver.runtime.errors import ConfigInvalid
 from archiver.runtime.redaction import excerpt
+from archiver.runtime.text import counted
 
 GroupT = TypeVar("GroupT", bound=Group)
 KeyPath = tuple[str | int, ...]
@@ -215,9 +216,14 @@ def key_path(at: KeyPath) -> str:
 def problems_of(error: ValidationError, model: type[BaseModel]) -> list[tuple[KeyPath, str]]:
     """The problems in a pydantic error, in the words of this project."""
     problems: list[tuple[KeyPath, str]] = []
-    for item in error.errors(include_url=False):
+    items = error.errors(include_url=False)
+    # pydantic counts an invalid item of a list as missing; its own problem says more.
+    around = {tuple(item["loc"][:end]) for item in items for end in range(len(item["loc"]))}
+    for item in items:
         cause = item.get("ctx", {}).get("error")
         at = tuple(item["loc"])
+        if item["type"] == "too_short" and at in around:
+            continue
         # A check over several keys knows where each problem is; pydantic knows only the group.
         found = cause.problems if isinstance(cause, Located) else [((), _words(item, at, model))]
         problems.extend(((*at, *below), message) for below, message in found)
@@ -307,6 +313,9 @@ def _words(item: Any, at: KeyPath, model: type[BaseModel]) -> str:
         return f"must be a list, not {_kind(item['input'])}"
     if kind == "value_error":
         return str(item["ctx"]["error"])
+    if kind == "too_short":
+        least = item["ctx"]["min_length"]
+        return f"{_shown(item['input'])} does not fit: it needs at least {counted(least, 'item')}"
     bound = _BOUNDS.get(kind)
     # pydantic states bounds in seconds and bytes; the file has units.
     if bound is not None and (written := _as_written(item["ctx"][bound[0]], at, model)) is not None:
@@ -371,7 +380,10 @@ def _group_at(model: type[BaseModel], at: KeyPath) -> type[BaseModel] | None:
         # A position in a list: its items have the group of the list.
         if isinstance(step, int) or group is None:
             continue
-        declared = group.model_fields.get(step)
+        # An alias is the key of the file, or of a part of its list.
+        declared = group.model_fields.get(step) or next(
+            (field for field in group.model_fields.values() if field.alias == step), None
+        )
         group = None if declared is None else _model_in(declared.annotation)
     return group
 

@@ -53,6 +53,10 @@ CASES: dict[str, tuple[str | bytes, str]] = {
         TOPIC + "    archive: {knd: none}",
         ", line 8: topics[0].archive.knd: there is no such key; did you mean kind?",
     ),
+    "unknown key in a template": (
+        LEAST + "topics: [{pattern: 'a*', partitons: 1}]",
+        ", line 4: topics[0].partitons: there is no such key; did you mean partitions?",
+    ),
     "doubled key": (
         LEAST + "cluster: other",
         ", line 4: the key cluster was given before, on line 1; remove one of them",
@@ -223,7 +227,11 @@ CASES: dict[str, tuple[str | bytes, str]] = {
     ),
     "no granularity": (
         TOPIC + "    archive: {partition_by: []}",
-        "topics[0].archive.partition_by: [] does not fit",
+        "topics[0].archive.partition_by: [] does not fit: it needs at least 1 item",
+    ),
+    "a list whose only item is unknown": (
+        LEAST + "kafka: {listen: '127.0.0.1:1', users_file: u, sasl: {mechanisms: [GSSAPI]}}",
+        ", line 4: kafka.sasl.mechanisms[0]: 'GSSAPI' does not fit",
     ),
     "unknown granularity": (
         TOPIC + "    archive: {partition_by: [week]}",
