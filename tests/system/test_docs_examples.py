@@ -42,7 +42,8 @@ def test_the_page_about_schemas(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_quick_start(tmp_path: Path) -> None:
-    run_page(ROOT / "docs" / "quickstart.md", tmp_path, {"8787": str(free_port())}, timeout_s=280)
+    ports = {"8787": str(free_port()), "9092": str(free_port())}
+    run_page(ROOT / "docs" / "quickstart.md", tmp_path, ports, timeout_s=280)
 
 
 _FOR_READERS = {
