@@ -527,6 +527,21 @@ def test_a_deleted_topic_takes_the_batches_of_its_partitions_only() -> None:
     }
 
 
+def test_a_batch_that_overtakes_the_first_one_can_make_its_client_store_that_twice() -> None:
+    log = Log()
+    producer_id = ids_of_opening(log.open()[0], bytes(8))[0]
+    assert log.file((0, Stamp(producer_id, 0, 1), 1))[0].refusal == "unknown_producer"
+    # The first batch arrives, but its answer is lost. The client has raised its epoch and sends both again.
+    assert log.file((0, Stamp(producer_id, 0, 0), 1))[0].runs == ((0, 1),)
+    assert log.file((0, Stamp(producer_id, 1, 0), 1))[0].runs == ((1, 1),)
+    assert log.file((0, Stamp(producer_id, 1, 1), 1))[0].runs == ((2, 1),)
+    # In the other order the late first batch is refused.
+    late = producer_id + 1
+    assert log.file((0, Stamp(late, 0, 1), 1))[0].refusal == "unknown_producer"
+    assert log.file((0, Stamp(late, 1, 0), 1))[0].runs == ((3, 1),)
+    assert log.file((0, Stamp(late, 0, 0), 1))[0].refusal == "fenced"
+
+
 def test_the_next_number_is_known_for_the_present_epoch_only() -> None:
     log = Log()
     producer_id, _ = log.open("x")
