@@ -162,6 +162,18 @@ class GroupCoordinator:
         """Whether the slot of a group or a transactional id is claimed."""
         return self._claims.number(slot_of(name)) is not None
 
+    async def require_members(self, name: str, *, may_be_empty: bool = False) -> int:
+        """As `require`, for a request that depends on whether the group has members.
+
+        Raises `Refused` also after a change of coordinator, until members could have joined again: a group
+        that is in use would seem to be empty.
+        """
+        number = await self.require(name, may_be_empty=may_be_empty)
+        group = self._group(name)
+        if (group is None or not group.members) and self._claims.may_rejoin(slot_of(name)):
+            raise Refused(ErrorCode.coordinator_load_in_progress)
+        return number
+
     # --- Members
 
     async def join(self, name: str, join: Join, waiting: Waiting) -> Joined | None:

@@ -23,6 +23,7 @@ from archiver.kafka.large import sized
 from archiver.kafka.listener import Body, Session
 from archiver.kafka.offset_queue import OffsetQueue
 from archiver.kafka.protocol import ApiKey, KafkaRequest
+from archiver.kafka.slot_claims import REJOIN_S
 from archiver.kafka.topic_configs import Refused
 from archiver.runtime.errors import RetryLater
 from archiver.runtime.ids import TopicId
@@ -278,8 +279,13 @@ class OffsetRequests:
         `check_reset`.
         """
         try:
-            claim = await self._coordinator.require(name)
+            claim = await self._coordinator.require_members(name)
         except Refused as error:
+            if error.code is ErrorCode.coordinator_load_in_progress:
+                raise RetryLater(
+                    f"consumer group {excerpt(name)} was not reset: members of its former coordinator may "
+                    f"still join, or the metadata store did not answer; try again in {REJOIN_S:.0f} s"
+                ) from error
             found = self._coordinator.claims.coordinator(slot_of(name))
             place = "no live daemon" if found is None else f"the daemon at {found.host}:{found.port}"
             raise RetryLater(
@@ -308,7 +314,7 @@ class OffsetRequests:
         try:
             if not self._may(session, "delete", Resource.GROUP, body.group_id):
                 raise Refused(ErrorCode.group_authorization_failed)
-            claim = await self._coordinator.require(body.group_id, may_be_empty=True)
+            claim = await self._coordinator.require_members(body.group_id, may_be_empty=True)
             await self._know_topics(session, body.topics)
             shown = self._coordinator.shown(body.group_id)
             if shown is None:
@@ -368,7 +374,7 @@ class OffsetRequests:
         if not self._may(session, "delete", Resource.GROUP, name):
             return ErrorCode.group_authorization_failed
         try:
-            claim = await self._coordinator.require(name, may_be_empty=True)
+            claim = await self._coordinator.require_members(name, may_be_empty=True)
         except Refused as error:
             return error.code
         # Before the check: a commit in work may be its first one.

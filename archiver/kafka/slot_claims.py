@@ -28,6 +28,9 @@ _log = logging.getLogger(__name__)
 RECLAIM_S: Final = 1.0
 """Time after which a lost slot may be claimed again. Two daemons that both believe to coordinate it must not
 fill the log with claims, and lists of live daemons agree after about this time."""
+REJOIN_S: Final = 10.0
+"""Time after a claim in which members of the earlier coordinator may still join. Clients send a heartbeat
+every 3 s by default, learn from the answer that the coordinator has changed, and join at the new one."""
 
 
 class SlotClaims:
@@ -54,6 +57,8 @@ class SlotClaims:
         self._on_lost = on_lost
         self._claims: dict[int, int] = {}
         """Numbers of the claims that this process made, by slot."""
+        self._members_known_s: dict[int, float] = {}
+        """Time of the loop at which `REJOIN_S` ends, of the slots that were claimed before."""
         self._lost_s: dict[int, float] = {}
         self._wanted: set[int] = set()
         self._claiming = asyncio.Lock()
@@ -103,6 +108,10 @@ class SlotClaims:
             raise Refused(ErrorCode.not_coordinator)
         return number
 
+    def may_rejoin(self, slot: int) -> bool:
+        """Whether groups of a claimed slot may have members that have not joined this daemon yet."""
+        return asyncio.get_running_loop().time() < self._members_known_s.get(slot, 0.0)
+
     def check(self) -> None:
         """Give up the slots that other daemons coordinate, as far as the log was read."""
         for slot, number in list(self._claims.items()):
@@ -112,6 +121,7 @@ class SlotClaims:
     def give_up(self, slot: int) -> None:
         """This daemon no longer coordinates the slot; no effect if it did not."""
         if self._claims.pop(slot, None) is not None:
+            self._members_known_s.pop(slot, None)
             self._lost_s[slot] = asyncio.get_running_loop().time()
             _log.info("consumer groups of slot %d are coordinated by another daemon", slot)
             self._on_lost(slot)
@@ -139,16 +149,21 @@ class SlotClaims:
             self._wanted.clear()
             self._attempts += 1
             try:
-                number = await loop.run_in_executor(
-                    self._threads, self._offsets.claim_slots, slots, own.node_id
-                )
+                claimed, earlier = await loop.run_in_executor(self._threads, self._append, slots, own.node_id)
             except ArchiverError as error:
                 # Also without a known outcome: a claim that is in the log and not used here harms nothing.
                 self._failed = self._attempts
                 _log.warning("consumer groups cannot be coordinated now: %s", error)
                 raise Refused(ErrorCode.coordinator_load_in_progress) from error
-            self._claims.update(dict.fromkeys(slots, number))
+            self._claims.update(dict.fromkeys(slots, claimed))
+            self._members_known_s.update(dict.fromkeys(earlier, loop.time() + REJOIN_S))
         # Another daemon may have claimed it since.
-        if self.number(slot) != number:
+        if self.number(slot) != claimed:
             raise Refused(ErrorCode.not_coordinator)
-        return number
+        return claimed
+
+    def _append(self, slots: Sequence[int], node_id: int) -> tuple[int, list[int]]:
+        """Append a claim; its number, and the slots that were claimed before."""
+        groups = self._offsets.read()
+        earlier = [slot for slot in slots if groups.claim(slot) is not None]
+        return self._offsets.claim_slots(slots, node_id), earlier

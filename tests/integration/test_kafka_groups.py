@@ -543,8 +543,19 @@ def test_a_commit_under_an_old_claim_ends_the_membership(served: Listening, memb
     assert served.service.state.groups.slots_lost == lost + 1
     # The next claim is its own again, after a pause, and the member joins again.
     until("it coordinates again", lambda: member.fetch().error_code is ErrorCode.none)
+    # Before it has joined, its group must not count as empty.
+    loading, group = ErrorCode.coordinator_load_in_progress, member.group
+    assert _deleted(member, group) is loading
+    deleting = {"group_id": group, "topics": [_partition("orders", 0)]}
+    assert admin(member, ApiKey.OFFSET_DELETE, deleting).error_code is loading
+    (described,) = admin(
+        member, ApiKey.DESCRIBE_GROUPS, {"groups": [group], "include_authorized_operations": False}
+    ).groups
+    assert described.error_code is loading
     assert member.code_of_commit(4, *mine) is ErrorCode.unknown_member_id
     assert member.fetch().topics[0].partitions[0].committed_offset == 3
+    member.sync(member.enter())
+    assert _deleted(member, group) is ErrorCode.non_empty_group
 
 
 # --- Permissions.
@@ -569,7 +580,12 @@ def ruled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listening]:
             for topic in ("orders", "hidden"):
                 with Member(found, group) as member:
                     assert member.code_of_commit(5, topic=topic) is ErrorCode.none
-    with listening(configured(root, TOPICS, kafka={**QUICK, "acls": RULES})) as found:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        listening(configured(root, TOPICS, kafka={**QUICK, "acls": RULES})) as found,
+    ):
+        # The first listener had no members that could join again.
+        patch.setattr(found.service._coordinator.claims, "may_rejoin", lambda _slot: False)
         yield found
 
 
