@@ -52,7 +52,7 @@ REFRESHES: Final = 4
 TEXT_MAX: Final = 249
 """Longest `group.instance.id`, as in Kafka, and longest type of a group, in characters."""
 TOGETHER: Final = 100
-"""Groups that are checked for expired offsets before other work has its turn."""
+"""Groups whose offsets are fetched, or checked for expiry, before other work has its turn."""
 LISTED: Final = 1000
 """Groups that are listed before other work has its turn."""
 

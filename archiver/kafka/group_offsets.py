@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from archiver.app.group_reset import check_reset, reset_commit
 from archiver.config.kafka_listener import Operation
 from archiver.kafka.acl import Authorizer, Resource
-from archiver.kafka.coordinator import GroupCoordinator
+from archiver.kafka.coordinator import TOGETHER, GroupCoordinator
 from archiver.kafka.group import CONSUMER, State
 from archiver.kafka.large import sized
 from archiver.kafka.listener import Body, Session
@@ -200,15 +200,16 @@ class OffsetRequests:
     async def _fetch(self, session: Session, request: KafkaRequest) -> Body:
         body, version = request.body, request.version
         if version >= 8:
-            asked = {one.group_id: one.topics for one in body.groups}
-            return {
-                "groups": [
-                    {"group_id": name, **await self._fetched(session, name, topics)}
-                    for name, topics in asked.items()
-                ]
-            }
-        found = await self._fetched(session, body.group_id, body.topics)
-        code = found["error_code"]
+            asked = list({one.group_id: one.topics for one in body.groups}.items())
+            found: list[dict[str, Any]] = []
+            for first in range(0, len(asked), TOGETHER):
+                # Those that wait at the same time share a read of the log.
+                some = asked[first : first + TOGETHER]
+                answers = await asyncio.gather(*(self._fetched(session, *one) for one in some))
+                found += [{"group_id": name, **one} for (name, _), one in zip(some, answers, strict=True)]
+            return {"groups": found}
+        fetched = await self._fetched(session, body.group_id, body.topics)
+        code = fetched["error_code"]
         if version < 2 and code:
             # Only partitions have an error.
             return {
@@ -217,7 +218,7 @@ class OffsetRequests:
                     for topic in body.topics
                 ]
             }
-        return found
+        return fetched
 
     async def _fetched(self, session: Session, name: str, topics: Any) -> dict[str, Any]:
         """The offsets of one group; of all topics if `topics` is None."""
