@@ -354,6 +354,7 @@ def test_status(archived: Deployment, deployment: Deployment) -> None:  # noqa: 
         "intake_log",
         "control_log",
         "topics",
+        "groups",
         "pinned",
         "metrics",
         "attention",
