@@ -67,8 +67,8 @@ fault: java $(INSTALLED)  ## Play every failpoint with kill, pause, error and lo
 
 SEED ?=
 RUNS ?= 20000
-# On two cores: tests wait for other processes as much as they compute.
-JOBS ?= 3
+# On two cores: tests wait for other processes longer than they compute.
+JOBS ?= 5
 
 RIG ?= all
 

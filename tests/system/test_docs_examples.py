@@ -63,6 +63,7 @@ _FOR_ALERTS = {
     "the-clock-runs-ahead",
     "intake-grows",
     "kafka-clients-are-not-served",
+    "a-consumer-group-falls-behind",
 }
 """Those that only alert rules point to (tests/system/test_alert_rules.py)."""
 
