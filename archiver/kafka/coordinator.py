@@ -39,7 +39,7 @@ from archiver.runtime.ids import IdSource, new_uuid
 from archiver.runtime.redaction import excerpt
 from archiver.status.kafka_port import GroupCounts
 from intake.log.committed_offsets import Commit, Removal
-from intake.log.consumer_groups import GROUP_ID_BYTES_MAX, GROUP_SLOTS, ConsumerGroup, ConsumerGroups, slot_of
+from intake.log.consumer_groups import GROUP_ID_BYTES_MAX, ConsumerGroup, ConsumerGroups, slot_of
 
 _log = logging.getLogger(__name__)
 
@@ -266,7 +266,7 @@ class GroupCoordinator:
     async def all_shown(self) -> list[GroupShown]:
         """The groups of all slots of this daemon, also of those that it has not claimed yet."""
         await self.read_on()
-        own = {slot for slot in range(GROUP_SLOTS) if self._claims.is_own(slot)}
+        own = self._claims.own_slots()
         names = dict.fromkeys(self._held)
         found: list[GroupShown] = []
         # There may be hundreds of thousands of them.
@@ -416,7 +416,8 @@ class GroupCoordinator:
         for held in [one for one in self._held.values() if one.group.is_idle]:
             if self._stored().get(held.name) is None:
                 self._drop(held, ErrorCode.unknown_member_id)
-        stored = [one for one in self._stored() if self._claims.is_own(slot_of(one.group))]
+        own = self._claims.own_slots()
+        stored = [one for one in self._stored() if slot_of(one.group) in own]
         for first in range(0, len(stored), TOGETHER):
             await asyncio.gather(*map(self._expire_group, stored[first : first + TOGETHER]))
 

@@ -90,6 +90,10 @@ class SlotClaims:
         own, chosen = self._own(), self.coordinator(slot)
         return own is not None and chosen is not None and chosen.node_id == own.node_id
 
+    def own_slots(self) -> frozenset[int]:
+        """The slots of which `is_own` is true, for a caller that goes over many groups."""
+        return frozenset(slot for slot in range(GROUP_SLOTS) if self.is_own(slot))
+
     async def require(self, slot: int) -> int:
         """The number of this daemon's claim of a slot, which is claimed if needed. Returns without a wait if
         it is claimed already. Raises `Refused` if the slot is not this daemon's.

@@ -21,7 +21,7 @@ from archiver.kafka.protocol import ApiKey, KafkaRequest
 from archiver.kafka.slot_claims import SlotClaims
 from archiver.runtime.clock import Clock
 from archiver.runtime.ids import TopicPartition
-from intake.log.consumer_groups import GROUP_SLOTS, slot_of
+from intake.log.consumer_groups import slot_of
 from intake.log.fold import IntakeFold
 from intake.producers import SEQUENCE_COUNT, Producer, after
 
@@ -72,7 +72,7 @@ class TransactionViews:
         """Answer a request of one of these APIs."""
         await self._read_on()
         # The claims belong to the loop.
-        own = frozenset(slot for slot in range(GROUP_SLOTS) if self._claims.is_own(slot))
+        own = self._claims.own_slots()
         return await asyncio.get_running_loop().run_in_executor(
             self._threads, self._answers[request.api], session, request.body, own
         )
