@@ -203,7 +203,7 @@ def test_a_process_that_does_not_know_of_it_learns_it_and_does_not_repeat_it(
         without(deployment, "orders")
         delete(deployment, "orders")
         refused = writer.send("orders", Record(None, b"after"), 0)
-        alongside = writer.send("clicks", Record(None, b"beside"), 0)
+        alongside = writer.send("clicks", Record(None, b"alongside"), 0)
         writer.flush()
         acknowledged = refused.result(WAIT_S)
         assert (acknowledged.outcome, acknowledged.refusal) == ("failed", "deleted")

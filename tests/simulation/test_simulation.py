@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.simulation.faults import PROFILES
 from tests.simulation.run import run
+from tests.simulation.seeds import play
 from tests.support.amount import WHOLE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,30 +49,21 @@ MUST_HAPPEN = (
 )
 
 
-def play(seeds: range) -> Counter[str]:
-    met: Counter[str] = Counter()
-    for seed in seeds:
-        result = run(seed)
-        assert result.violation is None, f"{result.violation}\nagain: make simulate SEED={seed}"
-        met.update(result.counts)
-    return met
-
-
 @pytest.mark.parametrize("number", range(len(PROFILES)), ids=[profile.name for profile in PROFILES])
 def test_no_invariant_breaks(number: int) -> None:
-    met = play(range(number, SHARE * len(PROFILES), len(PROFILES)))
+    met = play(run, "intake", range(number, SHARE * len(PROFILES), len(PROFILES)))
     assert met["records"] > SHARE * 10
     assert met["checkpoints"] >= SHARE / 5
 
 
 def test_every_situation_comes_up() -> None:
-    met = play(range(10_000, 10_060))
+    met = play(run, "intake", range(10_000, 10_060))
     assert [what for what in MUST_HAPPEN if not met[what]] == []
 
 
 @pytest.mark.parametrize("seed", ONCE_FAILED)
 def test_a_seed_that_failed_once(seed: int) -> None:
-    play(range(seed, seed + 1))
+    play(run, "intake", range(seed, seed + 1))
 
 
 @pytest.mark.parametrize("seed", [4, 7, 9])

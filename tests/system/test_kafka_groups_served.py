@@ -20,7 +20,16 @@ from tests.support.builders.deployment import Deployment
 from tests.support.kafka.wire import WireClient
 from tests.support.process.processes import until
 from tests.support.process.serving import Served
-from tests.system.test_kafka_listener_served import CLIENT, PARTITIONS, TOPIC, bootstrap, configure, two
+from tests.system.test_kafka_listener_served import (
+    CLIENT,
+    PARTITIONS,
+    TOPIC,
+    address,
+    bootstrap,
+    configure,
+    coordinator,
+    two,
+)
 
 pytestmark = [
     pytest.mark.slow,
@@ -35,18 +44,6 @@ def daemons(tmp_path: Path) -> Iterator[tuple[Served, Served]]:
     configure(deployment, group_initial_rebalance_delay="100ms", group_session_timeout_min="1s")
     with two(deployment, tmp_path) as found:
         yield found
-
-
-def address(daemon: Served) -> tuple[str, int]:
-    host, _, port = bootstrap(daemon).rpartition(":")
-    return host, int(port)
-
-
-def coordinator(daemon: Served, group: str) -> tuple[str, int] | None:
-    """Where a daemon sends the members of a group."""
-    with WireClient(address(daemon)) as client:
-        found = client.ask(ApiKey.FIND_COORDINATOR, 3, {"key": group, "key_type": 0})
-    return None if found.error_code is not ErrorCode.none else (found.host, found.port)
 
 
 def committed(client: WireClient, group: str) -> dict[int, int] | None:

@@ -15,8 +15,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from kio.schema.errors import ErrorCode
 
+from archiver.kafka.protocol import ApiKey
 from tests.support.builders.deployment import Deployment, text
+from tests.support.kafka.wire import WireClient
 from tests.support.process.processes import until
 from tests.support.process.serving import Served, quick
 from tests.support.servers.lossy_proxy import LossyProxy
@@ -64,6 +67,19 @@ def bootstrap(daemon: Served) -> str:
     daemon.until_logged(SERVING)
     message: str = daemon.logged(SERVING)[-1]["message"]
     return message.removeprefix(SERVING)
+
+
+def address(daemon: Served) -> tuple[str, int]:
+    """Where a daemon serves Kafka clients."""
+    host, _, port = bootstrap(daemon).rpartition(":")
+    return host, int(port)
+
+
+def coordinator(daemon: Served, key: str, key_type: int = 0) -> tuple[str, int] | None:
+    """Where a daemon sends the members of a group, or with type 1 the producer of a transactional id."""
+    with WireClient(address(daemon)) as client:
+        found = client.ask(ApiKey.FIND_COORDINATOR, 3, {"key": key, "key_type": key_type})
+    return None if found.error_code is not ErrorCode.none else (found.host, found.port)
 
 
 @contextlib.contextmanager

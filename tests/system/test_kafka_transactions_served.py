@@ -17,7 +17,16 @@ from tests.support.builders.deployment import Deployment, text
 from tests.support.kafka.wire import WireClient
 from tests.support.process.processes import until
 from tests.support.process.serving import Served
-from tests.system.test_kafka_listener_served import CLIENT, PARTITIONS, TOPIC, bootstrap, configure, two
+from tests.system.test_kafka_listener_served import (
+    CLIENT,
+    PARTITIONS,
+    TOPIC,
+    address,
+    bootstrap,
+    configure,
+    coordinator,
+    two,
+)
 
 pytestmark = [
     pytest.mark.slow,
@@ -37,18 +46,6 @@ def deployment(tmp_path: Path) -> Deployment:
 def daemons(deployment: Deployment, tmp_path: Path) -> Iterator[tuple[Served, Served]]:
     with two(deployment, tmp_path) as found:
         yield found
-
-
-def address(daemon: Served) -> tuple[str, int]:
-    host, _, port = bootstrap(daemon).rpartition(":")
-    return host, int(port)
-
-
-def coordinator(daemon: Served, name: str) -> tuple[str, int] | None:
-    """Where a daemon sends the producer of a transactional id."""
-    with WireClient(address(daemon)) as client:
-        found = client.ask(ApiKey.FIND_COORDINATOR, 3, {"key": name, "key_type": 1})
-    return None if found.error_code is not ErrorCode.none else (found.host, found.port)
 
 
 def opened(servers: str, name: str) -> Producer:
@@ -93,7 +90,7 @@ def test_a_transaction_is_ended_at_another_daemon_when_its_own_was_killed(
     deployment: Deployment, daemons: tuple[Served, Served]
 ) -> None:
     servers = ",".join(bootstrap(one) for one in daemons)
-    place = coordinator(daemons[0], "id")
+    place = coordinator(daemons[0], "id", key_type=1)
     killed = next(one for one in daemons if address(one) == place)
     (left,) = (one for one in daemons if one is not killed)
     producer = opened(servers, "id")
@@ -104,7 +101,7 @@ def test_a_transaction_is_ended_at_another_daemon_when_its_own_was_killed(
     producer.begin_transaction()
     send(producer, b"gone")
     producer.abort_transaction(60)
-    assert coordinator(left, "id") == address(left)
+    assert coordinator(left, "id", key_type=1) == address(left)
     kept = [b"kept"] * 5 * PARTITIONS
     assert committed(bootstrap(left), len(kept)) == kept
     left.kill()
@@ -133,7 +130,7 @@ class Ending(WireClient):
 
 
 def test_an_end_that_waited_at_a_paused_daemon_ends_nothing(daemons: tuple[Served, Served]) -> None:
-    place = coordinator(daemons[0], "id")
+    place = coordinator(daemons[0], "id", key_type=1)
     paused = next(one for one in daemons if address(one) == place)
     (other,) = (one for one in daemons if one is not paused)
     producer = opened(",".join(bootstrap(one) for one in daemons), "id")

@@ -19,7 +19,7 @@ from intake.log.checkpoint import MAGIC, Checkpoint, decode, encode, same
 from intake.log.entries import format_of, parse_entry
 from intake.log.fold import IntakeFold, Landed, TopicState
 from intake.producers import Stamp
-from tests.unit.test_topic_growth import NOW_US, Bench, read_by
+from tests.support.log.log_bench import NOW_US, LogBench, read_by
 
 LOG_APPEND_TIME = (("message.timestamp.type", "LogAppendTime"),)
 
@@ -28,7 +28,7 @@ class Topic:
     """One topic of one process."""
 
     def __init__(self) -> None:
-        self.bench = Bench()
+        self.bench = LogBench()
         self.sequencer = self.bench.process()
         self.topic = self.sequencer.declare_topic("orders", 2)
         self._files = 0

@@ -7,45 +7,24 @@ from typing import Any, cast
 
 import pytest
 
-from archiver.config.groups import LogSettings
 from archiver.kafka.log_view import Bounds, LogView
 from archiver.ledger.fold import LedgerFold
 from archiver.proto import intake_log_pb2 as pb
-from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import Corrupted, Halt, InvalidInput, NotFound, OutcomeUnknown
-from archiver.runtime.ids import SeededIds, TopicId
+from archiver.runtime.ids import TopicId
 from intake.format import PlacedSegment
 from intake.log.checkpoint import Checkpoint, decode, encode, same
 from intake.log.entries import format_of, parse_entry
 from intake.log.fold import IntakeFold, TopicState
 from intake.log.sequencer import DELETIONS_PER_ENTRY, PARTITIONS_MAX, Sequencer
 from intake.producers import Stamp
-from tests.support.log.faulty_log import AppendFault, FaultyLog
-from tests.support.log.memory_log import MemoryLogStore
-
-NOW_US = 1_700_000_000_000_000
-SETTINGS = LogSettings(append_attempts_max=3)
-
-
-class Bench:
-    """One log and any number of processes that append to it."""
-
-    def __init__(self) -> None:
-        self.log = FaultyLog(MemoryLogStore(SETTINGS.entry_bytes_max).log("intake"))
-        self.clock = ManualClock(NOW_US)
-        self._seed = 0
-
-    def process(self) -> Sequencer:
-        self._seed += 1
-        return Sequencer(self.log, SeededIds(self._seed), self.clock, SETTINGS)
-
-    def entries(self) -> list[bytes]:
-        return [entry.data for entry in self.log.read(0)]
+from tests.support.log.faulty_log import AppendFault
+from tests.support.log.log_bench import NOW_US, SETTINGS, LogBench, read_by
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def bench() -> LogBench:
+    return LogBench()
 
 
 def append(
@@ -54,13 +33,6 @@ def append(
     segment = PlacedSegment(topic.topic_id, partition, 0, 0, rows, 10, NOW_US, stamp)
     (landed,) = sequencer.append_file("intake/f", 100, b"d" * 32, [segment])
     assert landed.refusal is None
-
-
-def read_by(entries: list[bytes]) -> IntakeFold:
-    fold = IntakeFold()
-    for index, data in enumerate(entries):
-        fold.apply(index, data)
-    return fold
 
 
 def deleted_below(fold: IntakeFold, topic: TopicState) -> list[int]:
@@ -73,7 +45,7 @@ def entry(topic_id: str, *parts: tuple[int, int]) -> bytes:
     return pb.IntakeEntry(format=5, id=b"2" * 16, records_deleted=body).SerializeToString()
 
 
-def test_the_greatest_offset_of_a_partition_counts(bench: Bench) -> None:
+def test_the_greatest_offset_of_a_partition_counts(bench: LogBench) -> None:
     one, two = bench.process(), bench.process()
     topic = one.declare_topic("orders", 3)
     append(one, topic, 0, 10)
@@ -96,7 +68,7 @@ def test_the_greatest_offset_of_a_partition_counts(bench: Bench) -> None:
 
 
 def test_of_two_that_delete_at_once_the_greater_offset_holds(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: LogBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, fast = bench.process(), bench.process()
     topic = slow.declare_topic("orders", 1)
@@ -118,7 +90,7 @@ def test_of_two_that_delete_at_once_the_greater_offset_holds(
     assert bench.log.tail() == 4
 
 
-def test_two_entries_in_either_order_give_the_same_state(bench: Bench) -> None:
+def test_two_entries_in_either_order_give_the_same_state(bench: LogBench) -> None:
     one = bench.process()
     topic = one.declare_topic("orders", 1)
     append(one, topic, 0, 10)
@@ -128,7 +100,7 @@ def test_two_entries_in_either_order_give_the_same_state(bench: Bench) -> None:
     assert [deleted_below(fold, topic) for fold in found] == [[8], [8], [8]]
 
 
-def test_it_is_in_every_checkpoint(bench: Bench) -> None:
+def test_it_is_in_every_checkpoint(bench: LogBench) -> None:
     one = bench.process()
     topic = one.declare_topic("orders", 2)
     append(one, topic, 1, 10)
@@ -141,7 +113,7 @@ def test_it_is_in_every_checkpoint(bench: Bench) -> None:
     assert not same(plain.state, fresh.state())
 
 
-def test_formats_of_entries_and_checkpoints(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_formats_of_entries_and_checkpoints(bench: LogBench, monkeypatch: pytest.MonkeyPatch) -> None:
     one = bench.process()
     topic = one.declare_topic("orders", 1)
     append(one, topic, 0, 10)
@@ -159,7 +131,7 @@ def test_formats_of_entries_and_checkpoints(bench: Bench, monkeypatch: pytest.Mo
     decode(plain, "checkpoint")
 
 
-def test_nothing_beyond_the_end_and_of_no_other_partition_is_deleted(bench: Bench) -> None:
+def test_nothing_beyond_the_end_and_of_no_other_partition_is_deleted(bench: LogBench) -> None:
     one = bench.process()
     topic = one.declare_topic("orders", 2)
     append(one, topic, 0, 10)
@@ -178,7 +150,7 @@ def test_nothing_beyond_the_end_and_of_no_other_partition_is_deleted(bench: Benc
 
 @pytest.mark.parametrize("parts", [[(0, 11)], [(0, 5), (1, 1)], [(0, 5), (2, 0)]])
 def test_an_impossible_entry_is_damage_and_changes_nothing(
-    bench: Bench, parts: list[tuple[int, int]]
+    bench: LogBench, parts: list[tuple[int, int]]
 ) -> None:
     one = bench.process()
     topic = one.declare_topic("orders", 2)
@@ -191,7 +163,7 @@ def test_an_impossible_entry_is_damage_and_changes_nothing(
         fold.apply(fold.next_index, entry("0" * 32, (0, 0)))
 
 
-def test_of_a_deleted_topic_a_late_entry_changes_nothing(bench: Bench) -> None:
+def test_of_a_deleted_topic_a_late_entry_changes_nothing(bench: LogBench) -> None:
     one, two = bench.process(), bench.process()
     topic = one.declare_topic("orders", 1)
     append(one, topic, 0, 10)
@@ -204,7 +176,7 @@ def test_of_a_deleted_topic_a_late_entry_changes_nothing(bench: Bench) -> None:
 
 
 def test_a_topic_that_is_deleted_during_the_append_needs_no_entry(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: LogBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, fast = bench.process(), bench.process()
     topic = slow.declare_topic("orders", 1)
@@ -221,7 +193,7 @@ def test_a_topic_that_is_deleted_during_the_append_needs_no_entry(
     assert bench.log.tail() == 3
 
 
-def test_an_unknown_outcome_is_resolved_by_the_same_call(bench: Bench) -> None:
+def test_an_unknown_outcome_is_resolved_by_the_same_call(bench: LogBench) -> None:
     one = bench.process()
     topic = one.declare_topic("orders", 1)
     append(one, topic, 0, 10)
@@ -233,7 +205,7 @@ def test_an_unknown_outcome_is_resolved_by_the_same_call(bench: Bench) -> None:
     assert (bench.log.tail(), deleted_below(one.fold, topic)) == (tail, [5])
 
 
-def test_many_partitions_take_several_entries_of_a_bounded_size(bench: Bench) -> None:
+def test_many_partitions_take_several_entries_of_a_bounded_size(bench: LogBench) -> None:
     count = 2 * DELETIONS_PER_ENTRY + 1
     one = bench.process()
     topic = one.declare_topic("orders", count)
@@ -250,7 +222,7 @@ def test_many_partitions_take_several_entries_of_a_bounded_size(bench: Bench) ->
     assert len(entry(topic.topic_id, *largest)) < 16 * 2**10
 
 
-def test_bounds_of_a_partition_whose_open_transaction_is_deleted(bench: Bench) -> None:
+def test_bounds_of_a_partition_whose_open_transaction_is_deleted(bench: LogBench) -> None:
     one = bench.process()
     topic = one.declare_topic("orders", 1)
     append(one, topic, 0, 10)

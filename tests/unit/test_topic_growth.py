@@ -7,43 +7,21 @@ from contextlib import suppress
 
 import pytest
 
-from archiver.config.groups import LogSettings
 from archiver.proto import intake_log_pb2 as pb
-from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import Corrupted, Halt, InvalidInput, NotFound, OutcomeUnknown
-from archiver.runtime.ids import SeededIds
 from intake.format import PlacedSegment
 from intake.log.checkpoint import Checkpoint, decode, encode, same
 from intake.log.entries import format_of, parse_entry
-from intake.log.fold import IntakeFold, Landed, TopicState
+from intake.log.fold import Landed, TopicState
 from intake.log.sequencer import PARTITIONS_MAX, Sequencer
 from intake.producers import Stamp
-from tests.support.log.faulty_log import AppendFault, FaultyLog
-from tests.support.log.memory_log import MemoryLogStore
-
-NOW_US = 1_700_000_000_000_000
-SETTINGS = LogSettings(append_attempts_max=3)
-
-
-class Bench:
-    """One log and any number of processes that append to it."""
-
-    def __init__(self) -> None:
-        self.log = FaultyLog(MemoryLogStore(SETTINGS.entry_bytes_max).log("intake"))
-        self.clock = ManualClock(NOW_US)
-        self._seed = 0
-
-    def process(self) -> Sequencer:
-        self._seed += 1
-        return Sequencer(self.log, SeededIds(self._seed), self.clock, SETTINGS)
-
-    def entries(self) -> list[bytes]:
-        return [entry.data for entry in self.log.read(0)]
+from tests.support.log.faulty_log import AppendFault
+from tests.support.log.log_bench import NOW_US, LogBench, read_by
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def bench() -> LogBench:
+    return LogBench()
 
 
 def append(sequencer: Sequencer, topic: TopicState, partition: int, stamp: Stamp | None = None) -> Landed:
@@ -51,19 +29,12 @@ def append(sequencer: Sequencer, topic: TopicState, partition: int, stamp: Stamp
     return sequencer.append_file("intake/f", 100, b"d" * 32, [segment])[0]
 
 
-def read_by(entries: list[bytes]) -> IntakeFold:
-    fold = IntakeFold()
-    for index, data in enumerate(entries):
-        fold.apply(index, data)
-    return fold
-
-
 def grown(topic_id: str, partitions: int, *, own_offsets: bool = True, number: int = 5) -> bytes:
     body = pb.TopicGrown(topic_id=bytes.fromhex(topic_id), partitions=partitions, own_offsets=own_offsets)
     return pb.IntakeEntry(format=number, id=b"2" * 16, grown=body).SerializeToString()
 
 
-def test_new_partitions_begin_at_zero_and_the_others_go_on(bench: Bench) -> None:
+def test_new_partitions_begin_at_zero_and_the_others_go_on(bench: LogBench) -> None:
     one = bench.process()
     topic = one.declare_topic("orders", 2)
     append(one, topic, 0)
@@ -83,7 +54,7 @@ def test_new_partitions_begin_at_zero_and_the_others_go_on(bench: Bench) -> None
 
 
 def test_a_declaration_with_more_partitions_adds_them_and_one_with_fewer_changes_nothing(
-    bench: Bench,
+    bench: LogBench,
 ) -> None:
     one, other = bench.process(), bench.process()
     one.declare_topic("orders", 2)
@@ -93,7 +64,7 @@ def test_a_declaration_with_more_partitions_adds_them_and_one_with_fewer_changes
 
 
 def test_of_two_that_add_at_once_the_larger_number_holds(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: LogBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, fast = bench.process(), bench.process()
     slow.declare_topic("orders", 2)
@@ -113,7 +84,7 @@ def test_of_two_that_add_at_once_the_larger_number_holds(
     assert [parse_entry(0, data).grown.partitions for data in bench.entries()[1:]] == [4, 9]
 
 
-def test_a_late_entry_with_fewer_or_as_many_changes_nothing(bench: Bench) -> None:
+def test_a_late_entry_with_fewer_or_as_many_changes_nothing(bench: LogBench) -> None:
     topic = bench.process().declare_topic("orders", 2)
     fold = read_by([*bench.entries(), grown(topic.topic_id, 6), grown(topic.topic_id, 4)])
     assert fold.topics_by_name["orders"].partitions == 6
@@ -121,7 +92,7 @@ def test_a_late_entry_with_fewer_or_as_many_changes_nothing(bench: Bench) -> Non
     assert [fold.next_offset((topic.topic_id, partition)) for partition in range(6)] == [0] * 6
 
 
-def test_what_cannot_be_is_refused_by_name(bench: Bench) -> None:
+def test_what_cannot_be_is_refused_by_name(bench: LogBench) -> None:
     one = bench.process()
     one.declare_topic("orders", 4)
     one.declare_topic("mirror", 2, mirrored=True)
@@ -140,7 +111,7 @@ def test_what_cannot_be_is_refused_by_name(bench: Bench) -> None:
     assert bench.log.tail() == tail, "nothing is appended that changes nothing"
 
 
-def test_a_deleted_topic_gets_none_and_neither_does_the_next_of_its_name(bench: Bench) -> None:
+def test_a_deleted_topic_gets_none_and_neither_does_the_next_of_its_name(bench: LogBench) -> None:
     one = bench.process()
     topic = one.declare_topic("orders", 2)
     one.delete_topic(topic.topic_id)
@@ -153,7 +124,7 @@ def test_a_deleted_topic_gets_none_and_neither_does_the_next_of_its_name(bench: 
 
 
 def test_a_topic_that_is_created_again_in_between_gets_none(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: LogBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, fast = bench.process(), bench.process()
     topic = slow.declare_topic("orders", 2)
@@ -172,7 +143,7 @@ def test_a_topic_that_is_created_again_in_between_gets_none(
     assert bench.log.tail() == 3, "nothing is appended for a topic that is gone"
 
 
-def test_an_unknown_outcome_is_resolved(bench: Bench) -> None:
+def test_an_unknown_outcome_is_resolved(bench: LogBench) -> None:
     one = bench.process()
     one.declare_topic("orders", 2)
     bench.log.script(*[AppendFault.REPLY_LOST] * 3)
@@ -182,7 +153,7 @@ def test_an_unknown_outcome_is_resolved(bench: Bench) -> None:
     assert bench.log.tail() == 2
 
 
-def test_a_producer_and_a_transaction_go_on_in_new_partitions(bench: Bench) -> None:
+def test_a_producer_and_a_transaction_go_on_in_new_partitions(bench: LogBench) -> None:
     one = bench.process()
     topic = one.declare_topic("orders", 1)
     producer = one.open_producer("shop", 60_000_000)
@@ -206,7 +177,7 @@ def test_a_producer_and_a_transaction_go_on_in_new_partitions(bench: Bench) -> N
         (lambda plain, mirror: grown(mirror, 3), "mirror as if it were not mirrored"),
     ],
 )
-def test_a_growth_that_contradicts_the_log_is_damage(bench: Bench, entry: object, why: str) -> None:
+def test_a_growth_that_contradicts_the_log_is_damage(bench: LogBench, entry: object, why: str) -> None:
     one = bench.process()
     plain, mirror = one.declare_topic("orders", 1), one.declare_topic("mirror", 1, mirrored=True)
     assert callable(entry)
@@ -214,7 +185,7 @@ def test_a_growth_that_contradicts_the_log_is_damage(bench: Bench, entry: object
         read_by([*bench.entries(), entry(plain.topic_id, mirror.topic_id)])
 
 
-def test_only_growth_of_a_plain_topic_has_the_newest_format(bench: Bench) -> None:
+def test_only_growth_of_a_plain_topic_has_the_newest_format(bench: LogBench) -> None:
     one = bench.process()
     one.declare_topic("orders", 1)
     one.declare_topic("mirror", 1, mirrored=True)
@@ -225,7 +196,7 @@ def test_only_growth_of_a_plain_topic_has_the_newest_format(bench: Bench) -> Non
 
 
 def test_an_older_version_says_that_it_must_be_upgraded(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: LogBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = bench.process()
     one.declare_topic("orders", 1)
@@ -236,7 +207,7 @@ def test_an_older_version_says_that_it_must_be_upgraded(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_reader_and_every_checkpoint_has_the_same_state(bench: Bench, seed: int) -> None:
+def test_every_reader_and_every_checkpoint_has_the_same_state(bench: LogBench, seed: int) -> None:
     """Processes declare, add, delete and append, each behind the others' backs."""
     choices = random.Random(seed)
     processes = [bench.process() for _ in range(3)]

@@ -88,8 +88,8 @@ def answer(world: World, records: Sequence[Sent], code: ErrorCode, offset: int) 
         world.book.answer(sent, Acknowledgement("", sent.tp[1], at, outcome))
 
 
-class PlainSender:
-    """Sends every batch once, whatever comes of it."""
+class _Sender:
+    """What every client that sends batches has."""
 
     def __init__(
         self, name: str, world: World, choices: random.Random, brokers: Brokers, batches: int
@@ -98,17 +98,21 @@ class PlainSender:
         self._world = world
         self._random = choices
         self._brokers = brokers
-        self._left = batches
+        self.left = batches
         self.stored: list[tuple[TopicPartition, int, int]] = []
         """Acknowledged batches: partition, base offset, number of records."""
+
+
+class PlainSender(_Sender):
+    """Sends every batch once, and never again."""
 
     def live(self, process: Process) -> None:
         links = Links(process, self._brokers, self._random)
         open_replies: dict[Reply, dict[Place, list[Sent]]] = {}
-        while self._left > 0 or open_replies:
+        while self.left > 0 or open_replies:
             process.require_current()
-            if self._left > 0 and len(open_replies) < IN_FLIGHT_MAX:
-                self._left -= 1
+            if self.left > 0 and len(open_replies) < IN_FLIGHT_MAX:
+                self.left -= 1
                 try:
                     self._send(links, open_replies)
                 except Disconnected:
@@ -179,19 +183,8 @@ class _Lane:
         return not self.batches or self.made - self.batches[0].number < IN_FLIGHT_MAX
 
 
-class IdempotentSender:
+class IdempotentSender(_Sender):
     """Numbers its records, and sends batches again until it knows that they are stored."""
-
-    def __init__(
-        self, name: str, world: World, choices: random.Random, brokers: Brokers, batches: int
-    ) -> None:
-        self.name = name
-        self._world = world
-        self._random = choices
-        self._brokers = brokers
-        self.left = batches
-        self.stored: list[tuple[TopicPartition, int, int]] = []
-        """Acknowledged batches: partition, base offset, number of records."""
 
     def live(self, process: Process) -> None:
         sending = _Sending(self, process, self._world, self._random, self._brokers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +12,7 @@ from archiver.kafka.consume import ConsumeHandler
 from tests.simulation.faults import PROFILES
 from tests.simulation.kafka.kafka_run import run
 from tests.simulation.kafka.stepped_loop import SteppedLoop, SteppedThreads
+from tests.simulation.seeds import play
 from tests.support.amount import WHOLE
 
 SHARE = 20 if WHOLE else 6
@@ -37,32 +37,23 @@ MUST_HAPPEN = (
 )
 
 
-def play(seeds: range) -> Counter[str]:
-    met: Counter[str] = Counter()
-    for seed in seeds:
-        result = run(seed)
-        assert result.violation is None, f"{result.violation}\nagain: make simulate RIG=kafka SEED={seed}"
-        met.update(result.counts)
-    return met
-
-
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("number", range(len(PROFILES)), ids=[profile.name for profile in PROFILES])
 def test_no_invariant_breaks(number: int) -> None:
-    met = play(range(number, SHARE * len(PROFILES), len(PROFILES)))
+    met = play(run, "kafka", range(number, SHARE * len(PROFILES), len(PROFILES)))
     assert met["records"] > SHARE * 10
     assert met["kafka records read"] > SHARE * 10
 
 
 @pytest.mark.timeout(400)
 def test_every_situation_comes_up() -> None:
-    met = play(range(5_000, 5_033))
+    met = play(run, "kafka", range(5_000, 5_033))
     assert [what for what in MUST_HAPPEN if not met[what]] == []
 
 
 @pytest.mark.parametrize("seed", ONCE_FAILED)
 def test_a_seed_that_failed_once(seed: int) -> None:
-    play(range(seed, seed + 1))
+    play(run, "kafka", range(seed, seed + 1))
 
 
 def test_a_seed_is_a_run() -> None:

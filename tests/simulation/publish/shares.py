@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from tests.simulation.publish.publish_run import run
+from tests.simulation.seeds import play
 from tests.support.amount import DAY, WHOLE
 
 SHARE = 500
@@ -35,19 +34,9 @@ OFTEN = (
 """What every share must have met."""
 
 
-def play(seeds: range) -> Counter[str]:
-    """Play them; what they met. Fails at the first in which something does not hold."""
-    met: Counter[str] = Counter()
-    for seed in seeds:
-        result = run(seed)
-        assert result.violation is None, f"{result.violation}\nagain: make simulate RIG=publish SEED={seed}"
-        met.update(result.counts)
-    return met
-
-
 def play_share(number: int) -> None:
     """Play one share."""
-    met = play(range(number * SHARE, (number + 1) * SHARE))
+    met = play(run, "publish", range(number * SHARE, (number + 1) * SHARE))
     assert met["records"] > SHARE, "hardly anything was archived"
     missed = [what for what in OFTEN if not met[what]]
     assert not missed, f"{missed} never came up in share {number}"

@@ -16,8 +16,8 @@ import pytest
 
 from tests.simulation.publish import remembered
 from tests.simulation.publish.publish_run import REAL_EVERY, run
-from tests.simulation.publish.shares import play
 from tests.simulation.publish.troubles import TROUBLES
+from tests.simulation.seeds import play
 
 ROOT = Path(__file__).resolve().parents[3]
 ONCE_FAILED = (
@@ -89,7 +89,7 @@ MUST_HAPPEN = (
 def test_every_situation_comes_up() -> None:
     met: Counter[str] = Counter()
     for first in range(30_000, 31_000, 50):
-        met.update(play(range(first, first + 50)))
+        met.update(play(run, "publish", range(first, first + 50)))
         if not (missing := [what for what in MUST_HAPPEN if not met[what]]):
             break
     assert missing == []
@@ -97,11 +97,11 @@ def test_every_situation_comes_up() -> None:
 
 @pytest.mark.parametrize("seed", ONCE_FAILED)
 def test_a_seed_that_failed_once(seed: int) -> None:
-    play(range(seed, seed + 1))
+    play(run, "publish", range(seed, seed + 1))
 
 
 def test_real_parquet_is_played_with_too() -> None:
-    assert play(range(REAL_EVERY - 1, REAL_EVERY * 4, REAL_EVERY))["records"]
+    assert play(run, "publish", range(REAL_EVERY - 1, REAL_EVERY * 4, REAL_EVERY))["records"]
 
 
 @pytest.mark.parametrize("seed", [3, REAL_EVERY - 1])
