@@ -20,6 +20,10 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
+_ROUNDS_MAX = 100
+"""How often `close` cancels tasks that go on."""
+
+
 class _NoSelector:
     """There are no sockets."""
 
@@ -56,6 +60,20 @@ class SteppedLoop(asyncio.BaseEventLoop):
                 self._run_once()  # type: ignore[attr-defined]
         finally:
             events._set_running_loop(None)
+
+    def close(self) -> None:
+        """Cancel the tasks that are left, and close.
+
+        A task that the garbage collector ends raises in its `finally`, because the loop is closed by then.
+        """
+        for _ in range(_ROUNDS_MAX):
+            tasks = asyncio.all_tasks(self)
+            if not tasks:
+                break
+            for task in tasks:
+                task.cancel()
+            self.pump()
+        super().close()
 
     def due_in_s(self) -> float | None:
         """Time until the next timer; None without one."""

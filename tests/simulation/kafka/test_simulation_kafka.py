@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -108,3 +109,24 @@ def test_a_loop_runs_timers_by_the_clock_it_is_given() -> None:
         assert ran == ["thread", "timer"]
     finally:
         loop.close()
+
+
+def test_a_loop_that_closes_ends_its_tasks() -> None:
+    """The garbage collector would end them later, in some other test."""
+    ended: list[str] = []
+    clock: Any = SimpleNamespace(monotonic_s=lambda: 0.0)
+    loop = SteppedLoop(clock)
+
+    async def wait() -> None:
+        other = asyncio.create_task(asyncio.sleep(5))
+        try:
+            await asyncio.sleep(10)
+        finally:
+            other.cancel()
+            ended.append("by the loop")
+
+    task = loop.create_task(wait())
+    loop.pump()
+    loop.close()
+    assert ended == ["by the loop"]
+    assert task.cancelled()
