@@ -6,8 +6,9 @@ from __future__ import annotations
 import os
 import signal
 import time
+import zlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -52,6 +53,12 @@ LONGEST = (
     *("tests/simulation/publish/test_publish_shares.py", "tests/simulation/test_simulation.py"),
 )
 """Minutes each: begun last, one of them would run alone at the end."""
+PARTS = {
+    "tests/fault/sweep/test_sweep.py": 6,
+    "tests/fault/sweep/test_sweep_spark.py": 3,
+    "tests/integration/test_random_histories.py": 3,
+}
+"""Files of many cases that wait longer than they compute: how many processes may share one. Any other file has one."""
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +124,19 @@ def pytest_runtest_protocol() -> Iterator[None]:
 def pytest_report_header() -> str:
     """The day, so that a failure in a share can be played again."""
     return f"shares of day {DAY}: ARCHIVER_TESTS_DAY={DAY} plays them again"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    """Distribute files, and parts of those in `PARTS`."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class FilesAndParts(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return f"{file}#{zlib.crc32(nodeid.encode()) % PARTS.get(file, 1)}"
+
+    return FilesAndParts(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(trylast=True)
