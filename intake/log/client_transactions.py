@@ -18,8 +18,9 @@ from typing import Final, Literal
 from archiver.proto import intake_log_pb2 as pb
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import RetryLater
+from intake.log.appender import RACES_PER_ATTEMPT
 from intake.log.fold import IntakeFold
-from intake.log.sequencer import RACES_PER_ATTEMPT, Sequencer
+from intake.log.sequencer import Sequencer
 from intake.producers import Producer
 
 TRANSACTIONAL_ID_BYTES_MAX: Final = 1024

@@ -1,19 +1,11 @@
-"""The one appender to the intake log in a process: declares topics and appends files, markers and ticks.
+"""The operations on the intake log of a process: declares topics and appends files, markers and ticks.
 
-Owns the process's fold of the log, and an entry whose outcome is unknown. Entries are appended one at a time,
-and a reported success is final. After an unknown outcome nothing else is appended until that entry is
-resolved (protocol rule L2). After a lost race the log is read to its tail first (rule L3). It must never
-append at an index that it has not read up to.
-
-A process that slept while the log was trimmed past it appends nothing. The log refuses an index below the
-floor. The state is loaded from the newest checkpoint, and the caller learns that its entry is not in the log.
-An entry of unknown outcome below the floor can be resolved, because nothing can be appended there any more:
-the ids in the checkpoint show whether it is in the log.
+Owns the process's fold of the log. Each operation reads the log to its tail, decides whether its entry is
+still needed, and hands it to the appender (`intake.log.appender`).
 """
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -22,28 +14,26 @@ from functools import partial
 from itertools import islice
 
 from archiver.config.groups import LogSettings
-from archiver.log.append_retry import append_until_known
-from archiver.log.store import Appended, Log
+from archiver.log.store import Log
 from archiver.proto import intake_log_pb2 as pb
 from archiver.runtime import failpoints
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import (
-    ArchiverError,
     ConfigInvalid,
     InvalidInput,
     NotFound,
     OutcomeUnknown,
     RetryLater,
-    Trimmed,
     no_topic,
 )
-from archiver.runtime.ids import IdSource, TopicId, new_entry_id, new_topic_id
+from archiver.runtime.ids import IdSource, TopicId, new_topic_id
 from archiver.runtime.text import counted
 from intake.format import PlacedSegment
+from intake.log.appender import RACES_PER_ATTEMPT, Appender
 from intake.log.backlog import Backlog
 from intake.log.checkpoint import Checkpoint, CheckpointStore
-from intake.log.entries import config_entries, file_entry, format_of, parse_entry
-from intake.log.fold import NOTHING, Applied, IntakeFold, Landed, TopicState, contradicts_topics
+from intake.log.entries import config_entries, file_entry
+from intake.log.fold import Applied, IntakeFold, Landed, TopicState, contradicts_topics
 from intake.log.folded_log import FoldedLog
 from intake.log.source_positions import Move
 from intake.log.state import Configs
@@ -56,11 +46,8 @@ PARTITIONS_MAX = 100_000
 """Partition numbers have five digits in object keys."""
 DELETIONS_PER_ENTRY = 500
 """Partitions in one entry that deletes records: less than the 16 KiB that every log accepts."""
-RACES_PER_ATTEMPT = 10
-"""Lost races allowed per append attempt. Many, because in each of them another process made progress."""
 
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
-_log = logging.getLogger(__name__)
 
 # Keyed by whether the caller expects a mirrored topic.
 _OTHER_KIND = {
@@ -102,16 +89,12 @@ class Sequencer:
         settings: LogSettings,
         checkpoints: CheckpointStore | None = None,
     ) -> None:
-        self._log = log
         self._ids = ids
         self._clock = clock
         self._settings = settings
         self._read = FoldedLog(log, checkpoints, settings, self._applied)
+        self._appender = Appender(log, self._read, ids, clock, settings)
         self._lock = threading.Lock()
-        # Index and bytes of an entry whose append has no known outcome. Nothing is appended before it is
-        # resolved.
-        self._unresolved: tuple[int, bytes] | None = None
-        self._last_unknown: tuple[int, bytes] | None = None  # may be resolved by now
         # By producer id and epoch.
         self._markers: dict[tuple[int, int], _Marker] = {}
         self._on_advance: tuple[Callable[[], None], ...] = ()
@@ -159,7 +142,7 @@ class Sequencer:
         Raises `RetryLater` if the entry cannot be resolved yet.
         """
         with self._lock:
-            self._resolve_earlier()
+            self._appender.resolve_earlier()
             self._read.read_on()
 
     @property
@@ -190,7 +173,9 @@ class Sequencer:
         with self._lock:
             self._read.read_on()
             if self._fold.cluster_id is None:
-                self._append(pb.IntakeEntry(cluster=pb.ClusterBound(cluster_id=bytes.fromhex(cluster_id))))
+                self._appender.append(
+                    pb.IntakeEntry(cluster=pb.ClusterBound(cluster_id=bytes.fromhex(cluster_id)))
+                )
         # Check the value in the log: another process may have bound it first.
         check_cluster(self._fold, cluster_id)
 
@@ -225,7 +210,7 @@ class Sequencer:
                     created_us=self._clock.now_us(),
                     mirrored=mirrored,
                 )
-                self._append(
+                self._appender.append(
                     pb.IntakeEntry(topic=declared), is_needed=lambda: self._is_declarable(name, again=again)
                 )
                 failpoints.reach("topic.append.after")
@@ -293,7 +278,7 @@ class Sequencer:
             self._read.read_on()
             if self._is_declarable(name, again=True):
                 failpoints.reach("topic.append.before")
-                self._append(
+                self._appender.append(
                     pb.IntakeEntry(topic=declared), is_needed=lambda: self._is_declarable(name, again=True)
                 )
                 failpoints.reach("topic.append.after")
@@ -331,7 +316,7 @@ class Sequencer:
             return known is not None and known.configs == before
 
         failpoints.reach("topic_configured.append.before")
-        self._append(pb.IntakeEntry(configured=body), is_needed=is_needed)
+        self._appender.append(pb.IntakeEntry(configured=body), is_needed=is_needed)
         failpoints.reach("topic_configured.append.after")
 
     def _declared_elsewhere(self, name: str) -> TopicState:
@@ -362,7 +347,7 @@ class Sequencer:
                 topic_id=bytes.fromhex(topic.topic_id), partitions=partitions, own_offsets=not topic.mirrored
             )
             failpoints.reach("topic_grown.append.before")
-            self._append(pb.IntakeEntry(grown=grown), is_needed=is_smaller)
+            self._appender.append(pb.IntakeEntry(grown=grown), is_needed=is_smaller)
             failpoints.reach("topic_grown.append.after")
 
     def _is_declarable(self, name: str, *, again: bool) -> bool:
@@ -382,7 +367,7 @@ class Sequencer:
                 raise NotFound(f"there is no topic with the id {topic_id}")
             if topic_id in self._fold.topics_by_id:
                 failpoints.reach("topic_deleted.append.before")
-                self._append(
+                self._appender.append(
                     pb.IntakeEntry(deleted=deleted), is_needed=lambda: topic_id in self._fold.topics_by_id
                 )
                 failpoints.reach("topic_deleted.append.after")
@@ -406,7 +391,7 @@ class Sequencer:
                 part = dict(islice(due.items(), DELETIONS_PER_ENTRY))
                 parts = [pb.DeletedBelow(partition=number, below=offset) for number, offset in part.items()]
                 deleted = pb.RecordsDeleted(topic_id=bytes.fromhex(topic_id), partitions=parts)
-                self._append(
+                self._appender.append(
                     pb.IntakeEntry(records_deleted=deleted),
                     # Not if other processes deleted as much.
                     is_needed=partial(self._undeleted, topic_id, part),
@@ -436,7 +421,7 @@ class Sequencer:
         # No read of the log first: the fold decides about each segment when the entry is applied.
         file = file_entry(key, size, footer_sha256, segments)
         with self._lock:
-            return self._append(pb.IntakeEntry(file=file)).landed
+            return self._appender.append(pb.IntakeEntry(file=file)).landed
 
     def append_moves(
         self,
@@ -463,7 +448,7 @@ class Sequencer:
             return is_needed()
 
         with self._lock:
-            return self._append(pb.IntakeEntry(file=file), is_needed=check_needed).refusal
+            return self._appender.append(pb.IntakeEntry(file=file), is_needed=check_needed).refusal
 
     def forget_items(self, source: str, items: Sequence[str], seen: int) -> None:
         """Forget finished items that were missing when `seen` log entries were known; see
@@ -471,7 +456,7 @@ class Sequencer:
         """
         forgotten = pb.SourceForgotten(source=source, items=items, seen=seen)
         with self._lock:
-            self._append(pb.IntakeEntry(source_forgotten=forgotten))
+            self._appender.append(pb.IntakeEntry(source_forgotten=forgotten))
 
     def open_producer(self, transactional_id: str, transaction_timeout_us: int) -> tuple[int, int]:
         """Open a producer; returns its id and its epoch.
@@ -488,7 +473,7 @@ class Sequencer:
         with self._lock:
             self._read.read_on()
             # The producer id is the index of this entry, so it is only known after the append.
-            producer = self._append(pb.IntakeEntry(producer=opened)).producer
+            producer = self._appender.append(pb.IntakeEntry(producer=opened)).producer
         assert producer is not None, "the fold names every producer that is opened"
         return producer
 
@@ -522,7 +507,7 @@ class Sequencer:
                 earlier is not None
                 and earlier.applied is None
                 # None: the id is no longer kept, so the marker may be in the log.
-                and self._is_there(earlier.index, earlier.data) is not False
+                and self._appender.is_there(earlier.index, earlier.data) is not False
             ):
                 raise OutcomeUnknown(
                     "the log was trimmed before this process read the result of the transaction's "
@@ -533,11 +518,11 @@ class Sequencer:
             if earlier is not None and earlier.applied is not None:
                 return earlier.applied.refusal
             try:
-                return self._append(pb.IntakeEntry(transaction=ended)).refusal
+                return self._appender.append(pb.IntakeEntry(transaction=ended)).refusal
             except OutcomeUnknown:
-                assert self._last_unknown is not None, "an entry of unknown outcome is kept"
+                assert self._appender.last_unknown is not None, "an entry of unknown outcome is kept"
                 # Kept until its result is read, which may happen in any later read of the log.
-                self._markers[producer_id, epoch] = _Marker(*self._last_unknown)
+                self._markers[producer_id, epoch] = _Marker(*self._appender.last_unknown)
                 raise
 
     def _applied(self, index: int, data: bytes, applied: Applied) -> None:
@@ -551,7 +536,7 @@ class Sequencer:
 
     def _resolve_marker(self) -> None:
         try:
-            self._resolve_earlier()
+            self._appender.resolve_earlier()
         except RetryLater as error:
             raise OutcomeUnknown(
                 f"the end of the transaction is still of unknown outcome: {error}"
@@ -575,7 +560,7 @@ class Sequencer:
             fence=True,
             time_us=now_us,
         )
-        self._append(
+        self._appender.append(
             pb.IntakeEntry(transaction=ended),
             is_needed=lambda: any(
                 # The start time distinguishes this transaction from a later one of the same producer.
@@ -594,7 +579,7 @@ class Sequencer:
             before, time_us = len(producers), producers.forgetting_time(idle_since_us, known_max, busy)
             # An entry that forgets no producer would only make the log longer.
             if time_us is not None:
-                self._append(pb.IntakeEntry(forgotten=pb.ProducersForgotten(idle_since_us=time_us)))
+                self._appender.append(pb.IntakeEntry(forgotten=pb.ProducersForgotten(idle_since_us=time_us)))
             return before - len(self._fold.producers)
 
     def raise_barrier(self, written_before_ms: int) -> None:
@@ -605,7 +590,7 @@ class Sequencer:
             self._read.read_on()
             # The newest barrier holds, so an earlier time would change nothing.
             if written_before_ms > self._fold.barrier_ms:
-                self._append(pb.IntakeEntry(barrier=pb.Barrier(written_before_ms=written_before_ms)))
+                self._appender.append(pb.IntakeEntry(barrier=pb.Barrier(written_before_ms=written_before_ms)))
 
     def append_made(
         self,
@@ -618,10 +603,10 @@ class Sequencer:
         for the fold at the entry's index. Raises as `append_file`, and what `make` raises.
         """
         with self._lock:
-            self._resolve_earlier()
+            self._appender.resolve_earlier()
             self._read.read_on()
             entry = make(self._fold)
-            return None if entry is None else self._append(entry, lambda: holds(self._fold))
+            return None if entry is None else self._appender.append(entry, lambda: holds(self._fold))
 
     def tick(self, now_us: int) -> int:
         """Guarantee that no later entry has an ingest time before `now_us`; returns the newest tick, which
@@ -632,148 +617,9 @@ class Sequencer:
             # A clock that stepped back must not lengthen the log with ticks that change nothing.
             if now_us > self._fold.tick_us:
                 failpoints.reach("tick.append.before")
-                self._append(pb.IntakeEntry(tick=pb.Tick(time_us=now_us)))
+                self._appender.append(pb.IntakeEntry(tick=pb.Tick(time_us=now_us)))
                 failpoints.reach("tick.append.after")
             return self._fold.tick_us
-
-    def _append(self, entry: pb.IntakeEntry, is_needed: Callable[[], object] = lambda: True) -> Applied:
-        """Append the entry at the tail and return its result. Gives up without an error as soon as
-        `is_needed` is false.
-        """
-        entry.format = format_of(entry)
-        # One id for all attempts: after an unknown outcome the same bytes go to the same index (rule L2).
-        entry.id = new_entry_id(self._ids)
-        # Made once: every retry sends these bytes.
-        data = entry.SerializeToString(deterministic=True)
-        if len(data) > self._settings.entry_bytes_max:
-            raise InvalidInput(
-                f"an entry of {len(data)} bytes is larger than log.entry_bytes_max = "
-                f"{self._settings.entry_bytes_max}"
-            )
-        # `append_until_known` bounds the retries of one index; this loop bounds the lost races.
-        for race in range(self._settings.append_attempts_max * RACES_PER_ATTEMPT):
-            self._resolve_earlier()
-            if race:
-                # The lock is held during the wait: no other entry of this process may be appended first.
-                self._clock.sleep(self._jitter_s(race))
-                self._read.read_on()
-            # Check after every read of the log: another process may have appended the same change.
-            if not is_needed():
-                return NOTHING
-            index = self._fold.next_index
-            try:
-                outcome = self._append_until_known(index, data)
-            # Refused before any attempt was in doubt, so the entry is certainly not in the log.
-            except Trimmed as error:
-                self._read.reload()
-                raise RetryLater(
-                    f"the log was trimmed past this process, so nothing was appended ({error}); the "
-                    "state was reloaded"
-                ) from error
-            except OutcomeUnknown as error:
-                # `_last_unknown` stays after `_unresolved` is cleared: `end_transaction` keeps it as the
-                # marker.
-                self._last_unknown = (index, data)
-                self._unresolved = (index, data)
-                if isinstance(error.__cause__, Trimmed) and self._proves_absence(error):
-                    # The index was trimmed while an attempt was in doubt, but the kept ids prove absence.
-                    raise RetryLater(
-                        f"nothing was appended: another entry was at index {index} before the log was trimmed"
-                    ) from error
-                raise
-            if outcome is Appended.OK:
-                return self._read.apply(index, data)
-            # The index is occupied by an entry of another process: read it (rule L3), then try the next
-            # index.
-            self._read.read_on()
-        raise RetryLater(
-            f"log {self._log.name}: lost the race for the tail "
-            f"{self._settings.append_attempts_max * RACES_PER_ATTEMPT} times; nothing was appended"
-        )
-
-    def _resolve_earlier(self) -> None:
-        """Resolve an entry of unknown outcome before anything else is appended."""
-        # The log was read past that index, so the outcome is decided either way.
-        if self._unresolved is not None and self._fold.next_index > self._unresolved[0]:
-            self._unresolved = None
-        if self._unresolved is None:
-            return
-        index, data = self._unresolved
-        try:
-            # Rule L2: the same bytes at the same index. They are found there, or the index is taken by
-            # another entry.
-            outcome = self._append_until_known(index, data)
-        except Trimmed:
-            self._resolve_trimmed()
-            return
-        except OutcomeUnknown as error:
-            if isinstance(error.__cause__, Trimmed):
-                self._resolve_trimmed()
-                return
-            raise RetryLater(
-                "an earlier entry of the intake log is not resolved yet, so nothing is appended after "
-                f"it ({error})"
-            ) from error
-        self._unresolved = None
-        if outcome is Appended.OK:
-            self._read.apply(index, data)
-        else:
-            self._read.read_on()
-
-    def _proves_absence(self, error: OutcomeUnknown) -> bool:
-        """Resolve the entry below the floor; True if it is certainly not in the log. Raises `error` if the
-        state cannot be loaded.
-        """
-        try:
-            # None does not prove absence.
-            return self._resolve_trimmed() is False
-        except ArchiverError as loading:
-            raise error from loading
-
-    def _resolve_trimmed(self) -> bool | None:
-        """Whether the unresolved entry, which is below the floor, is in the log; None if its id is no longer
-        kept. Nothing can be appended below the floor.
-        """
-        assert self._unresolved is not None, "called only with an unresolved entry"
-        index, data = self._unresolved
-        self._read.reload()
-        # The reloaded state remembers the ids of the newest entries, those of trimmed ones included.
-        present = self._is_there(index, data)
-        self._unresolved = None
-        found = (
-            "is too old to be found, so its outcome stays unknown"
-            if present is None
-            else "is in the log"
-            if present
-            else "is not in the log"
-        )
-        _log.warning(
-            "log %s was trimmed past entry %d, whose outcome was unknown: it %s", self._log.name, index, found
-        )
-        return present
-
-    def _is_there(self, index: int, data: bytes) -> bool | None:
-        """Whether the entry at `index`, which was read already, is this one; None if its id is no longer
-        kept.
-        """
-        known = self._fold.entry_id(index)
-        return None if known is None else known == parse_entry(index, data).id
-
-    def _append_until_known(self, index: int, data: bytes) -> Appended:
-        return append_until_known(
-            self._log,
-            index,
-            data,
-            self._settings.append_attempts_max,
-            self._settings.append_backoff,
-            self._clock,
-        )
-
-    def _jitter_s(self, race: int) -> float:
-        """A random wait, so that two appenders do not stay in step; grows with the lost races."""
-        # From the injected source, so that a simulation can be repeated from its seed.
-        share = int.from_bytes(self._ids.random_bytes(2), "big") / 65536
-        return self._settings.append_backoff * share * min(1.0, race / 10)
 
 
 def check_cluster(fold: IntakeFold, cluster_id: str) -> None:

@@ -70,7 +70,7 @@ GROUPS = (
     _mutant(
         "what is unchanged is left out before an unknown entry is resolved",
         "intake/log/sequencer.py",
-        "            self._resolve_earlier()\n            self._read.read_on()\n            entry = make(self._fold)\n",
+        "            self._appender.resolve_earlier()\n            self._read.read_on()\n            entry = make(self._fold)\n",
         "            self._read.read_on()\n            entry = make(self._fold)\n",
     ),
     _mutant(

@@ -142,13 +142,13 @@ APPENDING = (
     ),
     Mutant(
         "append again at the new tail after unknown",
-        "intake/log/sequencer.py",
+        "intake/log/appender.py",
         "                self._unresolved = (index, data)\n                if",
-        "                self._read.read_on()\n                continue\n                if",
+        "                self.read.read_on()\n                continue\n                if",
     ),
     Mutant(
         "go on before an unknown entry is settled",
-        "intake/log/sequencer.py",
+        "intake/log/appender.py",
         "        if self._unresolved is None:\n            return\n        index",
         "        if self._unresolved is None or self._clock:\n            return\n        index",
         ("tests/unit/test_sequencer.py",),
@@ -156,7 +156,7 @@ APPENDING = (
     ),
     Mutant(
         "another's entry counts as mine",
-        "intake/log/sequencer.py",
+        "intake/log/appender.py",
         "            if outcome is Appended.OK:\n                return",
         "            if outcome is not Appended.UNKNOWN:\n                return",
     ),
