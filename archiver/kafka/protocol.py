@@ -65,6 +65,7 @@ class ApiKey(enum.IntEnum):
     INIT_PRODUCER_ID = 22
     ADD_PARTITIONS_TO_TXN = 24
     END_TXN = 26
+    WRITE_TXN_MARKERS = 27
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     SASL_AUTHENTICATE = 36
@@ -103,6 +104,8 @@ VERSIONS: Final[Mapping[ApiKey, tuple[int, int]]] = {
     # Later versions are for brokers, and for clients whose Produce adds partitions (KIP-890).
     ApiKey.ADD_PARTITIONS_TO_TXN: (0, 3),
     ApiKey.END_TXN: (0, 4),
+    # Version 2 states that the transaction has an epoch of its own (KIP-890).
+    ApiKey.WRITE_TXN_MARKERS: (1, 1),
     ApiKey.DESCRIBE_CONFIGS: (1, 4),
     ApiKey.ALTER_CONFIGS: (0, 2),
     ApiKey.SASL_AUTHENTICATE: (0, 2),
@@ -130,6 +133,7 @@ IN_LOOP: Final = frozenset(
         ApiKey.DELETE_GROUPS,
         ApiKey.OFFSET_DELETE,
         ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.WRITE_TXN_MARKERS,
         # Each element may have a larger answer.
         ApiKey.DESCRIBE_TRANSACTIONS,
     }

@@ -1,4 +1,5 @@
-"""Transactions over Kafka's requests: InitProducerId with a transactional id, AddPartitionsToTxn and EndTxn.
+"""Transactions over Kafka's requests: InitProducerId with a transactional id, AddPartitionsToTxn, EndTxn and
+WriteTxnMarkers.
 
 The state of a transaction is in the intake log. A transaction begins with its first batch, so
 AddPartitionsToTxn only checks. Requests that append are processed by the daemon that holds the claim of the
@@ -8,6 +9,9 @@ A client that got no answer sends EndTxn again, and may then begin its next tran
 first attempt must not end that one. So it does not count at a daemon that was replaced, because its claim is
 old. A daemon that only now claims the transactional id answers the first EndTxn with a retriable error: the
 request may have waited there since before a pause.
+
+WriteTxnMarkers is what an administrator sends to abort a transaction (`kafka-transactions abort`). Any daemon
+appends it, as any daemon ends an overdue transaction.
 """
 
 from __future__ import annotations
@@ -46,6 +50,12 @@ FENCED_SINCE: Final[Mapping[ApiKey, int]] = {
     ApiKey.END_TXN: 2,
 }
 """Versions from which PRODUCER_FENCED is known; earlier ones get INVALID_PRODUCER_EPOCH, as in Kafka."""
+_ABORTS: Final[Mapping[ProducerRefusal | None, ErrorCode]] = {
+    None: ErrorCode.none,
+    "unknown": ErrorCode.invalid_producer_id_mapping,
+    "fenced": ErrorCode.invalid_producer_epoch,
+    "elsewhere": ErrorCode.invalid_txn_state,
+}
 
 _Result = TypeVar("_Result")
 
@@ -76,6 +86,7 @@ class TransactionRequests:
         self._answers: Mapping[ApiKey, Callable[[Session, KafkaRequest], Awaitable[Body]]] = {
             ApiKey.ADD_PARTITIONS_TO_TXN: self._add_partitions,
             ApiKey.END_TXN: self._end,
+            ApiKey.WRITE_TXN_MARKERS: self._write_markers,
         }
 
     def __contains__(self, api: ApiKey) -> bool:
@@ -222,6 +233,62 @@ class TransactionRequests:
             return {"error_code": int(error.code)}
         return {"error_code": 0}
 
+    # --- WriteTxnMarkers
+
+    async def _write_markers(self, session: Session, request: KafkaRequest) -> Body:
+        allowed = self._authorizer.allows(session.principal, "alter", Resource.CLUSTER)
+        return {
+            "markers": [
+                {
+                    "producer_id": marker.producer_id,
+                    "topics": await self._written(session, marker)
+                    if allowed
+                    else _marked(marker, {}, ErrorCode.cluster_authorization_failed),
+                }
+                for marker in request.body.markers
+            ]
+        }
+
+    async def _written(self, session: Session, marker: Any) -> list[dict[str, Any]]:
+        """Abort the transaction of a marker; the results of its partitions."""
+        known = self._fold().topics_by_name
+        if any(one.name not in known for one in marker.topics):
+            await self._read_on()
+            known = self._fold().topics_by_name
+        places = {
+            (one.name, number): (known[one.name].topic_id, number)
+            for one in marker.topics
+            for number in one.partition_indexes
+            if one.name in known and 0 <= number < known[one.name].partitions
+        }
+        was_open = self._fold().transactions.get(marker.producer_id) is not None
+        # Only a coordinator commits: it knows all partitions of the transaction.
+        code = ErrorCode.invalid_request
+        if places and not marker.transaction_result:
+            stated = ProducerEpoch(marker.producer_id, marker.producer_epoch)
+            try:
+                refusal = await self._run(lambda: self._transactions.abort(stated, places.values()))
+            except Refused:
+                # The error on which an admin client asks again.
+                code = ErrorCode.not_leader_or_follower
+            else:
+                code = _ABORTS[refusal]
+        if was_open and code is ErrorCode.none:
+            _log.warning(
+                "Kafka client %s (%.200r) aborted the transaction of producer %d with epoch %d",
+                session.peer,
+                session.principal,
+                marker.producer_id,
+                marker.producer_epoch,
+            )
+        unknown = {
+            (one.name, number): ErrorCode.unknown_topic_or_partition
+            for one in marker.topics
+            for number in one.partition_indexes
+            if (one.name, number) not in places
+        }
+        return _marked(marker, unknown, code)
+
     def _refused(self, request: KafkaRequest, refusal: ProducerRefusal) -> Refused:
         if refusal == "stale_claim":
             self._coordinator.claims.check()
@@ -243,3 +310,17 @@ class TransactionRequests:
         except ArchiverError as error:
             _log.warning("a transaction of a Kafka client waits: %s", error)
             raise Refused(ErrorCode.coordinator_not_available) from error
+
+
+def _marked(marker: Any, codes: Mapping[tuple[str, int], ErrorCode], code: ErrorCode) -> list[dict[str, Any]]:
+    """`code` is of the partitions that are not in `codes`."""
+    return [
+        {
+            "name": one.name,
+            "partitions": [
+                {"partition_index": number, "error_code": int(codes.get((one.name, number), code))}
+                for number in one.partition_indexes
+            ],
+        }
+        for one in marker.topics
+    ]

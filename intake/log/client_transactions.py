@@ -1,4 +1,5 @@
-"""Opens producers and ends transactions for the coordinator of their transactional id.
+"""Opens producers and ends transactions for the coordinator of their transactional id, and aborts
+transactions for administrators.
 
 Every condition is checked on the log up to the entry's own index: the appender gives up if another entry
 comes first. So the coordinator's claim is still the newest one, and the transaction is the one that was
@@ -11,13 +12,14 @@ earlier attempt, because only the client of this epoch, or a higher epoch, ends 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from archiver.proto import intake_log_pb2 as pb
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import RetryLater
+from archiver.runtime.ids import TopicPartition
 from intake.log.appender import RACES_PER_ATTEMPT
 from intake.log.fold import IntakeFold
 from intake.log.sequencer import Sequencer
@@ -26,9 +28,10 @@ from intake.producers import Producer
 TRANSACTIONAL_ID_BYTES_MAX: Final = 1024
 """Each id is stored in the log, and in checkpoints until it is idle."""
 
-ProducerRefusal = Literal["stale_claim", "unknown", "fenced"]
+ProducerRefusal = Literal["stale_claim", "unknown", "fenced", "elsewhere"]
 """`stale_claim`: another daemon, or a later claim, coordinates the transactional id. `unknown`: it has no
-producer of that id. `fenced`: the epoch is not the producer's."""
+producer of that id. `fenced`: the epoch is not the producer's. `elsewhere`: the open transaction has no
+record in the stated partitions (only of `ClientTransactions.abort`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,42 @@ class ClientTransactions:
                 producer_id=stated.producer_id,
                 epoch=stated.epoch,
                 commit=commit,
+                time_us=self._clock.now_us(),
+            )
+            return pb.IntakeEntry(transaction=ended)
+
+        refused, _ = self._append(refusal, make)
+        return refused
+
+    def abort(self, stated: ProducerEpoch, partitions: Iterable[TopicPartition]) -> ProducerRefusal | None:
+        """Abort the open transaction of a producer if it has records in one of the partitions.
+
+        Its producer is fenced: it does not know of the abort, and would commit the rest by itself. Without an
+        open transaction nothing is appended. Needs no claim, as the end of an overdue transaction. Raises
+        `RetryLater` and `OutcomeUnknown`: then call it again.
+        """
+        places = frozenset(partitions)
+
+        def refusal(fold: IntakeFold) -> ProducerRefusal | None:
+            producer = fold.producers.get(stated.producer_id)
+            if producer is None or not producer.transactional_id:
+                return "unknown"
+            transaction = fold.transactions.get(stated.producer_id)
+            if transaction is None:
+                # An earlier attempt has raised the epoch.
+                return None if stated.epoch <= producer.epoch else "fenced"
+            if transaction.epoch != stated.epoch:
+                return "fenced"
+            return "elsewhere" if places.isdisjoint(transaction.ranges) else None
+
+        def make(fold: IntakeFold) -> pb.IntakeEntry | None:
+            if fold.transactions.get(stated.producer_id) is None:
+                return None
+            ended = pb.TransactionEnded(
+                producer_id=stated.producer_id,
+                epoch=stated.epoch,
+                commit=False,
+                fence=True,
                 time_us=self._clock.now_us(),
             )
             return pb.IntakeEntry(transaction=ended)

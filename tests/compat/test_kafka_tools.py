@@ -1,4 +1,5 @@
-"""Kafka's own command-line tools create, describe, change and delete topics through the listener."""
+"""Kafka's own command-line tools through the listener: they create, describe, change and delete topics, delete
+records, and abort transactions."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from archiver.spark.java import require_java
 from intake.records import Record
@@ -20,6 +22,7 @@ TOPICS = "org.apache.kafka.tools.TopicCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 TOOL_S = 100
 
 pytestmark = pytest.mark.timeout(400)
@@ -142,3 +145,33 @@ def test_records_below_an_offset_are_deleted(tools: Tools, tmp_path: Path) -> No
     assert "not within the range of offsets" in said
     stored = tools.served.stored("orders")
     assert [[one.offset for one in stored[partition]] for partition in (0, 1)] == [[3, 4], []]
+
+
+def test_an_open_transaction_is_found_and_aborted(tools: Tools) -> None:
+    tools.run(TOPICS, "--create", "--topic", "shop.e", "--partitions", "2")
+    producer = Producer(
+        {"bootstrap.servers": tools.served.bootstrap, "transactional.id": "billing", "linger.ms": 0}
+    )
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for partition in (0, 1):
+        producer.produce("shop.e", b"gone", partition=partition)
+    assert producer.flush(30) == 0
+    place = ("--topic", "shop.e", "--partition", "1")
+    assert "billing" in tools.run(TRANSACTIONS, "list")
+    assert "Ongoing" in tools.run(TRANSACTIONS, "describe", "--transactional-id", "billing")
+    (shown,) = tools.run(TRANSACTIONS, "describe-producers", *place).splitlines()[1:]
+    # Its producer is known, so nothing hangs.
+    hanging = ("find-hanging", "--topic", "shop.e", "--max-transaction-timeout", "0")
+    assert "billing" not in tools.run(TRANSACTIONS, *hanging)
+    tools.run(TRANSACTIONS, "abort", *place, "--start-offset", "0")
+    assert not list(tools.served.writer.sequencer.refresh().transactions)
+    with pytest.raises(KafkaException) as refused:
+        producer.commit_transaction(30)
+    assert refused.value.args[0].code() == KafkaError._FENCED
+    assert tools.served.stored("shop.e") == {0: [], 1: []}
+    producer_id, epoch = shown.split()[:2]
+    named = ("--producer-id", producer_id, "--producer-epoch", epoch, "--coordinator-epoch", "0")
+    tools.run(TRANSACTIONS, "abort", *place, *named)
+    wrong = ("--producer-id", producer_id, "--producer-epoch", "9", "--coordinator-epoch", "0")
+    assert "invalid producer epoch" in tools.refused(TRANSACTIONS, "abort", *place, *wrong)

@@ -30,7 +30,8 @@ DIFFERENCES = """
 | A client that resumes a transactional producer (KIP-360) and loses the answer is fenced, and opens the producer again. | The log does not store the epoch from which a producer was resumed. |
 | AddOffsetsToTxn and TxnOffsetCommit are not offered yet. | They follow. A transaction commits records, and a consumer commits its offsets by itself. |
 | With `validate: dlq`, invalid records of a transaction are in the DLQ topic at once, also if it is aborted. | Their sequence numbers belong to another topic. |
-| A transactional id without an open transaction is `Empty`, also after a commit or abort. `kafka-transactions abort` is not offered. | The log does not store how the last one ended. No transaction hangs: its timeout aborts it. |
+| A transactional id without an open transaction is `Empty`, also after a commit or abort. | The log does not store how the last one ended. |
+| `kafka-transactions abort` aborts the transaction in all of its partitions, and fences its producer. WriteTxnMarkers with a commit gets `INVALID_REQUEST`. | A transaction ends as a whole. Its producer does not know of the abort, and would commit the rest by itself. |
 | A read-uncommitted consumer gets records of open transactions, and none of aborted ones. | Aborted records are not archived. |
 | Groups have the classic protocol; that of KIP-848 (`group.protocol=consumer`) is not offered. OffsetCommit and OffsetFetch are offered up to version 8. | It follows. Later versions of both requests are for members of that protocol. |
 | The members of a group are in the memory of its coordinator. When another daemon takes over, members join again, and generations begin at 1. | Committed offsets are in the intake log, and commits of an earlier coordinator are void ([groups.md](protocols/groups.md)). |

@@ -26,7 +26,8 @@ from tests.support.process.processes import until
 pytestmark = pytest.mark.timeout(120)
 
 NAMES = (
-    "committed", "aborted", "fenced", "late", "resumed", "unended", "async", "errors", "other", "stale", "shown"
+    "committed", "aborted", "fenced", "late", "resumed", "unended", "async", "errors", "other", "stale",
+    "shown", "hanging"
 )  # fmt: skip
 TOPICS = [{"name": name, "partitions": 2} for name in NAMES]
 
@@ -230,6 +231,20 @@ class Transactional(WireClient):
         found = self.ask(ApiKey.PRODUCE, 9, body)
         return ErrorCode(found.responses[0].partition_responses[0].error_code)
 
+    def mark(
+        self, topic: str, numbers: tuple[int, ...] = (0,), *, commit: bool = False, **stated: int
+    ) -> list[ErrorCode]:
+        marker = {
+            "producer_id": self.producer_id,
+            "producer_epoch": self.epoch,
+            "transaction_result": commit,
+            "topics": [{"name": topic, "partition_indexes": numbers}],
+            "coordinator_epoch": 0,
+        }
+        found = self.ask(ApiKey.WRITE_TXN_MARKERS, 1, {"markers": [marker | stated]})
+        ((topic_result,),) = [one.topics for one in found.markers]
+        return [ErrorCode(one.error_code) for one in topic_result.partitions]
+
     def end(self, *, commit: bool = True, version: int = 4) -> ErrorCode:
         body = {
             "transactional_id": self.name,
@@ -348,6 +363,7 @@ def test_a_transactional_id_needs_its_permissions(tmp_path: Path) -> None:
             assert producer.add("other") == [ErrorCode.topic_authorization_failed]
             assert producer.produce("errors", 0) is OK
             assert producer.produce("errors", 1, "other") is denied
+            assert producer.mark("errors") == [ErrorCode.cluster_authorization_failed]
             describing = {"transactional_ids": ["mine-1", "other"]}
             states = producer.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, describing).transaction_states
             assert [one.error_code for one in states] == [OK, denied]
@@ -417,3 +433,33 @@ def test_transactions_and_producers_are_shown(served: Listening) -> None:
         assert producer.end() is OK
         (topic,) = producer.ask(ApiKey.DESCRIBE_PRODUCERS, 0, body).topics
         assert topic.partitions[0].active_producers[0].current_txn_start_offset == -1
+
+
+def test_an_administrator_aborts_a_transaction_by_one_of_its_partitions(served: Listening) -> None:
+    unknown = ErrorCode.unknown_topic_or_partition
+    with Transactional(served, "hanging") as producer:
+        assert producer.open() is OK
+        assert producer.produce("hanging", 0) is OK
+        assert producer.mark("missing") == [unknown]
+        assert producer.mark("hanging", commit=True) == [ErrorCode.invalid_request]
+        assert producer.mark("hanging", (1,)) == [ErrorCode.invalid_txn_state]
+        assert producer.mark("hanging", producer_epoch=producer.epoch + 1) == [
+            ErrorCode.invalid_producer_epoch
+        ]
+        assert producer.mark("hanging", producer_id=2**40) == [ErrorCode.invalid_producer_id_mapping]
+        assert is_open(served, "hanging")
+        assert producer.mark("hanging", (0, 7)) == [OK, unknown]
+        assert not is_open(served, "hanging")
+        tail = served.writer.sequencer.refresh().next_index
+        # The answer was lost.
+        assert producer.mark("hanging") == [OK]
+        assert served.writer.sequencer.refresh().next_index == tail
+        # The rest of the transaction must not be committed by itself.
+        assert producer.produce("hanging", 1) is ErrorCode.invalid_producer_epoch
+        assert producer.end() is ErrorCode.producer_fenced
+        assert producer.open() is OK
+        assert producer.produce("hanging", 0) is OK
+        # Late: it is about the transaction before.
+        assert producer.mark("hanging", producer_epoch=0) == [ErrorCode.invalid_producer_epoch]
+        assert producer.end() is OK
+    assert stored(served, "hanging") == [b"0"]

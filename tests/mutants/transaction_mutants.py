@@ -56,6 +56,19 @@ TRANSACTIONS = (
         *_CLIENTS,
     ),
     _mutant(
+        "a transaction that an administrator aborted goes on",
+        _APPENDED,
+        "                commit=False,\n                fence=True,\n",
+        "                commit=False,\n",
+    ),
+    _mutant(
+        "a client aborts transactions without a permission",
+        _REQUESTS,
+        'allowed = self._authorizer.allows(session.principal, "alter", Resource.CLUSTER)',
+        "allowed = True",
+        *_CLIENTS,
+    ),
+    _mutant(
         "a transactional batch is stored without its transaction",
         "archiver/kafka/produce.py",
         "    return Stamp(header.producer_id, header.producer_epoch, header.base_sequence, header.transactional)",

@@ -165,3 +165,26 @@ def test_an_end_of_unknown_outcome_is_repeated_anywhere(
         assert ending.stable() == ending.sequencer.fold.next_offset((one.topic_id, 0)) - 1
         assert ending.end(producer, commit=False) is None
         assert ending.records() - before == (1 if commit else 0)
+
+
+def test_an_abort_by_an_administrator_spares_the_next_producer(
+    log: OvertakenLog, daemons: tuple[Daemon, Daemon]
+) -> None:
+    one, other = daemons
+    first = one.opened()
+    one.send(first, 0)
+    place = (one.topic_id, 0)
+
+    def reopen() -> None:
+        other.claim_all()
+        other.send(other.opened(), 0)
+
+    log.first = reopen
+    assert one.transactions.abort(first, [place]) == "fenced"
+    second = ProducerEpoch(first.producer_id, first.epoch + 1)
+    assert one.stable() == 1
+    assert one.transactions.abort(second, [(one.topic_id, 1)]) == "elsewhere"
+    assert one.transactions.abort(second, [place]) is None
+    assert one.stable() == 2
+    # Its producer must not commit what it sends later without the rest.
+    assert other.end(second) == "fenced"
