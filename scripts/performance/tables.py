@@ -137,7 +137,7 @@ def long_log(results: Results) -> Section:
         expensive time: just before a checkpoint is due (every {whole(limits.checkpoint_entries)} entries or {_mib(limits)} MiB). Times are
         CPU time. A round takes 500,000 segments at most, so the cost of planning a round is bounded, too. Segments before the newest
         checkpoint are in history files. `make sweep-log` runs a million entries through checkpoints
-        ([decision 0012](decisions/0012-shelves-are-a-function-of-the-log.md))."""
+        ([decision 0012](decisions/0012-history-and-checkpoints-follow-from-the-log.md))."""
     parts = [paragraph(intro), _curves("entries in the log, none archived", log, LOG_ROWS)]
     return Section("A long log", [("bench-growth", found)], parts)
 
