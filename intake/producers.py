@@ -153,6 +153,7 @@ class Producers:
     def __init__(self) -> None:
         self._by_id: dict[int, Producer] = {}
         self._by_name: dict[str, Producer] = {}
+        self._newest_index = 0
 
     def __iter__(self) -> Iterator[Producer]:
         return iter(list(self._by_id.values()))  # a copy: another thread may read while one is opened
@@ -184,6 +185,8 @@ class Producers:
     def add(self, producer: Producer) -> None:
         """Add a producer from a checkpoint."""
         self._by_id[producer.producer_id] = producer
+        if producer.producer_id < UNOPENED_IDS:
+            self._newest_index = max(self._newest_index, producer.producer_id)
         if producer.transactional_id:
             self._by_name[producer.transactional_id] = producer
 
@@ -249,6 +252,29 @@ class Producers:
             return 0 if newest is None else after(newest.sequence, newest.numbers)
         # The first batch of a higher epoch, which only a producer without a transactional id may choose.
         return 0 if present < epoch <= EPOCH_MAX and not producer.transactional_id else None
+
+    def opener(self, producer_id: int) -> Producer | None:
+        """The producer whose entry gave an id from `UNOPENED_IDS` on; None if it is forgotten.
+
+        It was last used before any producer of its ids, so it is forgotten first.
+        """
+        if producer_id < UNOPENED_IDS:
+            return None
+        place = (producer_id - UNOPENED_IDS) // _IDS_OF_INDEX
+        # Of all indexes with these ids, the newest one: producers of the others are forgotten for long.
+        return self._by_id.get(self._newest_index - (self._newest_index - place) % _INDEXES)
+
+    def is_ahead(self, tp: TopicPartition, stamp: Stamp) -> bool:
+        """Whether a batch that does not count may do so later: its number is at or beyond the expected one,
+        so earlier batches may still arrive. Not if its producer is forgotten.
+        """
+        if stamp.producer_id not in self._by_id:
+            # A forgotten producer has no opener either, so this one is new.
+            return stamp.sequence > 0 and self.opener(stamp.producer_id) is not None
+        expected = self.next_sequence(tp, stamp.producer_id, stamp.epoch)
+        if expected is None:
+            return False
+        return (stamp.sequence - expected) % SEQUENCE_COUNT < SEQUENCE_COUNT // 2
 
     def known_end(self, tp: TopicPartition, producer_id: int, epoch: int) -> int | None:
         """The number behind the newest batch of that epoch in that partition; None if none is known."""

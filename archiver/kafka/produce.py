@@ -27,6 +27,7 @@ from kio.schema.errors import ErrorCode
 from archiver.kafka.listener import Body, Session
 from archiver.kafka.protocol import KafkaRequest
 from archiver.kafka.record_batch import BatchHeader, BatchRefused, decode, read_header
+from archiver.runtime.clock import Clock
 from archiver.runtime.errors import (
     ArchiverError,
     InvalidInput,
@@ -35,10 +36,11 @@ from archiver.runtime.errors import (
     RecordRefused,
     RetryLater,
 )
+from archiver.runtime.ids import TopicPartition
 from archiver.runtime.redaction import excerpt
 from archiver.status.kafka_port import ListenerCounts
 from intake.log.fold import TopicState
-from intake.producers import Refusal, Stamp
+from intake.producers import Producers, Refusal, Stamp
 from intake.write.acknowledgements import NO_OFFSET, FlushOutcome, PendingReceived
 from intake.write.queue import ReceivedBatch
 from intake.write.validation import RowsRefused
@@ -53,6 +55,11 @@ DECODED_BYTES_MAX: Final = 64 * 10**6
 thousand times of `TOGETHER_BYTES`."""
 RECORD_ERRORS_MAX: Final = 100
 """Invalid records of one batch that a response names."""
+AHEAD_ANSWERS: Final = 5
+"""How often a batch that is ahead of earlier ones gets a retriable error. A client sends it again when it
+knows the outcome of the earlier ones, so once is enough. After more attempts they are really missing."""
+AHEAD_REMEMBERED: Final = 10_000
+"""Batches whose answers are counted for that."""
 TIMEOUT_MAX_S: Final = 600.0
 """Longest wait for an outcome, also if the client allows more."""
 _NO_TIME: Final = -1
@@ -70,6 +77,9 @@ _ERRORS: Final[Mapping[Refusal, ErrorCode]] = {
     "barrier": ErrorCode.not_enough_replicas,
     "position": ErrorCode.not_enough_replicas,
 }
+
+_OUT_OF_TURN: Final = frozenset({ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id})
+"""After these a client may raise its epoch, and send batches of unknown outcome again under it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +264,8 @@ class ProduceHandler:
         self._batches = batches
         self._log_start = log_start
         self._batch_bytes_max = batch_bytes_max
+        self._ahead: OrderedDict[tuple[TopicPartition, Stamp], int] = OrderedDict()
+        """How often a batch came ahead, the last one at the end."""
 
     async def __call__(self, session: Session, request: KafkaRequest) -> Body | None:
         """Store the batches and answer with their offsets; no answer for `acks=0`."""
@@ -281,7 +293,11 @@ class ProduceHandler:
             await self._store(writer, list(batches.values()), limit_s)
             # The thread that sets the outcomes holds it while it sets them.
             with writer.lock:
-                answers |= {place: _outcome(batch) for place, batch in batches.items()}
+                outcomes = {place: _outcome(batch) for place, batch in batches.items()}
+            producers = writer.sequencer.fold.producers
+            answers |= {
+                place: self._in_turn(producers, batches[place], answer) for place, answer in outcomes.items()
+            }
         for place, batch in batches.items():
             if answers[place].code is ErrorCode.none and batch.header is not None:
                 self._counts.produced(batch.header.count)
@@ -322,6 +338,25 @@ class ProduceHandler:
             if self._batches.drop(job):
                 for batch in batches:
                     batch.answer = Answer(ErrorCode.not_enough_replicas, "its time ended in the queue")
+
+    def _in_turn(self, producers: Producers, batch: _Batch, answer: Answer) -> Answer:
+        """The answer, or a retriable one if the batch is ahead of earlier ones that may still arrive.
+
+        A client that has several batches on their way to two daemons then keeps its epoch. With another epoch
+        it would send the earlier ones again as new, although they may be stored (decision 0083).
+        """
+        if answer.code not in _OUT_OF_TURN or batch.header is None:
+            return answer
+        stamp, tp = _stamp(batch.header), (batch.topic.topic_id, batch.partition)
+        if stamp is None or not producers.is_ahead(tp, stamp):
+            return answer
+        times = self._ahead.pop((tp, stamp), 0) + 1
+        self._ahead[tp, stamp] = times
+        if len(self._ahead) > AHEAD_REMEMBERED:
+            self._ahead.popitem(last=False)
+        if times > AHEAD_ANSWERS:
+            return answer
+        return Answer(ErrorCode.not_enough_replicas, f"earlier batches are missing: {answer.why}")
 
     def _batch(
         self, writer: IntakeWriter | None, session: Session, body: Any, name: str, part: Any
@@ -386,10 +421,15 @@ class ProduceHandler:
 class ProducerIds:
     """Answers InitProducerId without a transactional id. An id takes no state until its first batch is
     stored, so ids need no limit.
+
+    The log must know the opener of an id when its first batches come (`Producers.is_ahead`). So ids are not
+    assigned for longer than `age_max_s` after their entry, nor after the log has forgotten it.
     """
 
-    def __init__(self, threads: Executor) -> None:
+    def __init__(self, threads: Executor, clock: Clock, age_max_s: float) -> None:
         self._threads = threads
+        self._clock = clock
+        self._age_max_us = round(age_max_s * 1e6)
         self._left: Iterator[int] = iter(())
         self._lock = asyncio.Lock()
         self._assigning: asyncio.Future[None] | None = None
@@ -414,7 +454,7 @@ class ProducerIds:
     async def _next(self, writer: IntakeWriter) -> int:
         # Without the lock, each request that waits for new ids would append an entry.
         async with self._lock:
-            if (found := next(self._left, None)) is not None:
+            if (found := next(self._left, None)) is not None and self._is_fresh(writer, found):
                 return found
             if self._assigning is None or self._assigning.done():
                 loop = asyncio.get_running_loop()
@@ -424,6 +464,10 @@ class ProducerIds:
             # asks and leaves would append an entry.
             await asyncio.shield(self._assigning)
             return next(self._left)
+
+    def _is_fresh(self, writer: IntakeWriter, producer_id: int) -> bool:
+        opener = writer.sequencer.fold.producers.opener(producer_id)
+        return opener is not None and self._clock.now_us() - opener.last_used_us <= self._age_max_us
 
     def _assign(self, writer: IntakeWriter) -> None:
         self._left = iter(writer.sequencer.assign_producer_ids())

@@ -1,7 +1,8 @@
-"""Do idempotent producers go on by themselves after the log has forgotten them?
+"""Do idempotent producers of Kafka's clients store each record once where their epochs matter?
 
 The log forgets a producer that was silent for `intake.producer_idle_max`. Its next batch has a sequence number
-above 0. Clients of Kafka raise their epoch then, or ask for a new id, and number from 0.
+above 0. Clients of Kafka raise their epoch then, or ask for a new id, and number from 0. They must not do so
+when a batch overtakes the first one of a new producer on the way to another daemon.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from archiver.spark.java import require_java
 from tests.support.kafka import kafka_server
 from tests.support.kafka.listening import Listening, configured, listening
+from tests.support.kafka.overtaking import Overtaking
 from tests.support.servers.maven import compiled, jars, spark_jars
 
 RELEASE = kafka_server.PACKAGES[0].rsplit(":", 1)[1]
@@ -109,3 +111,19 @@ def test_a_forgotten_producer_goes_on(
     for number in range(PARTITIONS):
         values = [record.value for record in stored[number]]
         assert values == [value.encode() for partition, value in sent if partition == number]
+
+
+def test_the_first_batch_of_a_producer_is_overtaken(tmp_path: Path) -> None:
+    """The second batch is refused at one daemon, while the first one is stored at another without an answer."""
+    records = [(0, f"v{number}") for number in range(6)]
+    with Overtaking() as relay, ExitStack() as daemons:
+        topics, served = [{"name": TOPIC, "partitions": 1}], []
+        for address in relay.addresses:
+            config = configured(tmp_path, topics, kafka={"advertised": address})
+            served.append(daemons.enter_context(listening(config)))
+        relay.start([one.address for one in served])
+        with librdkafka(relay.addresses[0]) as send:
+            send(records)
+        assert relay.has_begun
+        stored = served[0].stored(TOPIC)
+    assert [record.value for record in stored[0]] == [value.encode() for _, value in records]

@@ -17,8 +17,9 @@ from confluent_kafka import Producer
 from kafka import KafkaProducer
 from kio.schema.errors import ErrorCode
 
-from archiver.kafka.produce import ProducerIds
+from archiver.kafka.produce import AHEAD_ANSWERS, ProducerIds
 from archiver.kafka.protocol import ApiKey
+from archiver.runtime.clock import ManualClock, SystemClock
 from archiver.runtime.errors import RetryLater
 from archiver.stream.records import StreamRecord
 from tests.support.kafka.listening import Listening, configured, listening
@@ -293,12 +294,15 @@ def test_an_idempotent_batch_is_stored_once(open_listener: Listening) -> None:
             return answer.error_code, answer.base_offset
 
         # The first batch of a producer must have the number 0 (KAFKA-15591).
-        assert send([b"late"], 3) == (ErrorCode.out_of_order_sequence_number, -1)
+        assert send([b"late"], 3) == (ErrorCode.not_enough_replicas, -1)
         code, first = send([b"a", b"b"], 0)
         assert code is ErrorCode.none
         assert send([b"c"], 2) == (ErrorCode.none, first + 2)
         assert send([b"a", b"b"], 0) == (ErrorCode.none, first)
         assert send([b"c"], 2) == (ErrorCode.none, first + 2)
+        # The batch before it may be on its way to another daemon, but not for ever.
+        for _ in range(AHEAD_ANSWERS):
+            assert send([b"e"], 4) == (ErrorCode.not_enough_replicas, -1)
         assert send([b"e"], 4) == (ErrorCode.out_of_order_sequence_number, -1)
         assert send([b"d"], 3) == (ErrorCode.none, first + 3)
     values = [one.value for one in open_listener.stored("orders")[0][first:]]
@@ -324,6 +328,13 @@ def test_an_unknown_producer(open_listener: Listening) -> None:
     assert answers["clicks", 0].log_start_offset == 0
 
 
+def _new_id(client: WireClient) -> int:
+    asked = {"transactional_id": None, "transaction_timeout": 0}
+    found = client.ask(ApiKey.INIT_PRODUCER_ID, 1, asked).producer_id
+    assert isinstance(found, int)
+    return found
+
+
 def test_producer_ids_without_a_batch_leave_nothing_in_the_log(open_listener: Listening) -> None:
     sequencer, asked = open_listener.writer.sequencer, {"transactional_id": None, "transaction_timeout": 0}
     with WireClient(open_listener.address) as client, WireClient(open_listener.address) as other:
@@ -342,6 +353,47 @@ def test_producer_ids_without_a_batch_leave_nothing_in_the_log(open_listener: Li
             assert len(sequencer.fold.producers) == known + number
 
 
+def test_a_batch_that_overtakes_the_first_one_of_a_new_producer(open_listener: Listening) -> None:
+    """After `UNKNOWN_PRODUCER_ID` its client would send both under the next epoch, and store one twice."""
+    sequencer = open_listener.writer.sequencer
+    with WireClient(open_listener.address) as client:
+
+        def send(sequence: int, epoch: int = 0) -> ErrorCode:
+            batch = _batch([b"x"], producer=(producer_id, epoch, sequence))
+            return ErrorCode(_produce(client, {("clicks", 0): batch})["clicks", 0].error_code)
+
+        producer_id = _new_id(client)
+        assert send(1) is ErrorCode.not_enough_replicas
+        assert send(0) is ErrorCode.none
+        assert send(1) is ErrorCode.none
+        # As after `intake.producer_idle_max`: the client is to raise its epoch at once.
+        assert sequencer.forget_producers(SystemClock().now_us() + 1, known_max=1000) > 0
+        assert send(2) is ErrorCode.unknown_producer_id
+        assert send(0, epoch=1) is ErrorCode.none
+        # Later ids must have an opener that is known.
+        producer_id = _new_id(client)
+        for _ in range(AHEAD_ANSWERS):
+            assert send(1) is ErrorCode.not_enough_replicas
+        assert send(1) is ErrorCode.unknown_producer_id
+
+
+def test_ids_of_an_old_entry_are_not_assigned(open_listener: Listening) -> None:
+    writer = open_listener.writer
+
+    async def two_ids(threads: ThreadPoolExecutor) -> tuple[int, int]:
+        assigned = ProducerIds(threads, clock, 60.0)
+        one = await assigned._next(writer)
+        clock.advance(61.0)
+        return one, await assigned._next(writer)
+
+    clock = ManualClock(SystemClock().now_us())
+    entries = writer.sequencer.refresh().next_index
+    with ThreadPoolExecutor(1) as threads:
+        one, other = asyncio.run(two_ids(threads))
+    assert abs(one - other) > 1
+    assert writer.sequencer.refresh().next_index == entries + 2
+
+
 def test_clients_that_ask_for_a_producer_id_and_leave_append_one_entry(
     open_listener: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,7 +407,7 @@ def test_clients_that_ask_for_a_producer_id_and_leave_append_one_entry(
         return assign()
 
     async def ask(threads: ThreadPoolExecutor) -> int:
-        assigned = ProducerIds(threads)
+        assigned = ProducerIds(threads, SystemClock(), 3600.0)
         for _ in range(3):
             leaving = asyncio.create_task(assigned._next(writer))
             # The second one waits for the same ids.

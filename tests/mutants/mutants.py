@@ -209,6 +209,38 @@ FOLDING = (
         simulated=False,  # its actors begin at 0, as they promise
     ),
     Mutant(
+        "a batch that overtakes the first one of a new producer makes its client raise the epoch",
+        "intake/producers.py",
+        "            return stamp.sequence > 0 and self.opener(stamp.producer_id) is not None",
+        "            return stamp.producer_id < 0",
+        ("tests/unit/test_producers.py",),
+        simulated=False,  # the simulation of the listener notices it, and mutants run that of the log
+    ),
+    Mutant(
+        "a forgotten producer is to send its batch again for ever",
+        "intake/producers.py",
+        "            return stamp.sequence > 0 and self.opener(stamp.producer_id) is not None",
+        "            return stamp.sequence > 0",
+        ("tests/unit/test_producers.py",),
+        simulated=False,
+    ),
+    Mutant(
+        "ids are assigned although their opener is forgotten",
+        "archiver/kafka/produce.py",
+        "        return opener is not None and ",
+        "        return opener is None or ",
+        ("tests/integration/test_kafka_produce.py",),
+        simulated=False,
+    ),
+    Mutant(
+        "a batch of which earlier ones are missing is to be sent again for ever",
+        "archiver/kafka/produce.py",
+        "        if times > AHEAD_ANSWERS:",
+        "        if times < 0:",
+        ("tests/integration/test_kafka_produce.py",),
+        simulated=False,
+    ),
+    Mutant(
         "a raised epoch keeps the batches of the earlier one",
         "intake/producers.py",
         "        if known and known[-1].epoch == stamp.epoch:",

@@ -527,19 +527,53 @@ def test_a_deleted_topic_takes_the_batches_of_its_partitions_only() -> None:
     }
 
 
-def test_a_batch_that_overtakes_the_first_one_can_make_its_client_store_that_twice() -> None:
-    log = Log()
-    producer_id = ids_of_opening(log.open()[0], bytes(8))[0]
-    assert log.file((0, Stamp(producer_id, 0, 1), 1))[0].refusal == "unknown_producer"
-    # The first batch arrives, but its answer is lost. The client has raised its epoch and sends both again.
-    assert log.file((0, Stamp(producer_id, 0, 0), 1))[0].runs == ((0, 1),)
-    assert log.file((0, Stamp(producer_id, 1, 0), 1))[0].runs == ((1, 1),)
-    assert log.file((0, Stamp(producer_id, 1, 1), 1))[0].runs == ((2, 1),)
-    # In the other order the late first batch is refused.
-    late = producer_id + 1
-    assert log.file((0, Stamp(late, 0, 1), 1))[0].refusal == "unknown_producer"
-    assert log.file((0, Stamp(late, 1, 0), 1))[0].runs == ((3, 1),)
-    assert log.file((0, Stamp(late, 0, 0), 1))[0].refusal == "fenced"
+def test_whether_a_batch_that_does_not_count_may_do_so_later() -> None:
+    """Else its client raises its epoch, and sends earlier batches of unknown outcome again as new ones."""
+    log, tp = Log(), (TOPIC, 0)
+    log.open()
+    opener = log.open()[0]
+    producer_id = ids_of_opening(opener, b"\x3f\xf0\x00\x00")[-1]
+
+    def is_ahead(sequence: int, epoch: int = 0, of: int = producer_id) -> bool:
+        return log.fold.producers.is_ahead(tp, Stamp(of, epoch, sequence))
+
+    # Its first batch may be on its way; number 0 is refused only if nothing can make it count.
+    assert [is_ahead(number) for number in (0, 1, 5)] == [False, True, True]
+    assert is_ahead(1, epoch=3)
+    # Not of an id that no known entry gave out.
+    assert not is_ahead(1, of=ids_of_opening(opener + 1, bytes(8))[0])
+    assert not is_ahead(1, of=ids_of_opening(2**32 - 1, bytes(8))[0])
+    assert not is_ahead(1, of=UNOPENED_IDS - 1)
+    log.file((0, Stamp(producer_id, 0, 0), 2))
+    # 2: the missing batches came in between.
+    assert [is_ahead(number) for number in (0, 1, 2, 3, 2**30, 2**31 - 1)] == [
+        False,
+        False,
+        *[True] * 3,
+        False,
+    ]
+    # Of a raised epoch the first batch may be on its way, of an older one none.
+    assert is_ahead(1, epoch=1)
+    log.file((0, Stamp(producer_id, 2, 0), 1))
+    assert [is_ahead(1, epoch=epoch) for epoch in (1, 2, EPOCH_MAX + 1)] == [False, True, False]
+    # Forgotten with its opener: the client is to raise its epoch at once.
+    log._apply(forgotten=pb.ProducersForgotten(idle_since_us=2**40))
+    assert not is_ahead(1)
+
+
+def test_the_opener_of_an_id_is_the_newest_entry_with_such_ids() -> None:
+    producers = Producers()
+    index = 3 * 2**32 + 17
+    producers.open(17, "", 0, 1)
+    producer_id = ids_of_opening(index, bytes(8))[0]
+    assert producer_id == ids_of_opening(17, bytes(8))[0]
+    found = [producers.opener(producer_id)]
+    for opened in (index, index + 5):
+        producers.open(opened, "", 0, 1)
+        found.append(producers.opener(producer_id))
+    assert [one and one.producer_id for one in found] == [17, index, index]
+    producers.forget(2, frozenset())
+    assert producers.opener(producer_id) is None
 
 
 def test_the_next_number_is_known_for_the_present_epoch_only() -> None:

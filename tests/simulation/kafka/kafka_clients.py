@@ -324,8 +324,8 @@ class _Sending:
             self._actor.stored.append((lane.tp, offset, len(batch.records)))
             lane.batches.remove(batch)
         elif code is ErrorCode.unknown_producer_id:
-            # As Kafka's clients do; what is open stays open.
-            self._give_up(lane)
+            # It would raise its epoch, and send again under it what may be stored. None is forgotten here.
+            raise Violation("a new producer is known", f"{self._process.name}: {batch.stamp} of {lane.tp}")
         elif code is ErrorCode.out_of_order_sequence_number and batch.first:
             raise Violation(
                 "a batch that follows is accepted", f"{self._process.name}: {batch.stamp} of {lane.tp}"

@@ -36,6 +36,7 @@ from tests.simulation.station import INTAKE, Station, World
 CLUSTER_ID = "00000000-0000-4000-8000-000000000000"
 BATCH_BYTES_MAX = 1 << 20
 _ANSWERS_BYTES = 1 << 26
+_ID_AGE_MAX_S = 3.0
 _IDLE_US = 500_000
 """How often an idle daemon checks whether the run is over."""
 
@@ -171,7 +172,7 @@ class _Served:
         self._produce = ProduceHandler(
             lambda: self._writer, _allow, _allow, self._batches, log_start, lambda _: BATCH_BYTES_MAX, counts
         )
-        self._producer_ids = ProducerIds(self._requests)
+        self._producer_ids = ProducerIds(self._requests, station.clock, _ID_AGE_MAX_S)
         self.port = DaemonPort(self._process, lambda: sequencer.fold.topics_by_name)
         self._process.between = self._go_on
 
