@@ -54,13 +54,24 @@ class Transaction:
 
     name: str
     steps: tuple[tuple[str, Outcome | None], ...] = ()
-    """`commit` or `abort`, with the answer; None if none came."""
+    """`commit`, `abort` or `fenced`, with the answer; None if none came. `fenced`: a second producer opened the
+    transactional id."""
+    asked_s: float | None = None
+    """When its commit was first asked for, in seconds since the run began."""
+
+    @property
+    def fenced(self) -> bool:
+        """Whether a second producer was open before this one asked for a commit."""
+        before = [(step, outcome) for step, outcome in self.steps if step in ("commit", "fenced")]
+        return before[:1] == [("fenced", "ok")]
 
     @property
     def fate(self) -> Fate:
-        """As far as its sender can know after everything has settled: a commit that was never asked for, or
-        failed, cannot be there."""
+        """As far as its sender can know after everything has settled: a commit that was never asked for,
+        failed, or came after the producer was fenced, cannot be there."""
         commits = [outcome for step, outcome in self.steps if step == "commit"]
+        if self.fenced:
+            return "aborted"
         if "ok" in commits:
             return "committed"
         return "undecided" if any(outcome != "failed" for outcome in commits) else "aborted"
@@ -99,6 +110,9 @@ class MirrorReading:
     """Of the topic; every mirrored topic of a run has one."""
 
 
+Isolation = Literal["committed", "uncommitted"]
+
+
 @dataclass(frozen=True, slots=True)
 class Fetched:
     """What one Kafka reader got, from the beginning of every partition on."""
@@ -107,6 +121,67 @@ class Fetched:
     """Per topic, in the order of the answers; Kafka knows no ingest time."""
     ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """Per topic and partition, the end of the log that it was given when it had read all."""
+    isolation: Isolation = "committed"
+    """Which records it asked for."""
+    first_s: Mapping[str, float] = field(default_factory=dict)
+    """Per digest, when the reader had it first, in seconds since the run began."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCommit:
+    """A commit of the offset of one partition, as a member of a group asked for it. A partition is topic and
+    number."""
+
+    partition: tuple[str, int]
+    offset: int
+    asked_s: float
+    answered_s: float | None = None
+    """When it was acknowledged. None: it failed, or its outcome is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetSeen:
+    """The committed offset that a daemon gave for one partition; -1 if there is none."""
+
+    partition: tuple[str, int]
+    offset: int
+    began_s: float
+    """When it was asked."""
+    ended_s: float
+    daemon: int
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """A record that a member of a group has processed."""
+
+    member: str
+    topic: str
+    partition: int
+    offset: int
+    digest: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """A partition that a member got. The member reads its committed offset afterwards."""
+
+    member: str
+    partition: tuple[str, int]
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReading:
+    """What the members of one consumer group did, and what an observer saw; each in the order of time."""
+
+    commits: tuple[GroupCommit, ...] = ()
+    seen: tuple[OffsetSeen, ...] = ()
+    processed: tuple[Processed, ...] = ()
+    assigned: tuple[Assigned, ...] = ()
+    ends: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """Per partition, its end after the last record. The group had time to commit it."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +213,8 @@ class History:
     """Per mirrored topic; those are in nothing above."""
     fetched: Mapping[str, Fetched] = field(default_factory=dict)
     """Per Kafka reader."""
+    groups: Mapping[str, GroupReading] = field(default_factory=dict)
+    """Per consumer group."""
     troubles: tuple[str, ...] = ()
     """Why this history is not the whole story: no verdict can be valid, or invalid, then."""
     oddities: tuple[str, ...] = ()

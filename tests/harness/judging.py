@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from tests.harness.group_judging import GroupCase
 from tests.harness.history import Attempt, Fate, History, Outcome, Place, Row
 
 INVARIANTS: dict[str, str] = {
@@ -36,7 +37,16 @@ INVARIANTS: dict[str, str] = {
     "H15": "a mirrored topic has the committed records of its upstream, each once, at its offset, with its "
     "bytes, in stream and table",
     "H16": "a Kafka reader gets the records of a partition by rising offsets, each once, and skips none",
-    "H17": "what a Kafka reader gets is what consume has at that offset",
+    "H17": "what a Kafka reader gets is what consume has at that offset; a reader of uncommitted records also "
+    "gets records of transactions that were not committed, at the offsets that were acknowledged",
+    "H18": "a Kafka reader of committed records gets a record of a transaction only after its commit was asked "
+    "for",
+    "H19": "a producer that a second one has fenced commits nothing",
+    "H20": "the committed offset of a consumer group never goes back, for an observer and for the member that gets "
+    "the partition, and is one that a member committed",
+    "H21": "a consumer group processes each record of a partition before it commits an offset beyond the record, and "
+    "every record in the end",
+    "H22": "a member of a consumer group gets what consume has at that offset",
 }
 SHOWN_MAX = 20
 """Violations of one invariant that are listed; the rest are counted."""
@@ -131,6 +141,9 @@ def judge(history: History) -> Judgement:
             case.tables,
             case.mirrors,
             case.fetched,
+            case.early,
+            case.fenced,
+            case.groups,
         )
         for violation in check()
     )
@@ -412,10 +425,11 @@ class _Case:
                 for partition in {row.partition for row in rows}:
                     got = [row for row in rows if row.partition == partition]
                     end = max(fetched.ends.get((topic, partition), 0), got[-1].offset + 1)
-                    yield from self._followed(reader, topic, partition, got, end)
+                    open_too = fetched.isolation == "uncommitted"
+                    yield from self._followed(reader, topic, partition, got, end, open_too)
 
     def _followed(
-        self, reader: str, topic: str, partition: int, got: Sequence[Row], end: int
+        self, reader: str, topic: str, partition: int, got: Sequence[Row], end: int, open_too: bool
     ) -> Iterator[Violation]:
         there = {row.offset: row.digest for row in self.rows.get((topic, partition), ())}
         newest = -1
@@ -423,13 +437,52 @@ class _Case:
             place = _text((topic, partition, row.offset))
             if row.offset <= newest:
                 yield Violation("H16", place, f"{reader} got it after offset {newest}")
-            elif there.get(row.offset) != row.digest:
+            elif there.get(row.offset) != row.digest and not (
+                open_too and row.offset not in there and self._uncommitted_at(topic, partition, row)
+            ):
                 has = there.get(row.offset, "nothing")
                 yield Violation("H17", place, f"{reader} got {row.digest}, consume has {has}")
             newest = max(newest, row.offset)
         for offset in sorted(there.keys() - {row.offset for row in got}):
             if offset < end:
                 yield Violation("H16", _text((topic, partition, offset)), f"{reader} did not get it")
+
+    def _uncommitted_at(self, topic: str, partition: int, row: Row) -> bool:
+        """Whether the log may have this record of a transaction there, and no reader of committed records gets it."""
+        sent = self.by_digest.get(row.digest)
+        if sent is None or sent.fate not in ("aborted", "undecided"):
+            return False
+        place = (topic, partition, row.offset)
+        return self._sent_to(topic, partition, row.digest) and (not sent.places or place in sent.places)
+
+    def early(self) -> Iterator[Violation]:
+        """H18, of the records that are there."""
+        for reader, fetched in self.history.fetched.items():
+            for digest, first_s in fetched.first_s.items() if fetched.isolation == "committed" else ():
+                sent = self.by_digest.get(digest)
+                if sent is None or sent.transaction is None or digest not in self.seen:
+                    continue
+                known = self.history.transactions.get(sent.transaction)
+                if known is not None and known.asked_s is not None and first_s < known.asked_s:
+                    yield Violation(
+                        "H18",
+                        str(sent),
+                        f"{reader} had it at {first_s} s, the commit was asked for at {known.asked_s} s",
+                    )
+
+    def fenced(self) -> Iterator[Violation]:
+        """H19."""
+        for name, transaction in self.history.transactions.items():
+            if transaction.fenced and ("commit", "ok") in transaction.steps:
+                yield Violation("H19", name, "its commit was acknowledged after a second producer was open")
+
+    def groups(self) -> Iterator[Violation]:
+        """H20, H21, H22."""
+        rows = {place: sorted(found, key=lambda row: row.offset) for place, found in self.rows.items()}
+        for name, reading in self.history.groups.items():
+            case = GroupCase(name, reading, rows)
+            for invariant, where, what in case.broken():
+                yield Violation(invariant, where, what)
 
     def counts(self) -> dict[str, Any]:
         """How much the verdict rests on."""
@@ -448,6 +501,7 @@ class _Case:
             "transactions": dict(
                 Counter(transaction.fate for transaction in self.history.transactions.values())
             ),
+            "fenced": sum(transaction.fenced for transaction in self.history.transactions.values()),
             "sequenced": len(numbered),
             "files": len(self.history.dropped),
             "unsettled": len(open_ends),
@@ -458,6 +512,16 @@ class _Case:
             "fetched": sum(
                 len(rows) for fetched in self.history.fetched.values() for rows in fetched.rows.values()
             ),
+            "groups": {
+                name: {
+                    "processed": len(reading.processed),
+                    "commits": len(reading.commits),
+                    "acknowledged": sum(one.answered_s is not None for one in reading.commits),
+                    "assigned": len(reading.assigned),
+                    "observed": len(reading.seen),
+                }
+                for name, reading in self.history.groups.items()
+            },
             "mirrored": sum(len(mirror.upstream) for mirror in self.history.mirrors.values()),
         }
 

@@ -7,14 +7,16 @@ anything here, so each of its errors says what happened to one attempt.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
 
 from confluent_kafka import KafkaError, Message, Producer
 
+from tests.harness.history import Outcome
 from tests.harness.ledger_file import LedgerFile
-from tests.harness.payload import Payload, digest, payload
+from tests.harness.payload import LIFE_NUMBERS, Payload, digest, payload
 
 KafkaKind = Literal["kafka-idempotent", "kafka-plain"]
 CLIENT: Final = {
@@ -31,6 +33,37 @@ FAILED: Final = frozenset(
 """Errors by which a daemon says that it has not stored the records."""
 
 
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record to be sent. Kafka's times have milliseconds."""
+
+    number: int
+    topic: str
+    partition: int | None
+    """None: the key decides."""
+    content: Payload
+
+    @property
+    def line(self) -> list[object]:
+        """Its line in a `send`."""
+        content = self.content
+        time_us = content.timestamp_us // 1000 * 1000
+        known = digest(content.key, content.value, content.headers, time_us)
+        return [self.number, self.topic, self.partition, None, known]
+
+    def produce(self, producer: Producer, on_delivery: Callable[[KafkaError | None, Message], None]) -> None:
+        """Hand it to a client."""
+        producer.produce(
+            self.topic,
+            self.content.value,
+            self.content.key,
+            partition=-1 if self.partition is None else self.partition,
+            headers=[*self.content.headers],
+            timestamp=self.content.timestamp_us // 1000,
+            on_delivery=on_delivery,
+        )
+
+
 class KafkaSender:
     """One client. A burst has answers for all its records, or has given them up."""
 
@@ -39,6 +72,7 @@ class KafkaSender:
         ledger: LedgerFile,
         seed: int,
         name: str,
+        life: int,
         kind: KafkaKind,
         servers: str,
         topics: Mapping[str, int],
@@ -51,36 +85,39 @@ class KafkaSender:
         self._servers = servers
         self._topics = topics
         self._burst_max = burst_max
-        self._rng = random.Random(f"{seed}/{name}")
-        self._number = 0
+        self._life = life
+        self._rng = random.Random(f"{seed}/{name}/{life}")
+        self._number = life * LIFE_NUMBERS
         self._lines_of_order = 0
         self._producer = self._new_producer()
 
     def burst(self) -> None:
         """Some records of one topic."""
-        rng, topic = self._rng, self._rng.choice(list(self._topics))
+        rng = self._rng
+        topic = rng.choice(list(self._topics))
         by_key = rng.random() < 0.4
-        sender = f"{self._name}/{self._lines_of_order}"
-        contents: dict[int, tuple[int | None, Payload]] = {}
-        for _ in range(rng.randint(1, self._burst_max)):
-            place = None if by_key else rng.randrange(self._topics[topic])
-            contents[self._number] = (place, payload(self._seed, self._name, self._number))
-            self._number += 1
-        records = [
-            [number, topic, place, None, _digest(content)] for number, (place, content) in contents.items()
+        places = [
+            None if by_key else rng.randrange(self._topics[topic])
+            for _ in range(rng.randint(1, self._burst_max))
         ]
-        self._ledger.write("send", sender=sender, attempt=1, records=records)
+        self._deliver([(topic, place) for place in places])
+
+    def close(self) -> None:
+        """An idempotent producer ends with a record in every partition. So each partition has a visible record at
+        its end, and a reader of committed records can come to the end."""
+        if self._kind == "kafka-idempotent":
+            self._deliver([(topic, place) for topic, count in self._topics.items() for place in range(count)])
+
+    def _deliver(self, places: Sequence[tuple[str, int | None]]) -> None:
+        sender = f"{self._name}/{self._life}.{self._lines_of_order}"
+        records = []
+        for topic, place in places:
+            records.append(Record(self._number, topic, place, payload(self._seed, self._name, self._number)))
+            self._number += 1
+        self._ledger.write("send", sender=sender, attempt=1, records=[one.line for one in records])
         answers: dict[int, list[object]] = {}
-        for number, (place, content) in contents.items():
-            self._producer.produce(
-                topic,
-                content.value,
-                content.key,
-                partition=-1 if place is None else place,
-                headers=[*content.headers],
-                timestamp=content.timestamp_us // 1000,
-                on_delivery=partial(self._answered, answers, number),
-            )
+        for record in records:
+            record.produce(self._producer, partial(self._answered, answers, record.number))
         left = self._producer.flush(DELIVERY_S[self._kind] + 10.0)
         self._ledger.write("ack", sender=sender, attempt=1, records=list(answers.values()))
         # What has no answer may still be carried out, after the records of the next burst.
@@ -88,25 +125,11 @@ class KafkaSender:
             self._lines_of_order += 1
             self._producer = self._new_producer()
 
-    def close(self) -> None:
-        """Nothing is left: every burst waits for its answers."""
-
     def _answered(
         self, answers: dict[int, list[object]], number: int, error: KafkaError | None, message: Message
     ) -> None:
-        offset = message.offset()
-        # -1001 is librdkafka's own mark. Any other offset is the daemon's, also in an error.
-        offset = None if offset is None or offset == -1001 else offset
-        outcome = "ok"
-        if error is not None:
-            certain = self._kind == "kafka-plain" and error.code() in FAILED
-            outcome = "failed" if certain else "unknown"
-            offset = None if offset == -1 else offset
-        place = message.partition()
-        answers[number] = [
-            *(number, outcome, None if place is None or place < 0 else place, offset, None),
-            None if error is None else str(error)[:200],
-        ]
+        certain = self._kind == "kafka-plain" and error is not None and error.code() in FAILED
+        answers[number] = answer_of(number, error, message, "failed" if certain else "unknown")
 
     def _new_producer(self) -> Producer:
         idempotent = self._kind == "kafka-idempotent"
@@ -124,6 +147,15 @@ class KafkaSender:
         return Producer(options if idempotent else options | {"retries": 0})
 
 
-def _digest(content: Payload) -> str:
-    """Kafka's times have milliseconds."""
-    return digest(content.key, content.value, content.headers, content.timestamp_us // 1000 * 1000)
+def answer_of(number: int, error: KafkaError | None, message: Message, otherwise: Outcome) -> list[object]:
+    """A record's line in an `ack`. `otherwise` is the outcome of an error."""
+    offset, place = message.offset(), message.partition()
+    # -1001 is librdkafka's own mark. Any other offset is the daemon's, also in an error.
+    offset = None if offset is None or offset == -1001 else offset
+    outcome: Outcome = "ok"
+    if error is not None:
+        outcome, offset = otherwise, None if offset == -1 else offset
+    return [
+        *(number, outcome, None if place is None or place < 0 else place, offset, None),
+        None if error is None else str(error)[:200],
+    ]

@@ -47,7 +47,7 @@ class LedgerFile:
     def write_all(self, events: list[Mapping[str, Any]]) -> None:
         """Several lines with one wait for the disk."""
         with self._lock:
-            at = round(time.monotonic() - self._origin_s, 3)
+            at = self.elapsed_s()
             text = ""
             for event in events:
                 text += json.dumps({"n": self._lines, "at": at, **event}, separators=(",", ":")) + "\n"
@@ -59,6 +59,10 @@ class LedgerFile:
                 self._file.close()
                 self._part += 1
                 self._file = self._open()
+
+    def elapsed_s(self) -> float:
+        """The time that a line would have now."""
+        return round(time.monotonic() - self._origin_s, 3)
 
     def close(self) -> None:
         """No more lines."""

@@ -13,7 +13,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tests.harness.history import Attempt, Fetched, History, MirrorReading, Row, TableReading, Transaction
+from tests.harness.group_gathering import GatheredGroups
+from tests.harness.history import (
+    Attempt,
+    Fetched,
+    History,
+    Isolation,
+    MirrorReading,
+    Row,
+    TableReading,
+    Transaction,
+)
 
 FORMAT = 1
 SUPERVISOR = "run"
@@ -129,6 +139,7 @@ def load(folder: Path) -> History:
         tables={name: table for name, table in tables.items() if name not in mirrored},
         mirrors=mirrors,
         fetched=gathered.readers(),
+        groups=gathered.groups.readings(),
         troubles=tuple(dict.fromkeys(troubles)),
         oddities=tuple(oddities),
     )
@@ -143,10 +154,16 @@ class _Gathered:
         self.dropped: set[str] = set()
         self.faults: Counter[str] = Counter()
         self.fetched: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+        self.first_s: dict[str, dict[str, float]] = defaultdict(dict)
+        self.isolation: dict[str, Isolation] = {}
         self.ends: dict[str, dict[tuple[str, int], int]] = defaultdict(dict)
+        self.groups = GatheredGroups()
         self.troubles: list[str] = []
 
     def take(self, event: dict[str, Any]) -> None:
+        if "group" in event:
+            self.groups.take(event)
+            return
         match event["event"]:
             case "send":
                 self._send(event)
@@ -158,16 +175,25 @@ class _Gathered:
                 self.dropped.add(event["file"])
             case "fault":
                 self.faults[event["kind"]] += 1
+            case "reader":
+                self.isolation[event["reader"]] = event["isolation"]
             case "fetched":
+                first_s = self.first_s[event["reader"]]
                 for topic, partition, offset, digest in event["records"]:
                     self.fetched[event["reader"]][topic].append(Row(partition, offset, digest, 0, None))
+                    first_s.setdefault(digest, event["at"])
             case "end-offset":
                 self.ends[event["reader"]][event["topic"], event["partition"]] = event["offset"]
 
     def readers(self) -> dict[str, Fetched]:
         """What each Kafka reader got."""
         return {
-            reader: Fetched({topic: tuple(rows) for topic, rows in topics.items()}, self.ends[reader])
+            reader: Fetched(
+                {topic: tuple(rows) for topic, rows in topics.items()},
+                self.ends[reader],
+                self.isolation.get(reader, "committed"),
+                self.first_s[reader],
+            )
             for reader, topics in self.fetched.items()
         }
 
@@ -203,11 +229,13 @@ class _Gathered:
     def _step(self, event: dict[str, Any]) -> None:
         name, step = event["tx"], event["step"]
         known = self.transactions.get(name, Transaction(name))
-        steps = known.steps
+        steps, asked_s = known.steps, known.asked_s
         if step != "begin":
             answered = "outcome" in event
             steps = (*steps[:-1], (step, event["outcome"])) if answered else (*steps, (step, None))
-        self.transactions[name] = Transaction(name, steps)
+            if step == "commit" and not answered and asked_s is None:
+                asked_s = event["at"]
+        self.transactions[name] = Transaction(name, steps, asked_s)
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

@@ -16,9 +16,11 @@ from typing import TypeVar
 from tests.harness.history import (
     Attempt,
     Fetched,
+    GroupReading,
     History,
     MirrorReading,
     Place,
+    Processed,
     Row,
     TableReading,
     Transaction,
@@ -38,7 +40,9 @@ class NotApplicable(Exception):
     """This history has nothing that could go wrong in this way."""
 
 
-def _breaks(invariant: str) -> Callable[[Mutation], Mutation]:
+def breaks(invariant: str) -> Callable[[Mutation], Mutation]:
+    """Register a mistake that breaks this invariant and no other."""
+
     def register(mutation: Mutation) -> Mutation:
         MUTATIONS[mutation.__name__] = (invariant, mutation)
         return mutation
@@ -46,7 +50,8 @@ def _breaks(invariant: str) -> Callable[[Mutation], Mutation]:
     return register
 
 
-def _choose(rng: random.Random, candidates: Iterable[_T]) -> _T:
+def choose(rng: random.Random, candidates: Iterable[_T]) -> _T:
+    """One of them. Raises `NotApplicable` if there is none."""
     found = list(candidates)
     if not found:
         raise NotApplicable
@@ -83,6 +88,22 @@ def _rows(history: History, change: Callable[[str, Row], Row | None]) -> History
             topic: replace(table, rows=changed(topic, table.rows)) for topic, table in history.tables.items()
         },
         fetched=_read(history, changed),
+        groups={
+            name: replace(reading, processed=_processed(reading.processed, change))
+            for name, reading in history.groups.items()
+        },
+    )
+
+
+def _processed(
+    records: Iterable[Processed], change: Callable[[str, Row], Row | None]
+) -> tuple[Processed, ...]:
+    """What members processed, with each record changed as its row is, or left out."""
+    changed = [
+        (one, change(one.topic, Row(one.partition, one.offset, one.digest, 0, None))) for one in records
+    ]
+    return tuple(
+        replace(one, offset=row.offset, digest=row.digest) for one, row in changed if row is not None
     )
 
 
@@ -128,11 +149,28 @@ def _shifted(history: History, place: Place, by: int) -> History:
         return replace(one, offset=one.offset + by)
 
     found = _attempts(_rows(history, shifted), told)
+    ends = (topic, partition), start, by
+    shifted_groups = {name: _ends_shifted(reading, *ends) for name, reading in found.groups.items()}
+    found = replace(found, groups=shifted_groups)
     if topic in found.tables and found.tables[topic].watermarks.get(partition, 0) > start:
         table = found.tables[topic]
         marks = {**table.watermarks, partition: table.watermarks[partition] + by}
         found = replace(found, tables={**found.tables, topic: TableReading(table.rows, marks)})
     return found
+
+
+def _ends_shifted(reading: GroupReading, partition: tuple[str, int], start: int, by: int) -> GroupReading:
+    """The offsets that a group committed of a partition, if they are behind that place."""
+
+    def moved(offset: int, of: tuple[str, int]) -> int:
+        return offset + by if of == partition and offset > start else offset
+
+    return replace(
+        reading,
+        commits=tuple(replace(one, offset=moved(one.offset, one.partition)) for one in reading.commits),
+        seen=tuple(replace(one, offset=moved(one.offset, one.partition)) for one in reading.seen),
+        ends={of: moved(end, of) for of, end in reading.ends.items()},
+    )
 
 
 def _at_the_end(
@@ -149,7 +187,7 @@ def _at_the_end(
         for name, rows in history.consumed.items()
         for row in sorted(rows, key=lambda row: row.offset)
     }
-    name, number = _choose(
+    name, number = choose(
         rng, [key for key in last if topic in (None, key[0]) and partition in (None, key[1])]
     )
     before = last[name, number]
@@ -172,7 +210,7 @@ def _at_the_end(
 def _in_the_gap(history: History, rng: random.Random, digest: str | None) -> History:
     """A row where a record of an aborted transaction was acknowledged: that record, if no digest is given."""
     seen = {row.digest for rows in history.consumed.values() for row in rows}
-    gap = _choose(rng, [one for one in _ok(history, "aborted") if one.digest not in seen])
+    gap = choose(rng, [one for one in _ok(history, "aborted") if one.digest not in seen])
     partition, offset = gap.partition or 0, gap.offset or 0
 
     def put(rows: tuple[Row, ...]) -> tuple[Row, ...]:
@@ -186,7 +224,9 @@ def _in_the_gap(history: History, rng: random.Random, digest: str | None) -> His
             else 0
         )
         new = Row(partition, offset, digest or gap.digest, time_us, offset)
-        return tuple(sorted([*rows, new], key=lambda row: (row.partition, row.offset)))
+        # A reader of uncommitted records had the aborted one there.
+        kept = [row for row in rows if (row.partition, row.offset) != (partition, offset)]
+        return tuple(sorted([*kept, new], key=lambda row: (row.partition, row.offset)))
 
     tables = dict(history.tables)
     if gap.topic in tables and offset < tables[gap.topic].watermarks.get(partition, 0):
@@ -196,75 +236,88 @@ def _in_the_gap(history: History, rng: random.Random, digest: str | None) -> His
         consumed={**history.consumed, gap.topic: put(history.consumed[gap.topic])},
         tables=tables,
         fetched=_read(history, lambda topic, rows: put(rows) if topic == gap.topic else rows),
+        groups={
+            name: _gap_processed(reading, (gap.topic, partition), offset, digest or gap.digest)
+            for name, reading in history.groups.items()
+        },
     )
 
 
-@_breaks("H1")
+def _gap_processed(reading: GroupReading, place: tuple[str, int], offset: int, digest: str) -> GroupReading:
+    """A member processed that record with the first ones of the partition."""
+    first = next((one for one in reading.processed if (one.topic, one.partition) == place), None)
+    if first is None:
+        return reading
+    new = replace(first, offset=offset, digest=digest)
+    return replace(reading, processed=(new, *reading.processed))
+
+
+@breaks("H1")
 def lost(history: History, rng: random.Random) -> History:
     """An acknowledged record is nowhere."""
-    return _without(history, _choose(rng, _ok(history, None)))
+    return _without(history, choose(rng, _ok(history, None)))
 
 
-@_breaks("H1")
+@breaks("H1")
 def altered(history: History, rng: random.Random) -> History:
     """One byte of an acknowledged record is another one."""
-    return _digests(history, {_choose(rng, _ok(history, None, "committed")).digest: "a byte differs"})
+    return _digests(history, {choose(rng, _ok(history, None, "committed")).digest: "a byte differs"})
 
 
-@_breaks("H1")
+@breaks("H1")
 def swapped(history: History, rng: random.Random) -> History:
     """Two acknowledged records are in each other's place."""
-    first = _choose(rng, _ok(history, None, "committed"))
+    first = choose(rng, _ok(history, None, "committed"))
     others = [
         one
         for one in _ok(history, None, "committed")
         if one.digest != first.digest and one.topic == first.topic
     ]
-    return _swapped(history, first, _choose(rng, others))
+    return _swapped(history, first, choose(rng, others))
 
 
-@_breaks("H2")
+@breaks("H2")
 def doubled(history: History, rng: random.Random) -> History:
     """A record is there again, at an offset of its own."""
     return _at_the_end(history, rng, None)
 
 
-@_breaks("H2")
+@breaks("H2")
 def read_twice(history: History, rng: random.Random) -> History:
     """One offset is read twice."""
-    topic = _choose(rng, [topic for topic, rows in history.consumed.items() if rows])
+    topic = choose(rng, [topic for topic, rows in history.consumed.items() if rows])
     rows = list(history.consumed[topic])
     at = rng.randrange(len(rows))
     return replace(history, consumed={**history.consumed, topic: (*rows[: at + 1], *rows[at:])})
 
 
-@_breaks("H3")
+@breaks("H3")
 def called_failed(history: History, rng: random.Random) -> History:
     """A record is there whose sender got the answer that it failed."""
-    chosen = _choose(rng, _ok(history, None, "committed"))
+    chosen = choose(rng, _ok(history, None, "committed"))
     return _attempts(
         history, lambda one: replace(one, outcome="failed", offset=None, error="no") if one is chosen else one
     )
 
 
-@_breaks("H4")
+@breaks("H4")
 def foreign(history: History, rng: random.Random) -> History:
     """A record is there that no sender sent."""
     return _at_the_end(history, rng, "nobody's record")
 
 
-@_breaks("H4")
+@breaks("H4")
 def foreign_in_a_gap(history: History, rng: random.Random) -> History:
     """A record that no sender sent has the offset of one that was aborted."""
     return _in_the_gap(history, rng, "nobody's record")
 
 
-@_breaks("H4")
+@breaks("H4")
 def misplaced(history: History, rng: random.Random) -> History:
     """A record without an answer turns up in a topic it was not sent to."""
     seen = {row.digest for rows in history.consumed.values() for row in rows}
     outcomes = _outcomes(history)
-    chosen = _choose(
+    chosen = choose(
         rng,
         [
             one
@@ -278,7 +331,7 @@ def misplaced(history: History, rng: random.Random) -> History:
         history,
         rng,
         chosen.digest,
-        _choose(rng, [topic for topic in history.topics if topic != chosen.topic]),
+        choose(rng, [topic for topic in history.topics if topic != chosen.topic]),
     )
 
 
@@ -289,20 +342,20 @@ def _outcomes(history: History) -> dict[tuple[str, int], set[str | None]]:
     return found
 
 
-@_breaks("H5")
+@breaks("H5")
 def holed(history: History, rng: random.Random) -> History:
     """Offsets are skipped that no record got: from one place of a partition on, all are higher, in every
     source that reports them."""
-    place = _choose(
+    place = choose(
         rng, [(topic, row.partition, row.offset) for topic, rows in history.consumed.items() for row in rows]
     )
     return _shifted(history, place, FAR)
 
 
-@_breaks("H5")
+@breaks("H5")
 def read_out_of_order(history: History, rng: random.Random) -> History:
     """Two neighbours are read in the wrong order."""
-    topic, at = _choose(
+    topic, at = choose(
         rng,
         [
             (topic, number)
@@ -316,16 +369,16 @@ def read_out_of_order(history: History, rng: random.Random) -> History:
     return replace(history, consumed={**history.consumed, topic: tuple(rows)})
 
 
-@_breaks("H6")
+@breaks("H6")
 def reordered(history: History, rng: random.Random) -> History:
     """Two records of one sender in one partition changed places, and the acknowledgements agree."""
-    first = _choose(rng, _ok(history, None))
+    first = choose(rng, _ok(history, None))
     mates = [
         one
         for one in _ok(history, None)
         if (one.sender, one.topic, one.partition) == (first.sender, first.topic, first.partition)
     ]
-    other = _choose(rng, [one for one in mates if one is not first])
+    other = choose(rng, [one for one in mates if one is not first])
     offsets = {first.digest: other.offset, other.digest: first.offset}
     found = _attempts(
         history, lambda one: replace(one, offset=offsets[one.digest]) if one.digest in offsets else one
@@ -333,10 +386,10 @@ def reordered(history: History, rng: random.Random) -> History:
     return _swapped(found, first, other)
 
 
-@_breaks("H7")
+@breaks("H7")
 def turned_back(history: History, rng: random.Random) -> History:
     """A record was accepted before its predecessor."""
-    topic, before, after = _choose(
+    topic, before, after = choose(
         rng,
         [
             (topic, before, after)
@@ -354,26 +407,26 @@ def turned_back(history: History, rng: random.Random) -> History:
 
 
 def _in_table(history: History, rng: random.Random, change: Callable[[list[Row], int], None]) -> History:
-    topic = _choose(rng, [topic for topic, table in history.tables.items() if table.rows])
+    topic = choose(rng, [topic for topic, table in history.tables.items() if table.rows])
     table = history.tables[topic]
     rows = list(table.rows)
     change(rows, rng.randrange(len(rows)))
     return replace(history, tables={**history.tables, topic: replace(table, rows=tuple(rows))})
 
 
-@_breaks("H8")
+@breaks("H8")
 def table_lost(history: History, rng: random.Random) -> History:
     """A row is missing from a table."""
     return _in_table(history, rng, lambda rows, at: rows.__delitem__(at))
 
 
-@_breaks("H8")
+@breaks("H8")
 def table_doubled(history: History, rng: random.Random) -> History:
     """A row is in a table twice."""
     return _in_table(history, rng, lambda rows, at: rows.insert(at, rows[at]))
 
 
-@_breaks("H8")
+@breaks("H8")
 def table_altered(history: History, rng: random.Random) -> History:
     """A row of a table has another byte."""
     return _in_table(
@@ -381,7 +434,7 @@ def table_altered(history: History, rng: random.Random) -> History:
     )
 
 
-@_breaks("H8")
+@breaks("H8")
 def table_moved(history: History, rng: random.Random) -> History:
     """A row of a table says that it has another offset."""
     return _in_table(
@@ -389,7 +442,7 @@ def table_moved(history: History, rng: random.Random) -> History:
     )
 
 
-@_breaks("H8")
+@breaks("H8")
 def table_retimed(history: History, rng: random.Random) -> History:
     """A row of a table has another ingest time."""
     return _in_table(
@@ -399,10 +452,10 @@ def table_retimed(history: History, rng: random.Random) -> History:
     )
 
 
-@_breaks("H8")
+@breaks("H8")
 def watermark_lowered(history: History, rng: random.Random) -> History:
     """A table has a row at its watermark."""
-    topic, last = _choose(
+    topic, last = choose(
         rng, [(topic, table.rows[-1]) for topic, table in history.tables.items() if table.rows]
     )
     table = history.tables[topic]
@@ -410,13 +463,13 @@ def watermark_lowered(history: History, rng: random.Random) -> History:
     return replace(history, tables={**history.tables, topic: TableReading(table.rows, marks)})
 
 
-@_breaks("H9")
+@breaks("H9")
 def committed_lost(history: History, rng: random.Random) -> History:
     """A record of a committed transaction is nowhere."""
-    return _without(history, _choose(rng, _ok(history, "committed")))
+    return _without(history, choose(rng, _ok(history, "committed")))
 
 
-@_breaks("H10")
+@breaks("H10")
 def aborted_shown(history: History, rng: random.Random) -> History:
     """A record of an aborted transaction is at the offset it was given."""
     return _in_the_gap(history, rng, None)
@@ -427,42 +480,42 @@ def _told(history: History, name: str, *steps: tuple[str, str | None]) -> Histor
     return replace(history, transactions={**history.transactions, name: changed})
 
 
-@_breaks("H10")
+@breaks("H10")
 def aborted_committed(history: History, rng: random.Random) -> History:
     """A transaction is there, and its sender had asked to abort it."""
-    return _told(history, _choose(rng, _ok(history, "committed")).transaction or "", ("abort", "ok"))
+    return _told(history, choose(rng, _ok(history, "committed")).transaction or "", ("abort", "ok"))
 
 
-@_breaks("H11")
+@breaks("H11")
 def halved(history: History, rng: random.Random) -> History:
     """Of a transaction whose commit got no answer one record is missing."""
     committed = _ok(history, "committed")
-    chosen = _choose(
+    chosen = choose(
         rng,
         [one for one in committed if sum(other.transaction == one.transaction for other in committed) > 1],
     )
     return _told(_without(history, chosen), chosen.transaction or "", ("commit", "unknown"))
 
 
-@_breaks("H12")
+@breaks("H12")
 def moved_by_repeating(history: History, rng: random.Random) -> History:
     """A record that is sent again gets another offset."""
-    chosen = _choose(rng, [one for one in _ok(history, None, "committed") if one.sequence is not None])
+    chosen = choose(rng, [one for one in _ok(history, None, "committed") if one.sequence is not None])
     again = replace(chosen, attempt=chosen.attempt + 1, offset=(chosen.offset or 0) + FAR)
     return replace(history, attempts=(*history.attempts, again))
 
 
-@_breaks("H13")
+@breaks("H13")
 def offset_of_an_error(history: History, rng: random.Random) -> History:
     """A record that failed, or may have, is acknowledged with offset 0."""
-    chosen = _choose(rng, [one for one in history.attempts if one.outcome in ("failed", "unknown")])
+    chosen = choose(rng, [one for one in history.attempts if one.outcome in ("failed", "unknown")])
     return _attempts(history, lambda one: replace(one, offset=0) if one is chosen else one)
 
 
-@_breaks("H13")
+@breaks("H13")
 def ok_without_offset(history: History, rng: random.Random) -> History:
     """A record is acknowledged ok, without its offset."""
-    chosen = _choose(rng, _ok(history, None, "committed"))
+    chosen = choose(rng, _ok(history, None, "committed"))
     return _attempts(history, lambda one: replace(one, offset=None) if one is chosen else one)
 
 
@@ -480,33 +533,33 @@ def _of_files(history: History) -> list[tuple[Attempt, Place]]:
     ]
 
 
-@_breaks("H14")
+@breaks("H14")
 def skipped_in_a_file(history: History, rng: random.Random) -> History:
     """A source leaves out one record of a file."""
-    chosen, place = _choose(rng, _of_files(history))
+    chosen, place = choose(rng, _of_files(history))
     return _shifted(_without(history, chosen), place, -1)
 
 
-@_breaks("H14")
+@breaks("H14")
 def file_not_taken_in(history: History, rng: random.Random) -> History:
     """A file lies there, and its source has not seen it."""
-    chosen, _ = _choose(rng, _of_files(history))
+    chosen, _ = choose(rng, _of_files(history))
     unseen = replace(
         chosen, file="unseen.jsonl", sender=f"{chosen.sender}-unseen", digest="in a file that nobody saw"
     )
     return replace(history, attempts=(*history.attempts, unseen), dropped=history.dropped | {"unseen.jsonl"})
 
 
-@_breaks("H6")
+@breaks("H6")
 def file_out_of_order(history: History, rng: random.Random) -> History:
     """Two records of a file changed places."""
-    first, place = _choose(rng, _of_files(history))
+    first, place = choose(rng, _of_files(history))
     mates = [
         one
         for one, at in _of_files(history)
         if one.file == first.file and at[:2] == place[:2] and one is not first
     ]
-    return _swapped(history, first, _choose(rng, mates))
+    return _swapped(history, first, choose(rng, mates))
 
 
 def _mirrored(
@@ -517,9 +570,9 @@ def _mirrored(
 ) -> History:
     """A mirrored topic with another stream, another table or both; `change` gets the rows of a side and the
     one that was chosen."""
-    name = _choose(rng, [name for name, mirror in history.mirrors.items() if mirror.upstream])
+    name = choose(rng, [name for name, mirror in history.mirrors.items() if mirror.upstream])
     mirror = history.mirrors[name]
-    chosen = _choose(rng, mirror.consumed)
+    chosen = choose(rng, mirror.consumed)
     table = mirror.table
     changed = MirrorReading(
         mirror.upstream,
@@ -529,7 +582,7 @@ def _mirrored(
     return replace(history, mirrors={**history.mirrors, name: changed})
 
 
-@_breaks("H15")
+@breaks("H15")
 def mirrored_lost(history: History, rng: random.Random) -> History:
     """A committed record of the upstream is nowhere."""
     return _mirrored(
@@ -537,13 +590,13 @@ def mirrored_lost(history: History, rng: random.Random) -> History:
     )
 
 
-@_breaks("H15")
+@breaks("H15")
 def mirrored_lost_on_the_way_to_the_table(history: History, rng: random.Random) -> History:
     """It is in the stream, and the table does not get it."""
     return _mirrored(history, rng, lambda rows, gone: tuple(row for row in rows if row != gone), "table")
 
 
-@_breaks("H15")
+@breaks("H15")
 def mirrored_twice(history: History, rng: random.Random) -> History:
     """A record is there twice."""
     return _mirrored(
@@ -554,7 +607,7 @@ def mirrored_twice(history: History, rng: random.Random) -> History:
     )
 
 
-@_breaks("H15")
+@breaks("H15")
 def mirrored_at_another_offset(history: History, rng: random.Random) -> History:
     """A record has an offset of our own making."""
 
@@ -564,7 +617,7 @@ def mirrored_at_another_offset(history: History, rng: random.Random) -> History:
     return _mirrored(history, rng, moved, "stream", "table")
 
 
-@_breaks("H15")
+@breaks("H15")
 def mirrored_aborted(history: History, rng: random.Random) -> History:
     """A record of an aborted transaction is taken for a committed one."""
 
@@ -576,7 +629,7 @@ def mirrored_aborted(history: History, rng: random.Random) -> History:
     return _mirrored(history, rng, taken, "stream", "table")
 
 
-@_breaks("H15")
+@breaks("H15")
 def mirrored_otherwise(history: History, rng: random.Random) -> History:
     """A record has lost its headers."""
 
@@ -589,13 +642,14 @@ def mirrored_otherwise(history: History, rng: random.Random) -> History:
 def _fetched(
     history: History, rng: random.Random, change: Callable[[list[Row], int], list[Row]], after: int = 0
 ) -> History:
-    """One reader with other rows of one topic; `change` gets them and the place of one that has `after` rows of
+    """One reader that came to the end, with other rows of one topic; `change` gets them and the place of one that has `after` rows of
     its partition before it."""
-    reader, topic, at = _choose(
+    reader, topic, at = choose(
         rng,
         [
             (reader, topic, at)
             for reader, fetched in history.fetched.items()
+            if fetched.ends
             for topic, rows in fetched.rows.items()
             for at in range(after, len(rows))
             if all(row.partition == rows[at].partition for row in rows[at - after : at])
@@ -607,19 +661,44 @@ def _fetched(
     return replace(history, fetched={**history.fetched, reader: changed})
 
 
-@_breaks("H16")
+@breaks("H16")
 def reader_skips(history: History, rng: random.Random) -> History:
-    """A Kafka reader does not get a record, perhaps the last one."""
-    return _fetched(history, rng, lambda rows, at: rows[:at] + rows[at + 1 :], after=1)
+    """A Kafka reader does not get a record, perhaps the last one that it should get."""
+    stored = {row.digest for rows in history.consumed.values() for row in rows}
+    reader, topic, gone = choose(
+        rng,
+        [
+            (reader, topic, row)
+            for reader, fetched in history.fetched.items()
+            for topic, rows in fetched.rows.items()
+            for row in rows
+            if row.digest in stored and row.offset < _read_to(fetched, topic, row)
+        ],
+    )
+    fetched = history.fetched[reader]
+    kept = {**fetched.rows, topic: tuple(row for row in fetched.rows[topic] if row is not gone)}
+    return replace(history, fetched={**history.fetched, reader: replace(fetched, rows=kept)})
 
 
-@_breaks("H16")
+def _read_to(fetched: Fetched, topic: str, row: Row) -> int:
+    """Below this offset the reader must have every record of the partition, also without this one."""
+    others = [
+        one.offset
+        for one in fetched.rows[topic]
+        if one.partition == row.partition and one.offset != row.offset
+    ]
+    if not others:
+        return 0  # A partition without records is not judged.
+    return max(*others, fetched.ends.get((topic, row.partition), 0))
+
+
+@breaks("H16")
 def reader_gets_twice(history: History, rng: random.Random) -> History:
     """It gets a record again."""
     return _fetched(history, rng, lambda rows, at: rows[: at + 1] + rows[at:])
 
 
-@_breaks("H16")
+@breaks("H16")
 def reader_goes_back(history: History, rng: random.Random) -> History:
     """It gets the record before behind the newer one."""
     return _fetched(
@@ -627,7 +706,7 @@ def reader_goes_back(history: History, rng: random.Random) -> History:
     )
 
 
-@_breaks("H17")
+@breaks("H17")
 def reader_gets_other_bytes(history: History, rng: random.Random) -> History:
     """It gets a record whose bytes are not those that are stored."""
 
@@ -637,7 +716,7 @@ def reader_gets_other_bytes(history: History, rng: random.Random) -> History:
     return _fetched(history, rng, altered)
 
 
-@_breaks("H17")
+@breaks("H17")
 def reader_gets_what_is_not_there(history: History, rng: random.Random) -> History:
     """It gets a record behind the end of the log, as of a write that failed."""
 
@@ -646,3 +725,54 @@ def reader_gets_what_is_not_there(history: History, rng: random.Random) -> Histo
         return [*rows, replace(rows[at], offset=far, digest="of a failed write")]
 
     return _fetched(history, rng, added)
+
+
+@breaks("H17")
+def uncommitted_reader_gets_another_place(history: History, rng: random.Random) -> History:
+    """A reader of uncommitted records gets one of an aborted transaction at an offset that no record has."""
+    reader = choose(
+        rng, [name for name, fetched in history.fetched.items() if fetched.isolation == "uncommitted"]
+    )
+    fetched = history.fetched[reader]
+    gap = choose(rng, [one for one in _ok(history, "aborted") if one.topic in fetched.rows])
+    rows = [one for one in fetched.rows[gap.topic] if one.digest != gap.digest]
+    far = max(one.offset for one in rows) + FAR
+    changed = (*rows, Row(gap.partition or 0, far, gap.digest, 0, None))
+    found = replace(fetched, rows={**fetched.rows, gap.topic: changed})
+    return replace(history, fetched={**history.fetched, reader: found})
+
+
+@breaks("H18")
+def read_before_its_commit(history: History, rng: random.Random) -> History:
+    """A reader of committed records gets one of an open transaction, which is committed later."""
+    chosen = choose(rng, _ok(history, "committed"))
+    reader = choose(
+        rng,
+        [
+            reader
+            for reader, fetched in history.fetched.items()
+            if fetched.isolation == "committed" and chosen.digest in fetched.first_s
+        ],
+    )
+    asked_s = history.transactions[chosen.transaction or ""].asked_s
+    if asked_s is None:
+        raise NotApplicable
+    fetched = history.fetched[reader]
+    early = replace(fetched, first_s={**fetched.first_s, chosen.digest: asked_s - 0.1})
+    return replace(history, fetched={**history.fetched, reader: early})
+
+
+@breaks("H19")
+def fenced_commit(history: History, rng: random.Random) -> History:
+    """A producer commits after a second one has opened its id, and is told that all is well."""
+    name = choose(
+        rng, [name for name, transaction in history.transactions.items() if transaction.fate == "aborted"]
+    )
+    return _told(history, name, ("fenced", "ok"), ("commit", "ok"))
+
+
+@breaks("H10")
+def fenced_committed(history: History, rng: random.Random) -> History:
+    """A transaction is there, though a second producer was open before its commit."""
+    name = choose(rng, _ok(history, "committed")).transaction or ""
+    return _told(history, name, ("fenced", "ok"), ("commit", "failed"))

@@ -17,6 +17,8 @@ FIRST_TIME_US = 1_767_225_600_000_000
 YEAR_US = 365 * 86_400 * 1_000_000
 LARGE_ONE_IN = 40
 LARGE_BYTES = 40_000
+LIFE_NUMBERS = 1_000_000
+"""Each life of a worker numbers its records from its own million on."""
 
 Headers = tuple[tuple[str, bytes | None], ...]
 

@@ -13,8 +13,6 @@ from typing import Any, Protocol
 from tests.harness.delivery import Desk, Item
 
 BURST_MAX = 40
-LIFE_NUMBERS = 1_000_000
-"""Each life of a worker numbers its records from its own million on."""
 
 
 class Sender(Protocol):

@@ -13,16 +13,29 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tests.harness.file_sender import FileSender
+from tests.harness.group_member import ASSIGNORS, GroupMember
 from tests.harness.http_sender import HttpSender
-from tests.harness.kafka_reader import KafkaReader
+from tests.harness.kafka_reader import KafkaReader, KafkaRereader
 from tests.harness.kafka_sender import KafkaSender
+from tests.harness.kafka_transactional_sender import KafkaTransactionalSender
 from tests.harness.ledger_file import LedgerFile
+from tests.harness.offset_observer import OffsetObserver
 
 VISITORS = ("http-json", "http-protobuf", "files-jsonl", "files-parquet")
-"""Kinds of sending threads in a soak. `kafka-idempotent`, `kafka-plain` and `kafka-reader` need a Kafka port."""
+"""Kinds of sending threads in a soak. Kinds that begin with `kafka-` need a Kafka port."""
+
+
+class Sending(Protocol):
+    """What one thread does."""
+
+    def burst(self) -> object:
+        """Send some records, or read some."""
+
+    def close(self) -> None:
+        """Come to an end."""
 
 
 class Visitor:
@@ -34,12 +47,15 @@ class Visitor:
         self._stop = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: self._stop.set())
         self._broken: list[BaseException] = []
-        self._ledger = LedgerFile(Path(spec["folder"]), f"worker-{spec['worker']}-0", spec["origin_s"])
+        self._life: int = spec.get("life", 0)
+        """A worker that was killed has another one."""
+        ledger = f"worker-{spec['worker']}-{self._life}"
+        self._ledger = LedgerFile(Path(spec["folder"]), ledger, spec["origin_s"])
 
     def run(self) -> int:
         """Work until stopped; the exit code."""
         with self._ledger:
-            self._ledger.write("start", worker=self._spec["worker"], life=0)
+            self._ledger.write("start", worker=self._spec["worker"], life=self._life)
             threads = [
                 threading.Thread(target=self._send, args=(number, kind))
                 for number, kind in enumerate(self._spec["senders"])
@@ -53,14 +69,10 @@ class Visitor:
             self._ledger.write("end")
         return 0
 
-    def _sender(self, number: int, kind: Any) -> HttpSender | FileSender | KafkaSender | KafkaReader:
+    def _sender(self, number: int, kind: Any) -> Sending:
         spec, name = self._spec, f"{self._spec['worker']}.{number}-{kind}"
-        if kind == "kafka-reader":
-            return KafkaReader(self._ledger, name, spec["servers"], spec["topics"])
-        if kind in ("kafka-idempotent", "kafka-plain"):
-            return KafkaSender(
-                self._ledger, spec["seed"], name, kind, spec["servers"], spec["topics"], spec["burst_max"]
-            )
+        if kind.startswith("kafka-"):
+            return self._kafka(name, kind)
         if kind in ("http-json", "http-protobuf"):
             return HttpSender(
                 self._ledger,
@@ -83,6 +95,23 @@ class Visitor:
             partitions,
             spec["file_records_max"],
         )
+
+    def _kafka(self, name: str, kind: Any) -> Sending:
+        spec, ledger = self._spec, self._ledger
+        servers, topics = spec["servers"], spec["topics"]
+        if kind in ("kafka-reader", "kafka-reader-uncommitted"):
+            uncommitted = kind == "kafka-reader-uncommitted"
+            return KafkaReader(ledger, name, servers, topics, "uncommitted" if uncommitted else "committed")
+        if kind == "kafka-rereader":
+            return KafkaRereader(ledger, name, servers, topics)
+        if kind in ASSIGNORS:
+            return GroupMember(ledger, name, self._life, kind, servers, topics)
+        if kind == "kafka-offsets":
+            return OffsetObserver(ledger, servers, spec["daemons"], spec["groups"], topics)
+        seed, burst_max = spec["seed"], spec["burst_max"]
+        if kind == "kafka-transactional":
+            return KafkaTransactionalSender(ledger, seed, name, self._life, servers, topics, burst_max)
+        return KafkaSender(ledger, seed, name, self._life, kind, servers, topics, burst_max)
 
     def _send(self, number: int, kind: str) -> None:
         pause_s = self._spec["file_pause_s" if kind.startswith("files-") else "pause_s"]

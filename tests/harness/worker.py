@@ -22,8 +22,9 @@ from tests.harness.delivery import Desk
 from tests.harness.fault_plan import Spell
 from tests.harness.ledger_file import LedgerFile
 from tests.harness.numbered import IdempotentSender, TransactionalSender, left_behind
+from tests.harness.payload import LIFE_NUMBERS
 from tests.harness.scene import Beginning
-from tests.harness.senders import LIFE_NUMBERS, Choices, PlainSender, Sender
+from tests.harness.senders import Choices, PlainSender, Sender
 from tests.harness.weather import Weather, put_around
 
 OPENING_ATTEMPTS_MAX = 60

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.group_member import ASSIGNORS
 from tests.harness.judging import judge
 from tests.harness.loading import load
 from tests.support.kafka.kafka_run import ACTS, kafka_run
@@ -15,10 +16,10 @@ from tests.support.kafka.kafka_run import ACTS, kafka_run
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.turns(2)]
 
 SEED = 3
-SECONDS = 10.0
+SECONDS = 12.0
 
 
-def test_each_record_of_a_kafka_client_is_stored_and_read_once(tmp_path: Path) -> None:
+def test_kafka_clients_get_what_they_are_promised(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     with kafka_run(folder, SEED, SECONDS, print) as run:
@@ -28,4 +29,11 @@ def test_each_record_of_a_kafka_client_is_stored_and_read_once(tmp_path: Path) -
     assert set(ACTS) <= set(reported.counts["faults"])
     assert reported.counts["outcomes"]["ok"] > 200
     assert reported.counts["fetched"] > 200
+    assert reported.counts["transactions"]["committed"] > 3
+    assert reported.counts["transactions"]["aborted"] > 0
+    assert reported.counts["groups"].keys() == set(ASSIGNORS)
+    for group in reported.counts["groups"].values():
+        assert group["acknowledged"] > 10
+        assert group["observed"] > 20
+    assert run.origins["archive"] > 0
     assert run.stopped == [0, 0]

@@ -11,19 +11,24 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.group_mutations import MUTATIONS, NotApplicable
 from tests.harness.history import (
+    Assigned,
     Attempt,
     Fetched,
+    GroupCommit,
+    GroupReading,
     History,
     MirrorReading,
+    OffsetSeen,
     Outcome,
+    Processed,
     Row,
     TableReading,
     Transaction,
 )
 from tests.harness.judging import INVARIANTS, SHOWN_MAX, judge
 from tests.harness.loading import load
-from tests.harness.mutations import MUTATIONS, NotApplicable
 
 SAVED = sorted((Path(__file__).parents[1] / "harness" / "histories").iterdir())
 TRIES = 8
@@ -88,7 +93,8 @@ class Log:
 
     def transaction(self, name: str, *steps: tuple[str, Outcome | None]) -> str:
         """A transaction with these steps."""
-        self.transactions[name] = Transaction(name, steps)
+        asked_s = 1.0 if any(step == "commit" for step, _ in steps) else None
+        self.transactions[name] = Transaction(name, steps, asked_s)
         return name
 
 
@@ -110,8 +116,9 @@ def good_history() -> History:
             (("commit", "ok"),),
             (("abort", "ok"),),
             (("commit", "unknown"), ("commit", "ok")),
+            (("fenced", "ok"), ("commit", "unknown")),
         ]
-        name = log.transaction(f"t{turn}", *fates[turn % 3])
+        name = log.transaction(f"t{turn}", *fates[turn % 4])
         for partition in (0, 0, 1, 1):
             log.send("dealing", "alpha", partition, transaction=name)
         lost = log.transaction(f"lost{turn}")
@@ -144,18 +151,54 @@ def good_history() -> History:
         consumed=consumed,
         tables={"alpha": table},
         mirrors={"copied": mirror()},
-        fetched={"reader": everything(consumed)},
+        groups={"group": group(consumed)},
+        fetched={"reader": everything(consumed), "uncommitted": everything(consumed, log)},
     )
 
 
-def everything(consumed: dict[str, tuple[Row, ...]]) -> Fetched:
-    """A Kafka reader that got every record, from each partition in turn."""
+def everything(consumed: dict[str, tuple[Row, ...]], log: Log | None = None) -> Fetched:
+    """A Kafka reader that got every record, from each partition in turn; with `log` also what was aborted."""
     rows = {
         topic: tuple(replace(row, ingest_us=0, batch_start=None) for row in found)
         for topic, found in consumed.items()
     }
     ends = {(topic, row.partition): row.offset + 1 for topic, found in rows.items() for row in found}
-    return Fetched(rows, ends)
+    first_s = {row.digest: 2.0 for found in rows.values() for row in found}
+    if log is None:
+        return Fetched(rows, ends, "committed", first_s)
+    for one in log.attempts:
+        fate = log.transactions[one.transaction].fate if one.transaction else None
+        if fate == "aborted" and one.offset is not None:
+            row = Row(one.partition or 0, one.offset, one.digest, 0, None)
+            rows[one.topic] = tuple(
+                sorted((*rows[one.topic], row), key=lambda row: (row.partition, row.offset))
+            )
+    return Fetched(rows, ends, "uncommitted", first_s)
+
+
+def group(consumed: dict[str, tuple[Row, ...]]) -> GroupReading:
+    """Two members that process three records at a time and commit. The second one takes over in the middle, after a
+    commit of the first one that got no answer."""
+    commits, seen, processed, assigned, now_s = [], [], [], [], 10.0
+    ends: dict[tuple[str, int], int] = {}
+    for topic, rows in consumed.items():
+        for number in range(PARTITIONS):
+            got = [row for row in rows if row.partition == number]
+            assigned.append(Assigned("one", (topic, number), now_s))
+            seen.append(OffsetSeen((topic, number), -1, now_s, now_s + 0.1, 0))
+            for at in range(0, len(got), 3):
+                member = "one" if at < 6 else "other"
+                if at == 6:
+                    assigned.append(Assigned(member, (topic, number), now_s))
+                part = got[at : at + 3]
+                end = part[-1].offset + 1
+                processed += [Processed(member, topic, number, row.offset, row.digest, now_s) for row in part]
+                answered_s = None if at == 3 else now_s + 0.2
+                commits.append(GroupCommit((topic, number), end, now_s + 0.1, answered_s))
+                seen.append(OffsetSeen((topic, number), end, now_s + 0.3, now_s + 0.4, at % 2))
+                now_s += 1.0
+            ends[topic, number] = got[-1].offset + 1
+    return GroupReading(tuple(commits), tuple(seen), tuple(processed), tuple(assigned), ends)
 
 
 def mirror() -> MirrorReading:
@@ -335,6 +378,10 @@ def test_the_document_counts_what_it_does_not_list() -> None:
         ((("commit", "failed"), ("abort", None)), "aborted"),
         ((("commit", "failed"), ("commit", "ok")), "committed"),
         ((("abort", "unknown"),), "aborted"),
+        ((("fenced", "ok"), ("commit", None)), "aborted"),
+        ((("fenced", "ok"), ("commit", "ok")), "aborted"),
+        ((("fenced", None), ("commit", "ok")), "committed"),
+        ((("commit", "unknown"), ("fenced", "ok")), "undecided"),
     ],
 )
 def test_fates_of_transactions(steps: tuple[tuple[str, Outcome | None], ...], fate: str) -> None:

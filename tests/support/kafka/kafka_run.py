@@ -1,18 +1,22 @@
-"""A run of the outside harness over the Kafka port: two daemons, Kafka producers and a Kafka reader.
+"""A run of the outside harness over the Kafka port: two daemons, Kafka producers and Kafka readers.
 
-Daemons are killed, or paused for longer than their registration, a proxy before each loses answers, and store and
-log are slow. A longer run archives in its middle, and a second reader begins at the archives. Owns every
-process of the run.
+A round of archiving comes first. Then daemons are killed, or paused for longer than their registration, a proxy before
+each loses answers, store and log are slow, and senders of transactions are killed. Readers begin again at the
+archives all the time. A longer run archives and cleans again and again. Owns every process of the run.
 """
 
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import random
+import re
 import signal
 import subprocess
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,14 +26,20 @@ import yaml
 
 from tests.harness.daemons import Daemon, waited
 from tests.harness.fault_plan import FaultPlan
-from tests.harness.loading import read_ledger
-from tests.harness.scene import LimitedDisk, Scene, free_port, kill_tree
+from tests.harness.group_member import ASSIGNORS, SESSION_S
+from tests.harness.kafka_transactional_sender import TIMEOUT_S
+from tests.harness.scene import CLEANUP_S, LimitedDisk, Scene, free_port, kill_tree
 from tests.harness.supervisor import ENDING_S, RunOptions, Supervisor
+from tests.support.kafka.kafka_clients import Clients
 from tests.support.servers.lossy_proxy import LossyProxy
 
 DAEMON_KILLED, DAEMON_PAUSED, ANSWER_LOST = "daemon-killed", "daemon-paused", "kafka-answer-lost"
-STORE_SLOW = "store-slow"
-ACTS: Final = (DAEMON_KILLED, DAEMON_PAUSED, ANSWER_LOST, STORE_SLOW)
+STORE_SLOW, SENDER_KILLED = "store-slow", "transaction-left-open"
+MEMBER_KILLED, MEMBER_PAUSED, MEMBER_RESTARTED = "member-killed", "member-paused", "member-restarted"
+ACTS: Final = (
+    *(DAEMON_KILLED, DAEMON_PAUSED, ANSWER_LOST, STORE_SLOW, SENDER_KILLED),
+    *(MEMBER_KILLED, MEMBER_PAUSED, MEMBER_RESTARTED),
+)
 ACT_EVERY_S = 3.0
 """One comes in so many seconds, and each at least once in a run."""
 BROKER_TIMEOUT_S = 2
@@ -38,28 +48,59 @@ AWAY_S = BROKER_TIMEOUT_S + 1.0
 LOSING_S = 0.3
 SLOW_S = 2.0
 """How long store and log of a daemon are slow."""
-ARCHIVED_FROM_S = 60.0
-"""A run of this length archives in its middle, while faults go on. A second reader begins then, at offset 0: it
-reads archives, and then intake."""
+ROUND_EVERY_S = 75.0
+"""Archiving and cleaning come again so often. Intake is deleted 60 s after it was marked for deletion."""
+METRICS_S = 1.0
+"""A daemon that is paused does not answer."""
 STARTED_S = 60.0
+OPEN_S = TIMEOUT_S + 2.0
+"""After this time no transaction of a killed sender is open."""
+AGAIN_S = 0.5
+"""A killed client is started again so much later."""
 DAEMONS = 2
-READERS: Final = ("r0", "r1")
-"""The first follows from the beginning, the second begins when records are archived."""
+SENDERS: Final = {
+    "k0": ("kafka-idempotent", "kafka-idempotent", "kafka-plain"),
+    "t0": ("kafka-transactional", "kafka-transactional"),
+}
+READERS: Final = {"r0": ("kafka-reader", "kafka-reader-uncommitted"), "r1": ("kafka-rereader",)}
+"""The first follow from the beginning, the second begins again and again once records are archived."""
+MEMBERS: Final = ("g0", "g1", "g2")
+"""Each is a process with a member of every group."""
+OBSERVER: Final = "o0"
+MEMBER_PAUSED_S = SESSION_S + 1.5
+ORIGINS = re.compile(r'^archiver_kafka_fetched_partitions_total\{origin="(\w+)"\} (\d+)', re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class KafkaScene(Scene):
     """A deployment with a configuration for each daemon, because each has its own address for clients."""
 
-    def configure(self, number: int, listen: tuple[str, int], advertised: tuple[str, int]) -> Path:
+    def prepare(self) -> None:
+        super().prepare()
+        document: dict[str, Any] = yaml.safe_load(self.config.read_text(encoding="utf-8"))
+        document["archive"] |= {"snapshots_max": 5, "snapshots_age": "30s"}
+        document["cleanup"] = {"grace": f"{CLEANUP_S:g}s"}
+        for topic in document["topics"]:
+            if topic["archive"]["kind"] == "none":
+                # Intake that has records of a topic without archives is kept.
+                topic["archive"] = {"kind": "parquet"}
+        self.config.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+
+    def configure(
+        self, number: int, listen: tuple[str, int], advertised: tuple[str, int], http_port: int
+    ) -> Path:
         """Write the configuration of a daemon."""
         document: dict[str, Any] = yaml.safe_load(self.config.read_text(encoding="utf-8"))
-        document["http"] = {"listen": "127.0.0.1:0"}
+        document["http"] = {"listen": f"127.0.0.1:{http_port}"}
         document["daemon"] = {"watch_interval": "1s", "shutdown_grace": "30s"}
         document["kafka"] = {
             "listen": "{}:{}".format(*listen),
             "advertised": "{}:{}".format(*advertised),
             "broker_timeout": f"{BROKER_TIMEOUT_S}s",
+            # One daemon decodes archives for every answer, the other one remembers a little.
+            "fetch_cache_bytes": "256KiB" if number else 0,
+            "group_session_timeout_min": "1s",
+            "group_initial_rebalance_delay": "500ms",
         }
         path = self.folder / f"daemon-{number}.yaml"
         path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
@@ -78,16 +119,23 @@ class KafkaRun(Supervisor):
         tell: Callable[[str], None],
     ) -> None:
         # No writer: its event times have microseconds, which a Kafka reader could not confirm.
-        options = RunOptions(seed, seconds, workers=1, rounds=int(seconds >= ARCHIVED_FROM_S))
+        options = RunOptions(seed, seconds, workers=1, rounds=1 + int(seconds // ROUND_EVERY_S))
         super().__init__(scene, LimitedDisk(), options, tell)
         self.options = replace(options, workers=0)
         self._plan = FaultPlan((), (), ACTS)
         self._kafka_scene = scene
         self._proxies = proxies
         self._configs: list[Path] = []
+        self._http_ports: list[int] = []
         self._daemons: list[Daemon | None] = [None] * DAEMONS
         self._lives_of_daemons = 0
-        self._clients: dict[str, subprocess.Popen[bytes]] = {}
+        self._clients = Clients(scene, self._common, self._ledger)
+        self._members = random.Random(f"{seed}/members")
+        self._cleaning: subprocess.Popen[bytes] | None = None
+        self.origins: Counter[str] = Counter()
+        """Answers with records to readers while faults went on, by where the records came from."""
+        self._counted: list[Counter[str]] = [Counter() for _ in range(DAEMONS)]
+        """What each daemon said last."""
         self.stopped: list[int] = []
         """Exit codes of the daemons that were asked to end."""
 
@@ -95,24 +143,80 @@ class KafkaRun(Supervisor):
         try:
             super().run()
         finally:
-            for process in (*self._clients.values(), *(one.process for one in self._daemons if one)):
+            self._clients.abandon()
+            daemons = [one.process for one in self._daemons if one]
+            for process in (*daemons, *([self._cleaning] if self._cleaning else [])):
                 if process.poll() is None:
                     # A paused process could not be waited for.
                     process.send_signal(signal.SIGCONT)
                     kill_tree(process)
 
+    def _common(self) -> dict[str, Any]:
+        return {
+            "seed": self.options.seed,
+            "origin_s": self._origin_s,
+            "servers": ",".join("{}:{}".format(*proxy.address) for proxy in self._proxies),
+            "topics": {topic: settings["partitions"] for topic, settings in self.scene.topics.items()},
+            "burst_max": 40,
+        }
+
     def _begin(self) -> None:
         for number, proxy in enumerate(self._proxies):
             proxy.upstream = ("127.0.0.1", free_port())
-            self._configs.append(self._kafka_scene.configure(number, proxy.upstream, proxy.address))
+            self._http_ports.append(free_port())
+            config = self._kafka_scene.configure(
+                number, proxy.upstream, proxy.address, self._http_ports[number]
+            )
+            self._configs.append(config)
             self._start_daemon(number)
         assert waited(self._all_serve, STARTED_S), self.reported()
-        self._start_client("k0", ("kafka-idempotent", "kafka-idempotent", "kafka-plain"))
-        self._start_client(READERS[0], ("kafka-reader",))
+        for name, senders in SENDERS.items():
+            self._clients.start(name, senders=senders, pause_s=0.1)
+        self._clients.start("r0", senders=READERS["r0"], pause_s=0.0)
+        assert waited(self._at_work_all, STARTED_S), self.reported()
         super()._begin()
-        assert waited(lambda: self._has("k0", "ack") and self._has(READERS[0], "fetched"), STARTED_S), (
-            self.reported()
+        # A round ends when no record is left to be archived.
+        for name in SENDERS:
+            self._clients.end(name)
+        self._begin_round(0.0)
+        self._wait_for_round()
+        assert self._rounds_done == 1, self.reported()
+        for name in SENDERS:
+            self._clients.again(name)
+        assert waited(self._at_work_all, STARTED_S), self.reported()
+        self._clients.start("r1", senders=READERS["r1"], pause_s=0.2)
+        assert waited(lambda: self._clients.has("r1", "fetched"), STARTED_S), self.reported()
+        for name in MEMBERS:
+            self._clients.start(name, senders=tuple(ASSIGNORS), pause_s=0.0)
+        self._clients.start(
+            OBSERVER,
+            senders=("kafka-offsets",),
+            pause_s=0.3,
+            daemons=[proxy.upstream for proxy in self._proxies],
+            groups=tuple(ASSIGNORS),
         )
+        assert waited(
+            lambda: all(self._clients.has(name, "group-committed") for name in MEMBERS), STARTED_S
+        ), self.reported()
+        assert waited(lambda: self._clients.has(OBSERVER, "group-offsets"), STARTED_S), self.reported()
+        for number in range(DAEMONS):
+            self._count_origins(number)
+        self.origins.clear()
+        self._played_from_s = self._elapsed_s()
+
+    def _at_work_all(self) -> bool:
+        return self._clients.has("r0", "fetched") and all(self._clients.has(name, "ack") for name in SENDERS)
+
+    def _count_origins(self, number: int) -> None:
+        """Add what a daemon has answered since the last call."""
+        page = ""
+        connection = http.client.HTTPConnection("127.0.0.1", self._http_ports[number], timeout=METRICS_S)
+        with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
+            connection.request("GET", "/metrics")
+            page = connection.getresponse().read().decode()
+        found = Counter({origin: int(count) for origin, count in ORIGINS.findall(page)})
+        self.origins += found - self._counted[number]
+        self._counted[number] |= found
 
     def _start_daemon(self, number: int) -> None:
         name = f"daemon-{self._lives_of_daemons}"
@@ -138,27 +242,6 @@ class KafkaRun(Supervisor):
         logs = (self.scene.folder / "logs" / f"daemon-{number}.log" for number in range(DAEMONS))
         return all("serving Kafka clients on" in log.read_text(encoding="utf-8") for log in logs)
 
-    def _has(self, client: str, event: str) -> bool:
-        ledger = read_ledger(self.scene.folder, f"worker-{client}-0")
-        return any(one["event"] == event for one in ledger.events)
-
-    def _start_client(self, name: str, senders: tuple[str, ...]) -> None:
-        spec = {
-            "folder": str(self.scene.folder),
-            "worker": name,
-            "seed": self.options.seed,
-            "origin_s": self._origin_s,
-            "servers": ",".join("{}:{}".format(*proxy.address) for proxy in self._proxies),
-            "topics": {topic: settings["partitions"] for topic, settings in self.scene.topics.items()},
-            "senders": senders,
-            "pause_s": 0.0 if name in READERS else 0.1,
-            "burst_max": 40,
-        }
-        path = self.scene.folder / "specs" / f"{name}.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(spec), encoding="utf-8")
-        self._clients[name] = self.scene.start(name, "-m", "tests.harness.visitor", str(path))
-
     # faults
 
     def _play(self) -> None:
@@ -171,14 +254,22 @@ class KafkaRun(Supervisor):
             at_s = self._played_from_s + (number + rng.random()) * width_s
             target = rng.randrange(DAEMONS)
             self._at(at_s, lambda act=act, target=target: self._act_on(act, target))  # type: ignore[misc]
-        if self.options.rounds:
-            self._at(self._played_from_s + self.options.seconds / 4, lambda: self._begin_round(0.0))
+        for number in range(1, self.options.rounds):
+            self._at(self._played_from_s + (number - 0.5) * ROUND_EVERY_S, self._archive_and_clean)
         super()._play()
+        for number, daemon in enumerate(self._daemons):
+            if daemon is not None:
+                self._count_origins(number)
+        self._ledger.write("origins", **self.origins)
+        self.tell(
+            f"{self._elapsed_s():6.1f} s  fetched while faults went on, by origin: {dict(self.origins)}"
+        )
 
-    def _tick(self) -> None:
-        super()._tick()
-        if self._rounds_done and READERS[1] not in self._clients:
-            self._start_client(READERS[1], ("kafka-reader",))
+    def _archive_and_clean(self) -> None:
+        if self._round is not None or (self._cleaning is not None and self._cleaning.poll() is None):
+            return
+        self._cleaning = self.scene.start("clean", "-m", "archiver", "clean")
+        self._begin_round(0.0)
 
     def _act_on(self, act: str, target: int) -> None:
         daemon = self._daemons[target]
@@ -190,10 +281,23 @@ class KafkaRun(Supervisor):
             slowed = self._slowed(target)
             self._slow_file(target).touch()
             self._later(SLOW_S, lambda: self._slow_no_more(target, slowed))
+        elif act in (MEMBER_KILLED, MEMBER_PAUSED, MEMBER_RESTARTED):
+            self._act_on_member(act, self._members.choice(MEMBERS))
+        elif act == SENDER_KILLED and not self._clients["t0"].alive():
+            self._later(AGAIN_S, lambda: self._act_on(act, target))
+        elif act == SENDER_KILLED:
+            self._clients.kill("t0")
+            self._play_fault(act, "t0")
+            # Every second life waits until the timeout has ended the transaction.
+            self._later(
+                OPEN_S if self._clients["t0"].life % 2 else AGAIN_S, lambda: self._clients.again("t0")
+            )
         elif daemon is None or daemon.process.poll() is not None:
             # It is away already.
             self._later(AWAY_S, lambda: self._act_on(act, target))
         elif act == DAEMON_KILLED:
+            self._count_origins(target)
+            self._counted[target].clear()
             daemon.process.kill()
             daemon.process.wait()
             self._daemons[target] = None
@@ -203,6 +307,30 @@ class KafkaRun(Supervisor):
             os.kill(daemon.pid, signal.SIGSTOP)
             self._play_fault(act, daemon.name)
             self._later(PAUSED_S, lambda: self._let_go_on(daemon))
+
+    def _act_on_member(self, act: str, name: str) -> None:
+        client = self._clients[name]
+        if client.paused or client.ending or not client.alive():
+            self._later(AGAIN_S, lambda: self._act_on_member(act, name))
+            return
+        self._play_fault(act, client.ledger)
+        if act == MEMBER_KILLED:
+            self._clients.kill(name)
+            self._later(AGAIN_S, lambda: self._clients.again(name))
+        elif act == MEMBER_PAUSED:
+            self._clients.pause(name)
+            self._later(MEMBER_PAUSED_S, lambda: self._clients.resume(name))
+        else:
+            self._clients.ask(name)
+            self._later(AGAIN_S, lambda: self._member_again(name))
+
+    def _member_again(self, name: str) -> None:
+        if self._clients[name].alive():
+            # It leaves its groups.
+            self._later(AGAIN_S, lambda: self._member_again(name))
+        else:
+            self._clients.note_end(name)
+            self._clients.again(name)
 
     def _lose_no_more(self, target: int, before: int) -> None:
         proxy = self._proxies[target]
@@ -234,30 +362,19 @@ class KafkaRun(Supervisor):
     # the end
 
     def _settle(self) -> None:
-        self._end_client("k0")
-        self._end_workers()
+        self._clients.end("t0")
+        # What a killed sender left open ends by its timeout; the last kill may have been at the end.
+        time.sleep(OPEN_S)
+        # Its last record in each partition is the one that groups have to come to.
+        self._clients.end("k0")
+        for name in (OBSERVER, *MEMBERS, *READERS):
+            self._clients.end(name)
         self._wait_for_round()
-        if self.options.rounds and READERS[1] not in self._clients:
-            # The round took longer than the run.
-            self._start_client(READERS[1], ("kafka-reader",))
-        for reader in READERS:
-            if reader in self._clients:
-                assert waited(lambda: self._has(reader, "fetched"), STARTED_S), self.reported()  # noqa: B023
-                self._end_client(reader)
         for daemon in self._daemons:
             if daemon is not None:
                 daemon.process.send_signal(signal.SIGTERM)
                 self.stopped.append(daemon.process.wait(ENDING_S))
         super()._settle()
-
-    def _end_client(self, name: str) -> None:
-        process = self._clients[name]
-        process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(ENDING_S)
-        if process.poll() is None:
-            kill_tree(process)
-        self._ledger.write("process", ledger=f"worker-{name}-0", code=process.returncode, killed=False)
 
     def reported(self) -> str:
         """For a test that failed."""
