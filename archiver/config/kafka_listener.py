@@ -206,7 +206,7 @@ class KafkaListenerSettings(Group):
     group_offsets_bytes_max: Annotated[Size, Field(ge=2**20, le=2**36)] = 256 * 2**20
     """Estimated memory for the committed offsets of all consumer groups, in each process that reads the log.
     Default 256 MiB: up to 11 million offsets, or 270,000 groups with one offset each. At the limit, commits
-    of new groups and new partitions are refused; other commits are accepted."""
+    of new groups and new partitions, and commits in transactions, are refused; other commits are accepted."""
     access_log: StrictBool = False
     """Whether each request is a line in the log. Default `false`: a busy port has thousands of requests a
     second. Set it to find out what a client does."""

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class IntakeEntry(_message.Message):
-    __slots__ = ("format", "id", "topic", "file", "tick", "cluster", "producer", "transaction", "barrier", "forgotten", "deleted", "source_forgotten", "grown", "configured", "records_deleted", "slots_claimed", "offsets_committed", "offsets_removed")
+    __slots__ = ("format", "id", "topic", "file", "tick", "cluster", "producer", "transaction", "barrier", "forgotten", "deleted", "source_forgotten", "grown", "configured", "records_deleted", "slots_claimed", "offsets_committed", "offsets_removed", "offsets_pending")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +26,7 @@ class IntakeEntry(_message.Message):
     SLOTS_CLAIMED_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_COMMITTED_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_REMOVED_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_PENDING_FIELD_NUMBER: _ClassVar[int]
     format: int
     id: bytes
     topic: TopicDeclared
@@ -44,7 +45,8 @@ class IntakeEntry(_message.Message):
     slots_claimed: GroupSlotsClaimed
     offsets_committed: OffsetsCommitted
     offsets_removed: OffsetsRemoved
-    def __init__(self, format: _Optional[int] = ..., id: _Optional[bytes] = ..., topic: _Optional[_Union[TopicDeclared, _Mapping]] = ..., file: _Optional[_Union[IntakeFile, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., cluster: _Optional[_Union[ClusterBound, _Mapping]] = ..., producer: _Optional[_Union[ProducerOpened, _Mapping]] = ..., transaction: _Optional[_Union[TransactionEnded, _Mapping]] = ..., barrier: _Optional[_Union[Barrier, _Mapping]] = ..., forgotten: _Optional[_Union[ProducersForgotten, _Mapping]] = ..., deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., source_forgotten: _Optional[_Union[SourceForgotten, _Mapping]] = ..., grown: _Optional[_Union[TopicGrown, _Mapping]] = ..., configured: _Optional[_Union[TopicConfigured, _Mapping]] = ..., records_deleted: _Optional[_Union[RecordsDeleted, _Mapping]] = ..., slots_claimed: _Optional[_Union[GroupSlotsClaimed, _Mapping]] = ..., offsets_committed: _Optional[_Union[OffsetsCommitted, _Mapping]] = ..., offsets_removed: _Optional[_Union[OffsetsRemoved, _Mapping]] = ...) -> None: ...
+    offsets_pending: OffsetsPending
+    def __init__(self, format: _Optional[int] = ..., id: _Optional[bytes] = ..., topic: _Optional[_Union[TopicDeclared, _Mapping]] = ..., file: _Optional[_Union[IntakeFile, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., cluster: _Optional[_Union[ClusterBound, _Mapping]] = ..., producer: _Optional[_Union[ProducerOpened, _Mapping]] = ..., transaction: _Optional[_Union[TransactionEnded, _Mapping]] = ..., barrier: _Optional[_Union[Barrier, _Mapping]] = ..., forgotten: _Optional[_Union[ProducersForgotten, _Mapping]] = ..., deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., source_forgotten: _Optional[_Union[SourceForgotten, _Mapping]] = ..., grown: _Optional[_Union[TopicGrown, _Mapping]] = ..., configured: _Optional[_Union[TopicConfigured, _Mapping]] = ..., records_deleted: _Optional[_Union[RecordsDeleted, _Mapping]] = ..., slots_claimed: _Optional[_Union[GroupSlotsClaimed, _Mapping]] = ..., offsets_committed: _Optional[_Union[OffsetsCommitted, _Mapping]] = ..., offsets_removed: _Optional[_Union[OffsetsRemoved, _Mapping]] = ..., offsets_pending: _Optional[_Union[OffsetsPending, _Mapping]] = ...) -> None: ...
 
 class ClusterBound(_message.Message):
     __slots__ = ("cluster_id",)
@@ -277,6 +279,20 @@ class GroupCommit(_message.Message):
     claim: int
     topics: _containers.RepeatedCompositeFieldContainer[TopicOffsets]
     def __init__(self, group: _Optional[str] = ..., claim: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicOffsets, _Mapping]]] = ...) -> None: ...
+
+class OffsetsPending(_message.Message):
+    __slots__ = ("topic_ids", "time_us", "producer_id", "epoch", "commit")
+    TOPIC_IDS_FIELD_NUMBER: _ClassVar[int]
+    TIME_US_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    topic_ids: _containers.RepeatedScalarFieldContainer[bytes]
+    time_us: int
+    producer_id: int
+    epoch: int
+    commit: GroupCommit
+    def __init__(self, topic_ids: _Optional[_Iterable[bytes]] = ..., time_us: _Optional[int] = ..., producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., commit: _Optional[_Union[GroupCommit, _Mapping]] = ...) -> None: ...
 
 class TopicOffsets(_message.Message):
     __slots__ = ("topic", "partitions", "offsets", "leader_epochs", "metadata")

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class IntakeState(_message.Message):
-    __slots__ = ("format", "next_index", "cluster_id", "tick_us", "newest_us", "newest_key", "barrier_ms", "topics", "files", "producers", "transactions", "ids", "shelves", "sources", "slot_claims", "consumer_groups")
+    __slots__ = ("format", "next_index", "cluster_id", "tick_us", "newest_us", "newest_key", "barrier_ms", "topics", "files", "producers", "transactions", "ids", "shelves", "sources", "slot_claims", "consumer_groups", "pending_offsets")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     NEXT_INDEX_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,7 @@ class IntakeState(_message.Message):
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     SLOT_CLAIMS_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    PENDING_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     format: int
     next_index: int
     cluster_id: bytes
@@ -40,7 +41,8 @@ class IntakeState(_message.Message):
     sources: _containers.RepeatedCompositeFieldContainer[Source]
     slot_claims: _containers.RepeatedCompositeFieldContainer[SlotClaim]
     consumer_groups: _containers.RepeatedCompositeFieldContainer[ConsumerGroup]
-    def __init__(self, format: _Optional[int] = ..., next_index: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., tick_us: _Optional[int] = ..., newest_us: _Optional[int] = ..., newest_key: _Optional[str] = ..., barrier_ms: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., producers: _Optional[_Iterable[_Union[Producer, _Mapping]]] = ..., transactions: _Optional[_Iterable[_Union[Transaction, _Mapping]]] = ..., ids: _Optional[_Iterable[bytes]] = ..., shelves: _Optional[_Iterable[_Union[Shelf, _Mapping]]] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., slot_claims: _Optional[_Iterable[_Union[SlotClaim, _Mapping]]] = ..., consumer_groups: _Optional[_Iterable[_Union[ConsumerGroup, _Mapping]]] = ...) -> None: ...
+    pending_offsets: _containers.RepeatedCompositeFieldContainer[PendingOffsets]
+    def __init__(self, format: _Optional[int] = ..., next_index: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., tick_us: _Optional[int] = ..., newest_us: _Optional[int] = ..., newest_key: _Optional[str] = ..., barrier_ms: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., producers: _Optional[_Iterable[_Union[Producer, _Mapping]]] = ..., transactions: _Optional[_Iterable[_Union[Transaction, _Mapping]]] = ..., ids: _Optional[_Iterable[bytes]] = ..., shelves: _Optional[_Iterable[_Union[Shelf, _Mapping]]] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., slot_claims: _Optional[_Iterable[_Union[SlotClaim, _Mapping]]] = ..., consumer_groups: _Optional[_Iterable[_Union[ConsumerGroup, _Mapping]]] = ..., pending_offsets: _Optional[_Iterable[_Union[PendingOffsets, _Mapping]]] = ...) -> None: ...
 
 class Topic(_message.Message):
     __slots__ = ("topic_id", "name", "created_us", "partitions", "deleted", "mirrored", "configs")
@@ -301,6 +303,16 @@ class ConsumerGroup(_message.Message):
     newest_us: int
     topics: _containers.RepeatedCompositeFieldContainer[GroupTopic]
     def __init__(self, group: _Optional[str] = ..., active_us: _Optional[int] = ..., newest_us: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[GroupTopic, _Mapping]]] = ...) -> None: ...
+
+class PendingOffsets(_message.Message):
+    __slots__ = ("producer_id", "log_index", "offsets")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_INDEX_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    log_index: int
+    offsets: ConsumerGroup
+    def __init__(self, producer_id: _Optional[int] = ..., log_index: _Optional[int] = ..., offsets: _Optional[_Union[ConsumerGroup, _Mapping]] = ...) -> None: ...
 
 class GroupTopic(_message.Message):
     __slots__ = ("topic", "partitions", "offsets", "leader_epochs", "ages_us", "metadata")

@@ -27,6 +27,7 @@ from archiver.runtime.errors import Corrupted, Halt
 from archiver.runtime.ids import TopicId, TopicPartition
 from intake.log.consumer_groups import (
     ConsumerGroup,
+    PendingOffsets,
     SlotClaim,
     TopicOffsets,
     columns,
@@ -44,9 +45,9 @@ from intake.segments import FileRef, HeldSegments, SegmentRef
 FORMAT = 1
 """Of the object; part of its key as well."""
 # Format 4 also added configs of topics, committed offsets of consumer groups, and deletions of records.
-STATE_FORMATS = (1, 2, 3, 4, 5)
+STATE_FORMATS = (1, 2, 3, 4, 5, 6)
 """Of the state: 2 added deleted topics and positions of sources, 3 mirrored topics, 4 epochs that producers
-raised themselves, and batches with more sequence numbers than records, 5 append times."""
+raised themselves, and batches with more sequence numbers than records, 5 append times, 6 pending offsets."""
 MAGIC = b"archiver.state.1"
 
 
@@ -157,6 +158,7 @@ def _scalars(state: FoldState) -> tuple[object, ...]:
             list(state.transactions),
             list(state.slot_claims),
             list(state.consumer_groups),
+            list(state.pending_offsets),
             list(state.ids),
         ),
     )
@@ -223,11 +225,22 @@ def _state_message(checkpoint: Checkpoint) -> pb.IntakeState:
             for claim in state.slot_claims
         ],
         consumer_groups=[group_message(group, topic_places) for group in state.consumer_groups],
+        pending_offsets=[
+            pb.PendingOffsets(
+                producer_id=held.producer_id,
+                log_index=held.index,
+                offsets=group_message(ConsumerGroup(held.group, 0, held.topics), topic_places),
+            )
+            for held in state.pending_offsets
+        ],
     )
 
 
 def _state_format(state: FoldState) -> int:
     """The oldest format that can express the state, so that older versions can read it."""
+    # An earlier version would forget these offsets at the end of the transaction.
+    if state.pending_offsets:
+        return 6
     # An earlier version would forget which records have the append time.
     if any(held.append_time_changes for held in state.partitions.values()):
         return 5
@@ -387,6 +400,7 @@ def _checkpoint(message: pb.IntakeState) -> Checkpoint:
             SlotClaim(claim.slot, claim.claim, claim.node_id, claim.time_us) for claim in message.slot_claims
         ),
         consumer_groups=tuple(group_state(group, topic_ids) for group in message.consumer_groups),
+        pending_offsets=tuple(_pending(held, topic_ids) for held in message.pending_offsets),
         ids=tuple(message.ids),
     )
     history = tuple(
@@ -498,6 +512,11 @@ def group_state(message: pb.ConsumerGroup, topic_ids: Sequence[TopicId]) -> Cons
             item.partitions, item.offsets, item.leader_epochs, times_us, item.metadata
         )
     return ConsumerGroup(message.group, message.active_us, topics)
+
+
+def _pending(message: pb.PendingOffsets, topic_ids: Sequence[TopicId]) -> PendingOffsets:
+    offsets = group_state(message.offsets, topic_ids)
+    return PendingOffsets(offsets.group, message.producer_id, message.log_index, offsets.topics)
 
 
 def source_message(source: SourceState) -> pb.Source:

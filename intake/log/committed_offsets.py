@@ -1,7 +1,8 @@
-"""Appends the claims, commits and removals of consumer groups to the intake log.
+"""Appends the claims, commits, pending commits and removals of consumer groups to the intake log.
 
-What counts is decided by the fold (`intake.log.consumer_groups`). This module builds entries that fit their
-bound, and reports the outcome of each commit. Many commits of one flush share an entry.
+What counts is decided by the fold (`intake.log.consumer_groups`). This module builds entries that fit
+their bound, and reports the outcome of each commit. Many commits of one flush share an entry. A pending
+commit has an entry for itself, because the fold judges its producer as well.
 
 An unchanged offset is left out: usually most partitions of an idle consumer. That is safe because only the
 daemon with the present claim of a slot commits for its groups. So between the read of the log, which comes
@@ -23,11 +24,13 @@ from archiver.proto import intake_log_pb2 as pb
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import InvalidInput, OutcomeUnknown, RetryLater
 from archiver.runtime.ids import TopicId
+from intake.log.client_transactions import ProducerEpoch, judge_producer
 from intake.log.consumer_groups import (
     GROUP_ID_BYTES_MAX,
     GROUP_SLOTS,
     METADATA_BYTES_MAX,
     NO_LEADER_EPOCH,
+    PENDING_ENTRIES_MAX,
     ConsumerGroup,
     ConsumerGroups,
     TopicOffsets,
@@ -37,6 +40,7 @@ from intake.log.consumer_groups import (
 )
 from intake.log.fold import IntakeFold
 from intake.log.sequencer import Sequencer
+from intake.producers import Producer
 from intake.segments import LARGEST
 
 CommitOutcome = Literal["ok", "stale_claim", "full", "too_large", "not_appended", "unknown"]
@@ -47,6 +51,11 @@ CommitOutcome = Literal["ok", "stale_claim", "full", "too_large", "not_appended"
 up. `too_large`: it does not fit an entry. `not_appended`: the metadata store did not accept it in time; it
 may be sent again. `unknown`: it may or may not be in the log. It may be sent again, and must not be reported
 as failed."""
+
+HoldOutcome = CommitOutcome | Literal["unknown_producer", "fenced"]
+"""Of a pending commit. `unknown_producer`: the transactional id has no producer of that id. `fenced`: the
+epoch is not the producer's. `full`: the memory for committed offsets is used up, or open transactions have
+too many commits of the group."""
 
 _ENTRY_BYTES: Final = 80
 """Upper bound of an entry without its commits and topic ids."""
@@ -113,6 +122,16 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
+class PendingCommit:
+    """A commit that counts once the transaction of a producer is committed."""
+
+    commit: Commit
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Removal:
     """Offsets of one group that are deleted, or have expired."""
 
@@ -138,7 +157,8 @@ class OffsetBounds:
     """Limits of committed offsets, from the settings."""
 
     memory_bytes_max: int
-    """Estimated memory of the offsets of all groups. Beyond it no group and no partition is added."""
+    """Estimated memory of the offsets of all groups. Beyond it no group, no partition and no pending offset
+    is added."""
     refresh_us: int
     """An unchanged offset is stored again if it was stored longer ago."""
 
@@ -236,6 +256,67 @@ class CommittedOffsets:
 
         return self._append_all(len(commits), judge, wrap)
 
+    def hold(self, pending: Sequence[PendingCommit]) -> list[HoldOutcome]:
+        """Store commits that count from the end of their transactions on; returns their outcomes, in their
+        order.
+
+        A producer without an open transaction begins one. A commit without offsets changes nothing.
+        """
+        outcomes: list[HoldOutcome] = ["not_appended"] * len(pending)
+        for place, one in enumerate(pending):
+            outcomes[place] = self._hold(one)
+            # As for commits: the others would only wait for the same metadata store.
+            if outcomes[place] in ("unknown", "not_appended"):
+                break
+        return outcomes
+
+    def _hold(self, pending: PendingCommit) -> HoldOutcome:
+        commit, time_us = pending.commit, self._clock.now_us()
+        rows = _rows(commit, time_us)
+        outcome: HoldOutcome = "ok"
+
+        def make(fold: IntakeFold) -> pb.IntakeEntry | None:
+            nonlocal outcome
+            outcome = self._judge_pending(pending, fold)
+            entry = _Entry[pb.GroupCommit](self._sequencer.entry_bytes_max)
+            if outcome != "ok" or not rows:
+                return None
+            if not entry.add(0, lambda entry: _commit_message(commit, rows, entry)):
+                outcome = "too_large"
+                return None
+            body = pb.OffsetsPending(
+                topic_ids=entry.topic_ids(),
+                time_us=time_us,
+                producer_id=pending.producer_id,
+                epoch=pending.epoch,
+                commit=entry.messages[0],
+            )
+            return pb.IntakeEntry(offsets_pending=body)
+
+        try:
+            applied = self._sequencer.append_made(make)
+        except OutcomeUnknown:
+            return "unknown"
+        except RetryLater:
+            return "not_appended"
+        if applied is None:
+            return outcome
+        if applied.refusal is not None:
+            return "fenced" if applied.refusal == "fenced" else "unknown_producer"
+        return applied.commits[0] or "ok"
+
+    def _judge_pending(self, pending: PendingCommit, fold: IntakeFold) -> HoldOutcome:
+        groups, commit = fold.consumer_groups, pending.commit
+        if not groups.is_current(commit.group, commit.claim):
+            return "stale_claim"
+        stated = ProducerEpoch(pending.producer_id, pending.epoch)
+        producer = judge_producer(fold, pending.transactional_id, stated)
+        if not isinstance(producer, Producer):
+            return "fenced" if producer == "fenced" else "unknown_producer"
+        # Also for partitions that the group has: both offsets are kept until the transaction ends.
+        full = groups.size >= self._bounds.memory_bytes_max
+        return "full" if full or groups.pending_entries(commit.group) >= PENDING_ENTRIES_MAX else "ok"
+
     def remove(self, removals: Sequence[Removal]) -> list[CommitOutcome]:
         """Remove offsets of groups; returns the outcome of each removal, in their order.
 
@@ -248,7 +329,7 @@ class CommittedOffsets:
             removal = removals[place]
             if not groups.is_current(removal.group, removal.claim):
                 return "stale_claim"
-            if groups.get(removal.group) is None:
+            if groups.get(removal.group) is None and not groups.pending(removal.group):
                 return "ok"
             return lambda entry: _removal_message(removal, entry)
 
@@ -276,7 +357,8 @@ class CommittedOffsets:
             return "ok" if held is None and alone else lambda entry: _commit_message(commit, {}, entry)
         if groups.size >= self._bounds.memory_bytes_max and _grows(held, rows):
             return "full"
-        if alone and held is not None:
+        # An offset that is left out would not supersede the pending ones of earlier entries.
+        if alone and held is not None and not groups.pending(commit.group):
             fresh_us = time_us - self._bounds.refresh_us
             rows = {
                 topic_id: changed

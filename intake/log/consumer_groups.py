@@ -1,14 +1,19 @@
-"""Committed offsets of consumer groups, and claims to coordinate groups: a part of the intake fold.
+"""Offsets of consumer groups, and claims to coordinate groups: a part of the intake fold.
 
 Groups are spread over a fixed number of slots by their ids. The daemon with the newest claim of a slot
 coordinates its groups. A commit or removal counts only under that claim, so a daemon that was replaced
 changes nothing, however late its entries arrive. Claims are numbered by the log, so their numbers only rise.
 
+Pending offsets belong to an open transaction. They count from the entry that commits it, and vanish with
+the entry that aborts it. Of the commits of a partition, plain or of a transaction, the one in the latest
+entry stays, as in Kafka. So a commit drops the pending offsets of earlier entries for its partitions.
+
 Pure: the same entries give the same state. Offsets of a deleted topic vanish with it, and a group without
 offsets is forgotten.
 
 One thread applies entries, and others may read. So a group is a value that is replaced as a whole: a reader
-sees either all offsets of a commit or none.
+sees either all offsets of a commit or none. Pending offsets are dropped after the group was replaced. So a
+reader that finds none, and then reads the group, has not missed them.
 """
 
 from __future__ import annotations
@@ -45,6 +50,11 @@ OFFSET_BYTES: Final = 24
 METADATA_BYTES: Final = 100
 """Memory of an offset's metadata without its text."""
 
+PENDING_ENTRIES_MAX: Final = 10_000
+"""Most entries with pending offsets of one group, each of which is visited by every commit of the group."""
+
+_Decided = Mapping[TopicId, Mapping[int, int]]
+"""Partitions, with the index of an entry that commits or removes their offsets."""
 CommitRefusal = Literal["stale_claim"]
 """Why a commit or removal does not count. `stale_claim`: it was made under another claim than the present one
 of the group's slot."""
@@ -216,12 +226,50 @@ class ConsumerGroup:
         return max(self.active_us, *(max(topic.times_us) for topic in self.topics.values()))
 
 
+@dataclass(frozen=True, slots=True)
+class PendingOffsets:
+    """What one entry commits for a group in an open transaction. Never changed, only replaced."""
+
+    group: str
+    producer_id: int
+    """Of the transaction."""
+    index: int
+    """Of the entry."""
+    topics: Mapping[TopicId, TopicOffsets]
+    """At least one."""
+    size: int = field(init=False, compare=False)
+    """Estimated bytes of memory."""
+
+    def __post_init__(self) -> None:
+        size = GROUP_BYTES + len(self.group) + sum(topic.size for topic in self.topics.values())
+        object.__setattr__(self, "size", size)
+
+    def after(self, decided: _Decided) -> PendingOffsets | None:
+        """The offsets of partitions that no later entry has decided; None if there are none."""
+        if decided.keys().isdisjoint(self.topics):
+            return self
+        left: dict[TopicId, TopicOffsets] = {}
+        for topic_id, offsets in self.topics.items():
+            newest = decided.get(topic_id, {})
+            kept = offsets.where([newest.get(number, -1) < self.index for number in offsets.partitions])
+            if kept is not None:
+                left[topic_id] = kept
+        return PendingOffsets(self.group, self.producer_id, self.index, left) if left else None
+
+
 class ConsumerGroups:
-    """All groups with committed offsets, and the newest claim of each slot. Only the fold changes them."""
+    """All groups with committed or pending offsets, and the newest claim of each slot. Only the fold changes
+    them.
+
+    Iteration gives the groups with committed offsets.
+    """
 
     def __init__(self) -> None:
         self._claims: dict[int, SlotClaim] = {}
         self._groups: dict[str, ConsumerGroup] = {}
+        # By group, in the order of their entries. The transactions are found by their producers.
+        self._pending: dict[str, tuple[PendingOffsets, ...]] = {}
+        self._groups_of: dict[int, set[str]] = {}
         self._size = 0
 
     def __iter__(self) -> Iterator[ConsumerGroup]:
@@ -232,7 +280,7 @@ class ConsumerGroups:
 
     @property
     def size(self) -> int:
-        """Estimated bytes of memory of all groups."""
+        """Estimated bytes of memory of all groups, with their pending offsets."""
         return self._size
 
     @property
@@ -248,6 +296,27 @@ class ConsumerGroups:
         """The group; None if it has no committed offset."""
         return self._groups.get(group)
 
+    def pending(self, group: str) -> Mapping[TopicId, frozenset[int]]:
+        """Partitions for which an open transaction may still commit an offset.
+
+        Read this before the committed offsets: an offset that is read first may be older than a transaction
+        that was committed in between.
+        """
+        found: dict[TopicId, set[int]] = {}
+        for held in self._pending.get(group, ()):
+            for topic_id, offsets in held.topics.items():
+                found.setdefault(topic_id, set()).update(offsets.partitions)
+        return {topic_id: frozenset(partitions) for topic_id, partitions in found.items()}
+
+    def pending_entries(self, group: str) -> int:
+        """How many entries have pending offsets of the group."""
+        return len(self._pending.get(group, ()))
+
+    @property
+    def all_pending(self) -> list[PendingOffsets]:
+        """The pending offsets of all groups, in the order of their entries."""
+        return sorted((one for held in self._pending.values() for one in held), key=lambda one: one.index)
+
     def is_current(self, group: str, claim: int) -> bool:
         """Whether a commit of the group under that claim counts."""
         held = self._claims.get(slot_of(group))
@@ -255,11 +324,18 @@ class ConsumerGroups:
 
     # Called by the fold alone.
 
-    def restore(self, claims: Sequence[SlotClaim], groups: Sequence[ConsumerGroup]) -> None:
+    def restore(
+        self,
+        claims: Sequence[SlotClaim],
+        groups: Sequence[ConsumerGroup],
+        pending: Sequence[PendingOffsets],
+    ) -> None:
         """Take over the state of a checkpoint."""
         self._claims.update({claim.slot: claim for claim in claims})
         for group in groups:
             self._put(group)
+        for held in pending:
+            self._put_pending(held.group, (*self._pending.get(held.group, ()), held))
 
     def claimed(self, index: int, entry: pb.GroupSlotsClaimed) -> int:
         """Apply the claim of the entry at `index`; returns its number."""
@@ -287,20 +363,15 @@ class ConsumerGroups:
         # All of it is checked before anything changes.
         _check_groups(index, [commit.group for commit in entry.commits])
         topic_ids = _topic_ids(index, entry.topic_ids)
-        stated = [
-            [
-                (_topic(index, topic_ids, topic.topic), _stated(index, topic, time_us))
-                for topic in commit.topics
-            ]
-            for commit in entry.commits
-        ]
+        stated = [_stated_topics(index, topic_ids, commit, time_us) for commit in entry.commits]
         return tuple(
-            self._commit(commit, topics, time_us, partitions_of)
+            self._commit(index, commit, topics, time_us, partitions_of)
             for commit, topics in zip(entry.commits, stated, strict=True)
         )
 
     def _commit(
         self,
+        index: int,
         commit: pb.GroupCommit,
         topics: Sequence[tuple[TopicId, TopicOffsets]],
         time_us: int,
@@ -313,21 +384,70 @@ class ConsumerGroups:
             if held is not None:
                 self._put(ConsumerGroup(held.group, max(held.active_us, time_us), held.topics))
             return None
-        offsets = {} if held is None else dict(held.topics)
-        for topic_id, stated in topics:
-            count = partitions_of(topic_id)
-            # The topic was deleted since: its offsets would have vanished with it.
-            newer = (
-                stated
-                if stated.partitions[-1] < count
-                else stated.where([number < count for number in stated.partitions])
-            )
-            if newer is not None:
-                known = offsets.get(topic_id)
-                offsets[topic_id] = newer if known is None else known.replaced_by(newer)
-        if offsets:
-            self._put(ConsumerGroup(commit.group, 0 if held is None else held.active_us, offsets))
+        existing = _existing(topics, partitions_of)
+        self._put_committed(commit.group, existing.items())
+        if commit.group in self._pending:
+            self._supersede(commit.group, _decided(index, existing))
         return None
+
+    def _put_committed(self, group: str, committed: Iterable[tuple[TopicId, TopicOffsets]]) -> None:
+        """Give a group these offsets in the places of its own. Of two for a partition, the last one stays."""
+        held = self._groups.get(group)
+        offsets = {} if held is None else dict(held.topics)
+        for topic_id, newer in committed:
+            known = offsets.get(topic_id)
+            offsets[topic_id] = newer if known is None else known.replaced_by(newer)
+        if offsets:
+            self._put(ConsumerGroup(group, 0 if held is None else held.active_us, offsets))
+
+    def stated(
+        self, index: int, entry: pb.OffsetsPending, tick_us: int
+    ) -> Sequence[tuple[TopicId, TopicOffsets]]:
+        """The offsets in the entry at `index`, checked; nothing changes."""
+        _check_groups(index, [entry.commit.group])
+        if not entry.commit.topics:
+            raise Corrupted(f"intake log: entry {index} has no offsets of a transaction; restore the log")
+        # They keep this time when they are committed, as in Kafka.
+        time_us = max(entry.time_us, tick_us)
+        return _stated_topics(index, _topic_ids(index, entry.topic_ids), entry.commit, time_us)
+
+    def hold(
+        self,
+        index: int,
+        producer_id: int,
+        group: str,
+        topics: Sequence[tuple[TopicId, TopicOffsets]],
+        partitions_of: Callable[[TopicId], int],
+    ) -> None:
+        """Keep the offsets of the entry at `index` until the end of the producer's transaction."""
+        existing = _existing(topics, partitions_of)
+        if not existing:
+            return
+        decided = _decided(index, existing)
+        kept = [
+            left
+            for one in self._pending.get(group, ())
+            # Those of other transactions stay: this transaction may be aborted.
+            if (left := one.after(decided) if one.producer_id == producer_id else one) is not None
+        ]
+        self._put_pending(group, (*kept, PendingOffsets(group, producer_id, index, existing)))
+
+    def end(self, producer_id: int, *, commit: bool) -> None:
+        """Apply the pending offsets of the producer's transaction, or drop them."""
+        # In an order that a checkpoint does not change: it decides about the order of new groups.
+        for group in sorted(self._groups_of.get(producer_id, ())):
+            mine = [one for one in self._pending[group] if one.producer_id == producer_id]
+            left = [one for one in self._pending[group] if one.producer_id != producer_id]
+            if commit:
+                # No claim is compared: they counted when they were held, and a later claim does not end a
+                # transaction.
+                self._put_committed(group, (item for one in mine for item in one.topics.items()))
+                decided: dict[TopicId, dict[int, int]] = {}
+                for one in mine:
+                    for topic_id, partitions in _decided(one.index, one.topics).items():
+                        decided.setdefault(topic_id, {}).update(partitions)
+                left = [kept for one in left if (kept := one.after(decided)) is not None]
+            self._put_pending(group, left)
 
     def removed(self, index: int, entry: pb.OffsetsRemoved) -> tuple[CommitRefusal | None, ...]:
         """Apply the removals of the entry at `index`; None for each that counts, or why it does not."""
@@ -340,27 +460,47 @@ class ConsumerGroups:
         if any(len(one) < len(removal.topics) for one, removal in zip(stated, entry.removals, strict=True)):
             raise Corrupted(f"intake log: entry {index} removes offsets of a topic twice; restore the log")
         return tuple(
-            self._remove(removal, topics) for removal, topics in zip(entry.removals, stated, strict=True)
+            self._remove(index, removal, topics)
+            for removal, topics in zip(entry.removals, stated, strict=True)
         )
 
     def _remove(
-        self, removal: pb.GroupRemoval, topics: Mapping[TopicId, frozenset[int]]
+        self, index: int, removal: pb.GroupRemoval, topics: Mapping[TopicId, frozenset[int]]
     ) -> CommitRefusal | None:
         if not self.is_current(removal.group, removal.claim):
             return "stale_claim"
-        held, before_us = self._groups.get(removal.group), removal.committed_before_us
+        before_us = removal.committed_before_us
+        if before_us:
+            # An open transaction may still need them: its consumer goes on from there if it is aborted.
+            self._remove_committed(removal.group, topics, before_us, self.pending(removal.group))
+        else:
+            self._remove_committed(removal.group, topics, 0, {})
+            gone = topics or self.pending(removal.group)
+            self._supersede(removal.group, {one: dict.fromkeys(gone[one], index) for one in gone})
+        return None
+
+    def _remove_committed(
+        self,
+        group: str,
+        topics: Mapping[TopicId, frozenset[int]],
+        before_us: int,
+        kept: Mapping[TopicId, frozenset[int]],
+    ) -> None:
+        held = self._groups.get(group)
         # A group that was in use since then keeps all of its offsets.
         if held is None or (before_us and held.active_us >= before_us):
-            return None
+            return
         offsets = dict(held.topics)
         for topic_id in topics or held.topics:
             known = held.topics.get(topic_id)
             if known is None:
                 continue
-            named = topics.get(topic_id)
+            named, stay = topics.get(topic_id), kept.get(topic_id, frozenset())
             left = known.where(
                 [
-                    (named is not None and number not in named) or bool(before_us and time_us >= before_us)
+                    (named is not None and number not in named)
+                    or bool(before_us and time_us >= before_us)
+                    or number in stay
                     for number, time_us in zip(known.partitions, known.times_us, strict=True)
                 ]
             )
@@ -369,14 +509,16 @@ class ConsumerGroups:
             else:
                 offsets[topic_id] = left
         self._put(ConsumerGroup(held.group, held.active_us, offsets))
-        return None
 
-    def forget_topic(self, topic_id: TopicId) -> None:
-        """The topic was deleted."""
+    def forget_topic(self, index: int, topic_id: TopicId) -> None:
+        """The entry at `index` deletes the topic."""
         for held in list(self._groups.values()):
             if topic_id in held.topics:
                 left = {known: offsets for known, offsets in held.topics.items() if known != topic_id}
                 self._put(ConsumerGroup(held.group, held.active_us, left))
+        for group in list(self._pending):
+            gone = self.pending(group).get(topic_id, ())
+            self._supersede(group, {topic_id: dict.fromkeys(gone, index)})
 
     def _put(self, group: ConsumerGroup) -> None:
         """Put a group in the place of its former state; one without offsets is forgotten."""
@@ -388,6 +530,50 @@ class ConsumerGroups:
             self._groups[group.group] = group
         elif before is not None:
             del self._groups[group.group]
+
+    def _supersede(self, group: str, decided: _Decided) -> None:
+        """Drop the pending offsets of a group that cannot count any more."""
+        left = [kept for one in self._pending.get(group, ()) if (kept := one.after(decided)) is not None]
+        self._put_pending(group, left)
+
+    def _put_pending(self, group: str, held: Sequence[PendingOffsets]) -> None:
+        before = self._pending.get(group, ())
+        self._size += sum(one.size for one in held) - sum(one.size for one in before)
+        producers = {one.producer_id for one in held}
+        for producer_id in {one.producer_id for one in before} - producers:
+            groups = self._groups_of[producer_id]
+            groups.remove(group)
+            if not groups:
+                del self._groups_of[producer_id]
+        for producer_id in producers:
+            self._groups_of.setdefault(producer_id, set()).add(group)
+        if held:
+            self._pending[group] = tuple(held)
+        else:
+            self._pending.pop(group, None)
+
+
+def _decided(index: int, offsets: Mapping[TopicId, TopicOffsets]) -> dict[TopicId, dict[int, int]]:
+    return {topic_id: dict.fromkeys(one.partitions, index) for topic_id, one in offsets.items()}
+
+
+def _existing(
+    topics: Sequence[tuple[TopicId, TopicOffsets]], partitions_of: Callable[[TopicId], int]
+) -> dict[TopicId, TopicOffsets]:
+    """The offsets of partitions that exist. Of two for a partition, the last one stays."""
+    found: dict[TopicId, TopicOffsets] = {}
+    for topic_id, stated in topics:
+        count = partitions_of(topic_id)
+        # The topic was deleted since: its offsets would have vanished with it.
+        newer = (
+            stated
+            if stated.partitions[-1] < count
+            else stated.where([number < count for number in stated.partitions])
+        )
+        if newer is not None:
+            known = found.get(topic_id)
+            found[topic_id] = newer if known is None else known.replaced_by(newer)
+    return found
 
 
 # --- columns of messages
@@ -441,6 +627,14 @@ def columns(
     ):
         raise ValueError("metadata")
     return found
+
+
+def _stated_topics(
+    index: int, topic_ids: Sequence[TopicId], commit: pb.GroupCommit, time_us: int
+) -> list[tuple[TopicId, TopicOffsets]]:
+    return [
+        (_topic(index, topic_ids, topic.topic), _stated(index, topic, time_us)) for topic in commit.topics
+    ]
 
 
 def _stated(index: int, topic: pb.TopicOffsets, time_us: int) -> TopicOffsets:

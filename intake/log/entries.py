@@ -22,11 +22,11 @@ _FRAME_BYTES = 8
 """Upper bound of the tag and length of a nested message."""
 
 # Format 5 also added configs of topics, committed offsets of consumer groups, and deletions of records.
-ENTRY_FORMATS = (1, 2, 3, 4, 5, 6)
+ENTRY_FORMATS = (1, 2, 3, 4, 5, 6, 7)
 """Format 2 added producers, transactions and barriers, format 3 deleted topics and positions of sources,
 format 4 mirrored topics, format 5 growth of topics that are not mirrored, epochs that a producer without a
 transactional id raised itself, producers without an entry of their own, and batches with more sequence
-numbers than records, format 6 segments with append times."""
+numbers than records, format 6 segments with append times, format 7 offsets of transactions."""
 
 _BODIES_OF_5 = ("configured", "records_deleted", "slots_claimed", "offsets_committed", "offsets_removed")
 
@@ -54,6 +54,9 @@ def parse_entry(index: int, data: bytes) -> pb.IntakeEntry:
 
 def format_of(entry: pb.IntakeEntry) -> int:
     """The format of a new entry: the oldest that can express it, so that older readers can read on."""
+    # An older version would forget these offsets at the end of the transaction.
+    if entry.WhichOneof("body") == "offsets_pending":
+        return 7
     segments = [segment for group in entry.file.topics for segment in group.segments]
     # In descending order: the newest content of an entry decides.
     if any(segment.log_append_time for segment in segments):

@@ -28,8 +28,9 @@ repeated or late entry changes nothing.
 Consumer groups. Commits and removals of their offsets are judged one by one
 (`intake.log.consumer_groups`). An entry whose commits are all void changes nothing.
 
-Transactions. A marker takes no offset. Aborted records keep their offsets, as gaps. Nothing at or beyond the
-first offset of an open transaction is stable.
+Transactions. One entry ends a transaction for its records and for its offsets of consumer groups. A marker
+takes no offset. Aborted records keep their offsets, as gaps. Nothing at or beyond the first offset of an
+open transaction is stable.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from intake.log.entries import parse_entry, stated_configs
 from intake.log.source_positions import Positions, contradiction
 from intake.log.state import DeletedTopic, FoldState, Gap, PartitionState, TopicState, merged
 from intake.log.transactions import OpenTransaction, Transactions
-from intake.producers import SEQUENCE_COUNT, Producers, Refusal, Repeated, Run, Stamp
+from intake.producers import SEQUENCE_COUNT, Producer, Producers, Refusal, Repeated, Run, Stamp
 from intake.segments import LARGEST, LARGEST_BYTES, FileRef, SegmentRef, Segments
 
 __all__ = [
@@ -92,14 +93,15 @@ class Applied:
     landed: tuple[Landed, ...] = ()
     """For a file: its segments, in the order of the entry."""
     refusal: Refusal | None = None
-    """Why a marker, or a repeated deletion of a topic, changed nothing; why a file with positions does not
-    count."""
+    """Why a marker, offsets of a transaction, or a repeated deletion of a topic changed nothing; why a file
+    with positions does not count."""
     producer: tuple[int, int] | None = None
     """For an opened producer: its id and epoch."""
     claim: int = 0
     """For claimed slots of consumer groups: the number of the claim."""
     commits: tuple[CommitRefusal | None, ...] = ()
-    """For commits or removals of offsets, in the order of the entry: None for each that counts."""
+    """For commits, pending commits or removals of offsets, in the order of the entry: None for each that
+    counts."""
 
 
 NOTHING = Applied()
@@ -299,7 +301,7 @@ class IntakeFold:
             applied = self._delete(index, entry.deleted)
         elif body == "source_forgotten":
             self._positions.forget(index, entry.source_forgotten)
-        elif body in ("slots_claimed", "offsets_committed", "offsets_removed"):
+        elif body in ("slots_claimed", "offsets_committed", "offsets_removed", "offsets_pending"):
             applied = self._change_groups(index, entry)
         else:
             # A later tick may state an earlier time. Ingest times never decrease, so the maximum holds.
@@ -339,6 +341,8 @@ class IntakeFold:
             return Applied(claim=self._groups.claimed(index, entry.slots_claimed))
         if entry.HasField("offsets_removed"):
             return Applied(commits=self._groups.removed(index, entry.offsets_removed))
+        if entry.HasField("offsets_pending"):
+            return self._hold_offsets(index, entry.offsets_pending)
         committed = entry.offsets_committed
         return Applied(commits=self._groups.committed(index, committed, self._tick_us, self._partitions_of))
 
@@ -422,7 +426,7 @@ class IntakeFold:
             assert producer is not None, "a producer with an open transaction is not forgotten"
             self._producers.fence(producer)
         self._producers.forget_partitions(tps)
-        self._groups.forget_topic(topic_id)
+        self._groups.forget_topic(index, topic_id)
         # Replace the dictionaries, `_deleted` first, so that readers find the topic in one of them.
         gone = DeletedTopic(topic_id, topic.name, topic.partitions, topic.created_us, deleted.time_us)
         self._deleted = {**self._deleted, topic_id: gone}
@@ -556,9 +560,8 @@ class IntakeFold:
         base = self._partitions[tp].next_offset
         if stamp.transactional and segment.rows:
             # Register before the partition grows; otherwise another thread could see these offsets as stable.
-            self._transactions.wrote(
-                self._transaction(stamp, segment.accept_max_us), tp, base, base + segment.rows
-            )
+            transaction = self._transaction(stamp.producer_id, segment.accept_max_us)
+            self._transactions.wrote(transaction, tp, base, base + segment.rows)
         accept_us = segment.accept_max_us
         append_us = accept_us if segment.log_append_time else 0
         self._producers.appended(tp, stamp, segment.rows, base, accept_us, append_us)
@@ -566,16 +569,16 @@ class IntakeFold:
             return Landed(tp, 0, (), None)
         return self._place_segment(ref, tp, segment)
 
-    def _transaction(self, stamp: Stamp, time_us: int) -> OpenTransaction:
-        """The open transaction of the batch's producer; the batch begins one if there is none."""
-        transaction = self._transactions.get(stamp.producer_id)
+    def _transaction(self, producer_id: int, time_us: int) -> OpenTransaction:
+        """The producer's open transaction, which begins now if there is none."""
+        transaction = self._transactions.get(producer_id)
         if transaction is None:
-            producer = self._producers.get(stamp.producer_id)
-            assert producer is not None, "the batch was judged before"
+            producer = self._producers.get(producer_id)
+            assert producer is not None, "the producer was judged before"
             time_us = max(time_us, self._tick_us)  # a clock that is behind must not shorten the time-out
             deadline_us = time_us + producer.transaction_timeout_us
             transaction = OpenTransaction(
-                stamp.producer_id, stamp.epoch, producer.transactional_id, time_us, deadline_us
+                producer_id, producer.epoch, producer.transactional_id, time_us, deadline_us
             )
             self._transactions.add(transaction)
         return transaction
@@ -607,15 +610,33 @@ class IntakeFold:
         )
         return Applied(producer=(producer.producer_id, producer.epoch))
 
-    def _end_transaction(self, ended: pb.TransactionEnded) -> Applied:
-        producer = self._producers.get(ended.producer_id)
+    def _hold_offsets(self, index: int, pending: pb.OffsetsPending) -> Applied:
+        commit, topics = pending.commit, self._groups.stated(index, pending, self._tick_us)
+        if not self._groups.is_current(commit.group, commit.claim):
+            return Applied(commits=("stale_claim",))
+        producer = self._transactional(pending.producer_id, pending.epoch)
+        if not isinstance(producer, Producer):
+            return Applied(refusal=producer)
+        # A transaction begins also if no partition exists any more, so that its end is found.
+        self._transaction(producer.producer_id, pending.time_us)
+        self._groups.hold(index, producer.producer_id, commit.group, topics, self._partitions_of)
+        producer.last_used_us = max(producer.last_used_us, pending.time_us)
+        return Applied(commits=(None,))
+
+    def _transactional(self, producer_id: int, epoch: int) -> Producer | Refusal:
+        """The producer with a transactional id that has this epoch, or why there is none."""
+        producer = self._producers.get(producer_id)
         # The log has never assigned a higher epoch than the known one.
-        if producer is None or ended.epoch > producer.epoch:
-            return Applied(refusal="unknown_producer")
-        if ended.epoch < producer.epoch:
-            return Applied(refusal="fenced")
-        if not producer.transactional_id:
-            return Applied(refusal="wrong_kind")
+        if producer is None or epoch > producer.epoch:
+            return "unknown_producer"
+        if epoch < producer.epoch:
+            return "fenced"
+        return producer if producer.transactional_id else "wrong_kind"
+
+    def _end_transaction(self, ended: pb.TransactionEnded) -> Applied:
+        producer = self._transactional(ended.producer_id, ended.epoch)
+        if not isinstance(producer, Producer):
+            return Applied(refusal=producer)
         self._close(producer.producer_id, commit=ended.commit)
         producer.last_used_us = max(producer.last_used_us, ended.time_us)
         # Set for an overdue transaction: a late commit of this epoch must not end the next transaction.
@@ -631,7 +652,9 @@ class IntakeFold:
         if not commit:
             for tp, ranges in transaction.ranges.items():
                 self._partitions[tp].abort(ranges)
-        # Close last; otherwise another thread could see aborted records below the stable offset.
+        self._groups.end(producer_id, commit=commit)
+        # Close last; otherwise another thread could see aborted records below the stable offset, or records
+        # of a committed transaction without its offsets.
         self._transactions.close(producer_id)
 
     # checkpoints
@@ -663,7 +686,7 @@ class IntakeFold:
         self._partitions.update(state.partitions)
         for source in state.sources:
             self._positions.add(source)
-        self._groups.restore(state.slot_claims, state.consumer_groups)
+        self._groups.restore(state.slot_claims, state.consumer_groups, state.pending_offsets)
         for producer in state.producers:
             self._producers.add(producer)
         for transaction in state.transactions:
@@ -687,6 +710,7 @@ class IntakeFold:
             sources=tuple(self._positions),
             slot_claims=self._groups.claims,
             consumer_groups=tuple(self._groups),
+            pending_offsets=self._groups.all_pending,
             ids=self._ids,
         )
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from archiver.runtime.ids import TopicId, TopicPartition
 from archiver.runtime.text import counted
-from intake.log.consumer_groups import ConsumerGroup, SlotClaim
+from intake.log.consumer_groups import ConsumerGroup, PendingOffsets, SlotClaim
 from intake.log.source_positions import SourceState
 from intake.log.transactions import OpenTransaction
 from intake.producers import Producer
@@ -173,6 +173,7 @@ class FoldState:
     sources: Sequence[SourceState]
     slot_claims: Sequence[SlotClaim]
     consumer_groups: Sequence[ConsumerGroup]
+    pending_offsets: Sequence[PendingOffsets]
     ids: Iterable[bytes]
 
 

@@ -1,9 +1,10 @@
 """Open transactions: their producers, start times and offsets.
 
 Pure; part of the intake fold. A transaction begins with the first batch of a transactional producer after a
-marker. It ends with the next marker of the producer's epoch, or when the producer is opened again. Offset
-ranges per partition are ascending. An overdue transaction is ended by a log entry
-(`Sequencer.end_overdue`); nothing here compares a deadline with a clock.
+marker, or with its first offsets of a consumer group (`intake.log.consumer_groups` has them). It ends with
+the next marker of the producer's epoch, or when the producer is opened again. Offset ranges per partition are
+ascending. An overdue transaction is ended by a log entry (`Sequencer.end_overdue`); nothing here compares a
+deadline with a clock.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class OpenTransaction:
     epoch: int
     transactional_id: str
     started_us: int
-    """Accept time of its first batch."""
+    """Accept time of its first batch, or the time of its first offsets."""
     deadline_us: int
     """From this time on it may be aborted."""
     ranges: dict[TopicPartition, list[tuple[int, int]]] = field(default_factory=dict)

@@ -6,6 +6,7 @@ from tests.mutants.breaking import Mutant
 
 _FOLDED, _APPENDED = "intake/log/consumer_groups.py", "intake/log/committed_offsets.py"
 _TESTS = ("tests/unit/test_consumer_groups.py", "tests/unit/test_committed_offsets.py")
+_PENDING = "tests/unit/test_pending_offsets.py"
 
 
 def _mutant(name: str, path: str, old: str, new: str, *tests: str) -> Mutant:
@@ -18,6 +19,111 @@ GROUPS = (
         _FOLDED,
         "        return held is not None and held.number == claim",
         "        return held is not None and held.number >= claim",
+    ),
+    _mutant(
+        "a marker commits records without offsets",
+        "intake/log/fold.py",
+        "        self._groups.end(producer_id, commit=commit)\n",
+        "        self._groups.end(producer_id, commit=False)\n",
+        _PENDING,
+    ),
+    _mutant(
+        "pending offsets count before the marker",
+        _FOLDED,
+        "        self._put_pending(group, (*kept, PendingOffsets(group, producer_id, index, existing)))\n",
+        "        self._put_committed(group, existing.items())\n",
+        _PENDING,
+    ),
+    _mutant(
+        "a pending commit under a stale claim counts",
+        "intake/log/fold.py",
+        "        if not self._groups.is_current(commit.group, commit.claim):\n"
+        '            return Applied(commits=("stale_claim",))\n',
+        "",
+        _PENDING,
+    ),
+    _mutant(
+        "an aborted transaction commits its offsets",
+        "intake/log/fold.py",
+        "        self._groups.end(producer_id, commit=commit)\n",
+        "        self._groups.end(producer_id, commit=True)\n",
+        _PENDING,
+    ),
+    _mutant(
+        "offsets of an aborted transaction stay pending",
+        "intake/log/fold.py",
+        "        self._groups.end(producer_id, commit=commit)\n",
+        "        if commit:\n            self._groups.end(producer_id, commit=commit)\n",
+        _PENDING,
+    ),
+    _mutant(
+        "offsets of a fenced producer stay pending",
+        "intake/log/fold.py",
+        "            self._close(known.producer_id, commit=False)\n",
+        "            self._transactions.close(known.producer_id)\n",
+        _PENDING,
+    ),
+    _mutant(
+        "a checkpoint forgets pending offsets",
+        "intake/log/fold.py",
+        "            pending_offsets=self._groups.all_pending,\n",
+        "            pending_offsets=(),\n",
+        _PENDING,
+    ),
+    _mutant(
+        "an older pending offset replaces a newer commit",
+        _FOLDED,
+        "            self._supersede(commit.group, _decided(index, existing))\n",
+        "            pass\n",
+        _PENDING,
+    ),
+    _mutant(
+        "an older pending offset replaces that of another transaction",
+        _FOLDED,
+        "                left = [kept for one in left if (kept := one.after(decided)) is not None]\n",
+        "",
+        _PENDING,
+    ),
+    _mutant(
+        "a commit drops a newer pending offset",
+        _FOLDED,
+        "newest.get(number, -1) < self.index",
+        "number not in newest",
+        _PENDING,
+    ),
+    _mutant(
+        "pending offsets of a deleted topic stay",
+        _FOLDED,
+        "            self._supersede(group, {topic_id: dict.fromkeys(gone, index)})\n",
+        "            pass\n",
+        _PENDING,
+    ),
+    _mutant(
+        "an offset expires while a transaction is open",
+        _FOLDED,
+        "                    or number in stay\n",
+        "",
+        _PENDING,
+    ),
+    _mutant(
+        "deleted offsets come back with a transaction",
+        _FOLDED,
+        "            self._supersede(removal.group, {one: dict.fromkeys(gone[one], index) for one in gone})\n",
+        "            pass\n",
+        _PENDING,
+    ),
+    _mutant(
+        "a reader misses pending offsets and their commit",
+        _FOLDED,
+        "            if commit:\n",
+        "            self._put_pending(group, left)\n            if commit:\n",
+        _PENDING,
+    ),
+    _mutant(
+        "an unchanged offset is left out over a pending one",
+        _APPENDED,
+        " and not groups.pending(commit.group):",
+        ":",
     ),
     _mutant(
         "a removal under a stale claim counts",
@@ -34,26 +140,26 @@ GROUPS = (
     _mutant(
         "a group that was in use expires early",
         _FOLDED,
-        "held is None or (before_us and held.active_us >= before_us)",
-        "held is None",
+        "if held is None or (before_us and held.active_us >= before_us):",
+        "if held is None:",
     ),
     _mutant(
         "a clock that is behind lets offsets expire early",
         _FOLDED,
-        "time_us = max(entry.time_us, tick_us)",
-        "time_us = entry.time_us",
+        "time_us = max(entry.time_us, tick_us)\n        # All of it",
+        "time_us = entry.time_us\n        # All of it",
     ),
     _mutant(
         "offsets of a deleted topic stay",
         "intake/log/fold.py",
-        "        self._groups.forget_topic(topic_id)\n",
+        "        self._groups.forget_topic(index, topic_id)\n",
         "",
     ),
     _mutant(
         "a checkpoint forgets the claims",
         "intake/log/fold.py",
-        "self._groups.restore(state.slot_claims, state.consumer_groups)",
-        "self._groups.restore((), state.consumer_groups)",
+        "self._groups.restore(state.slot_claims, state.consumer_groups, state.pending_offsets)",
+        "self._groups.restore((), state.consumer_groups, state.pending_offsets)",
     ),
     _mutant(
         "a commit shows a part of its offsets first",

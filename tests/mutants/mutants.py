@@ -191,8 +191,8 @@ FOLDING = (
     Mutant(
         "ignore the epoch of a marker",
         "intake/log/fold.py",
-        "        if ended.epoch < producer.epoch:",
-        "        if ended.epoch < 0:",
+        "        if epoch < producer.epoch:",
+        "        if epoch < 0:",
     ),
     Mutant(
         "ignore the epoch of a batch",

@@ -44,12 +44,12 @@ def test_the_copy_is_whole_again(tmp_path: Path) -> None:
 def test_a_survivor_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A comment changes nothing; a fold that knows no format is noticed."""
     tests = ("tests/unit/test_sequencer.py::test_a_topic_is_declared_once",)
-    formats = "ENTRY_FORMATS = (1, 2, 3, 4, 5, 6)"
+    formats = "ENTRY_FORMATS = (1, 2, 3, 4, 5, 6, 7)"
     harmless = Mutant(
         "harmless", "intake/log/entries.py", formats, f"{formats}  # still", tests, simulated=False
     )
     harmful = Mutant(
-        "harmful", "intake/log/entries.py", formats, "ENTRY_FORMATS = (7, 8)", tests, simulated=False
+        "harmful", "intake/log/entries.py", formats, "ENTRY_FORMATS = (8, 9)", tests, simulated=False
     )
     monkeypatch.setattr(playing, "MUTANTS", (harmless, harmful))
     assert playing.main(["--jobs", "1"]) == 1

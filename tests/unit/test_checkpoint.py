@@ -73,6 +73,7 @@ def check_same(whole: IntakeFold, cut: IntakeFold, moved: History) -> None:
         "transactions",
         "slot_claims",
         "consumer_groups",
+        "pending_offsets",
         "ids",
     ):
         assert list(getattr(found, name)) == list(getattr(expected, name)), name
@@ -180,8 +181,8 @@ def test_a_wrong_bit_is_noticed() -> None:
 
 
 def test_a_newer_format_halts() -> None:
-    payload = pb.IntakeState(format=6, next_index=1).SerializeToString()
-    with pytest.raises(Halt, match=r"format 6, this version knows 5; upgrade"):
+    payload = pb.IntakeState(format=7, next_index=1).SerializeToString()
+    with pytest.raises(Halt, match=r"format 7, this version knows 6; upgrade"):
         decode(MAGIC + hashlib.sha256(payload).digest() + payload, "there")
 
 

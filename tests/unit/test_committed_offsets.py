@@ -20,7 +20,9 @@ from intake.log.committed_offsets import (
     Commit,
     CommitOutcome,
     CommittedOffsets,
+    HoldOutcome,
     OffsetBounds,
+    PendingCommit,
     Removal,
     TopicCommit,
 )
@@ -32,6 +34,7 @@ from tests.support.log.memory_log import MemoryLogStore
 
 SETTINGS = LogSettings(append_attempts_max=2, entry_bytes_max=16 * 1024)
 REFRESH_US = 3_600_000_000
+TIMEOUT_US = 60_000_000
 BOUNDS = OffsetBounds(memory_bytes_max=2**30, refresh_us=REFRESH_US)
 UNSETTLED = (AppendFault.REPLY_LOST, AppendFault.DROPPED)
 
@@ -56,6 +59,22 @@ class Daemon:
     def commit(self, group: str, rows: Mapping[int, int], **more: object) -> CommitOutcome:
         (outcome,) = self.offsets.commit([self.committing(group, rows, **more)])
         return outcome
+
+    def hold(
+        self, group: str, rows: Mapping[int, int], producer: tuple[int, int], **more: object
+    ) -> HoldOutcome:
+        commit = self.committing(group, rows, **more)
+        (outcome,) = self.offsets.hold([PendingCommit(commit, "id", *producer)])
+        return outcome
+
+    def open(self, name: str = "id") -> tuple[int, int]:
+        return self.sequencer.open_producer(name, TIMEOUT_US)
+
+    def end(self, producer: tuple[int, int], *, commit: bool = True) -> None:
+        assert self.sequencer.end_transaction(*producer, commit=commit) is None
+
+    def pending(self, group: str) -> set[int]:
+        return set(self.offsets.read().pending(group).get(self.topic_id, ()))
 
     def read(self, group: str) -> dict[int, int]:
         found = self.offsets.read().get(group)
@@ -309,6 +328,126 @@ def test_what_cannot_be_stored_is_refused_where_it_is_made() -> None:
     for named in nothing:
         with pytest.raises(InvalidInput, match="names"):
             Removal("g", 1, named)
+
+
+# --- commits in transactions
+
+
+def test_a_pending_commit_counts_from_the_end_of_its_transaction_on() -> None:
+    deployment = Deployment()
+    one, other = deployment.daemon(), deployment.daemon(claims=False)
+    producer = one.open()
+    assert one.hold("g", {3: 7, 1: 5}, producer, metadata=["note", ""], leader_epochs=[2, -1]) == "ok"
+    assert (other.read("g"), other.pending("g")) == ({}, {1, 3})
+    # The coordinator of the transactional id may be another daemon.
+    other.end(producer)
+    found = one.offsets.read().get("g")
+    assert found is not None
+    assert found.offset(one.topic_id, 3) == CommittedOffset(7, 2, "note", one.clock.now_us())
+    assert (one.read("g"), one.pending("g")) == ({1: 5, 3: 7}, set())
+
+
+def test_a_pending_commit_of_an_old_claim_or_another_producer_is_not_appended() -> None:
+    deployment = Deployment()
+    one, two = deployment.daemon(), deployment.daemon(claims=False)
+    old = one.open()
+    new, other = one.open(), one.open("other")
+    tail = deployment.log.tail()
+    assert one.hold("g", {0: 1}, old) == one.hold("g", {0: 1}, (new[0], new[1] + 1)) == "fenced"
+    assert one.hold("g", {0: 1}, other) == one.hold("g", {0: 1}, (tail, 0)) == "unknown_producer"
+    nothing = PendingCommit(Commit("g", one.claim), "id", *new)
+    assert one.offsets.hold([nothing]) == ["ok"]
+    assert deployment.log.tail() == tail
+    two.claim_all()
+    tail = deployment.log.tail()
+    assert one.hold("g", {0: 1}, new) == one.offsets.hold([nothing])[0] == "stale_claim"
+    assert (deployment.log.tail(), one.pending("g")) == (tail, set())
+
+
+@pytest.mark.parametrize("outcome", ["stale_claim", "fenced"])
+def test_what_comes_between_the_read_and_the_append_voids_a_pending_commit(outcome: str) -> None:
+    deployment = Deployment()
+    one, two = deployment.daemon(), deployment.daemon(claims=False)
+    producer = one.open()
+    append = deployment.log.append
+
+    def come_first(index: int, data: bytes) -> object:
+        deployment.log.append = append  # type: ignore[method-assign]
+        if outcome == "fenced":
+            two.open()
+        else:
+            two.claim_all()
+        return append(index, data)
+
+    deployment.log.append = come_first  # type: ignore[method-assign, assignment]
+    assert one.hold("g", {0: 5}, producer) == outcome
+    assert one.pending("g") == two.pending("g") == set()
+    assert not len(two.sequencer.fold.transactions), "it begins none"
+
+
+@pytest.mark.parametrize("fault", UNSETTLED)
+def test_a_pending_commit_of_unknown_outcome_is_not_a_failure(fault: AppendFault) -> None:
+    deployment = Deployment()
+    one = deployment.daemon()
+    producer = one.open()
+    deployment.log.script(*[fault] * SETTINGS.append_attempts_max)
+    pending = [PendingCommit(one.committing(group, {0: 6}), "id", *producer) for group in ("g", "h")]
+    assert one.offsets.hold(pending) == ["unknown", "not_appended"]
+    assert one.offsets.hold(pending) == ["ok", "ok"]
+    one.end(producer)
+    # A late arrival of the first attempt would be behind the marker.
+    assert one.commit("other", {0: 1}) == "ok"
+    assert (one.read("g"), one.pending("g"), one.read("h")) == ({0: 6}, set(), {0: 6})
+    assert not len(one.sequencer.fold.transactions)
+
+
+def test_pending_commits_have_bounds() -> None:
+    deployment = Deployment(OffsetBounds(memory_bytes_max=4_000, refresh_us=REFRESH_US))
+    one = deployment.daemon()
+    producer = one.open()
+    rows = dict.fromkeys(range(100), 2**33)
+    assert one.hold("g", rows, producer, metadata=["m" * 300] * 100) == "too_large"
+    assert one.commit("g", {0: 1}) == "ok"
+    outcomes = [one.hold("g", {number: 2}, producer) for number in range(10)]
+    accepted = outcomes.index("full")
+    assert 0 < accepted < 10
+    assert set(outcomes[accepted:]) == {"full"}
+    assert one.commit("h", {0: 1}) == "full", "they count as memory of the groups"
+    one.end(producer, commit=False)
+    assert one.hold("g", {0: 2}, producer) == "ok"
+
+
+def test_a_group_has_a_bounded_number_of_pending_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("intake.log.committed_offsets.PENDING_ENTRIES_MAX", 2)
+    one = Deployment().daemon()
+    producer = one.open()
+    outcomes = [one.hold("g", {number: 2}, producer) for number in (0, 0, 1, 1, 2)]
+    # The second one replaced the first.
+    assert outcomes == ["ok", "ok", "ok", "full", "full"]
+    assert one.hold("h", {0: 2}, producer) == "ok"
+    assert one.commit("g", {0: 1, 1: 1}) == "ok"
+    assert one.hold("g", {2: 2}, producer) == "ok"
+
+
+def test_an_unchanged_offset_is_stored_again_over_a_pending_one() -> None:
+    deployment = Deployment()
+    one = deployment.daemon()
+    producer = one.open()
+    assert one.commit("g", {0: 5}) == "ok"
+    assert one.hold("g", {0: 9}, producer) == "ok"
+    assert one.commit("g", {0: 5}) == "ok"
+    one.end(producer)
+    assert one.read("g") == {0: 5}
+
+
+def test_a_group_with_pending_offsets_alone_is_removed() -> None:
+    deployment = Deployment()
+    one = deployment.daemon()
+    producer = one.open()
+    assert one.hold("g", {0: 9}, producer) == "ok"
+    assert one.offsets.remove([Removal("g", one.claim)]) == ["ok"]
+    one.end(producer)
+    assert (one.read("g"), one.pending("g")) == ({}, set())
 
 
 @settings(max_examples=100, deadline=None)

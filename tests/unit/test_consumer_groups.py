@@ -23,41 +23,15 @@ from intake.log.consumer_groups import (
     ConsumerGroups,
     slot_of,
 )
-from intake.log.entries import format_of, parse_entry
+from intake.log.entries import parse_entry
 from intake.log.fold import Applied, IntakeFold
+from tests.support.intake.group_entries import claimed, commit, committed, entry, removed
 from tests.support.intake.intake_entries import declared, ticked, topic_id_of
 
 GROUPS = ("orders", "orders-2", "", "käse")
 PARTITIONS = 6
 
 Offsets = dict[tuple[str, TopicId, int], CommittedOffset]
-
-
-def entry(**body: Any) -> bytes:
-    made = pb.IntakeEntry(id=b"i" * 16, **body)
-    made.format = format_of(made)
-    return made.SerializeToString()
-
-
-def claimed(*slots: int, node_id: int = 1) -> bytes:
-    return entry(slots_claimed=pb.GroupSlotsClaimed(slots=sorted(slots), node_id=node_id, time_us=5))
-
-
-def committed(time_us: int, *commits: pb.GroupCommit, topics: tuple[int, ...] = (1,)) -> bytes:
-    ids = [bytes.fromhex(topic_id_of(number)) for number in topics]
-    return entry(offsets_committed=pb.OffsetsCommitted(topic_ids=ids, time_us=time_us, commits=commits))
-
-
-def commit(group: str, claim: int, topic: int = 0, **rows: int) -> pb.GroupCommit:
-    """`p3=7` is offset 7 of partition 3."""
-    column = {int(name[1:]): offset for name, offset in rows.items()}
-    stated = pb.TopicOffsets(topic=topic, partitions=list(column), offsets=list(column.values()))
-    return pb.GroupCommit(group=group, claim=claim, topics=[stated] if rows else [])
-
-
-def removed(*removals: pb.GroupRemoval, topics: tuple[int, ...] = (1,)) -> bytes:
-    ids = [bytes.fromhex(topic_id_of(number)) for number in topics]
-    return entry(offsets_removed=pb.OffsetsRemoved(topic_ids=ids, removals=removals))
 
 
 def folded(*entries: bytes) -> tuple[IntakeFold, list[Applied]]:

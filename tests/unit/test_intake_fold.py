@@ -90,8 +90,8 @@ def test_the_floor_carries_the_maximum_across_files_and_ticks() -> None:
 
 
 def test_an_unknown_format_or_body_halts() -> None:
-    with pytest.raises(Halt, match=r"format 7.*upgrade"):
-        folded(pb.IntakeEntry(format=7, id=b"i" * 16, tick=pb.Tick(time_us=1)).SerializeToString())
+    with pytest.raises(Halt, match=r"format 8.*upgrade"):
+        folded(pb.IntakeEntry(format=8, id=b"i" * 16, tick=pb.Tick(time_us=1)).SerializeToString())
     with pytest.raises(Halt, match="upgrade"):
         folded(pb.IntakeEntry(format=1, id=b"i" * 16).SerializeToString())
 
