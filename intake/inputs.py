@@ -8,7 +8,6 @@ the memory for it.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final, Literal
@@ -24,8 +23,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from archiver.proto import produce_pb2 as pb
 from archiver.runtime.errors import InvalidInput, RecordRefused
 from archiver.runtime.redaction import excerpt
-from intake.format import FOOTER_TAIL_BYTES, footer_length
-from intake.parquet_footer import check_footer_columns
+from intake.parquet_footer import read_unverified_metadata
 from intake.parquet_pages import Pages, read_pages
 from intake.record_json import INPUT_FIELDS, SEQUENCE_ADVICE, Input, parse_record_json, resolve_topic
 from intake.records import HEADER_COST_BYTES, Record, validate
@@ -337,11 +335,10 @@ def read_parquet(
     source: BinaryIO, topic: str | None, record_bytes_max: int, place: InputPosition
 ) -> Iterator[Input]:
     """Rows of a Parquet file named like the JSON fields; headers are a list of struct<key, value>."""
-    _check_footer(source)
     try:
-        file = pq.ParquetFile(source)
+        file = pq.ParquetFile(source, metadata=read_unverified_metadata(source))
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise InvalidInput(f"the input is no Parquet file: {error}") from error
+        raise InvalidInput(f"the input is no Parquet file that can be read: {error}") from error
     _check_columns(file.schema_arrow)
     try:
         for batch in batches_from(source, file, place.position, record_bytes_max):
@@ -353,20 +350,6 @@ def read_parquet(
                 yield item
     except (pa.ArrowException, OSError) as error:
         raise InvalidInput(f"row {place.position}: the Parquet file cannot be read on: {error}") from error
-
-
-def _check_footer(source: BinaryIO) -> None:
-    """Raise `InvalidInput` for a footer that would end the process; other errors are pyarrow's to report."""
-    size = source.seek(0, io.SEEK_END)
-    source.seek(max(0, size - FOOTER_TAIL_BYTES))
-    length = footer_length(source.read(FOOTER_TAIL_BYTES))
-    if length is not None and length <= size:
-        source.seek(size - length)
-        try:
-            check_footer_columns(source.read(length))
-        except InvalidInput as error:
-            raise InvalidInput(f"the input is no Parquet file that can be read: {error}") from error
-    source.seek(0)
 
 
 def read_delimited(

@@ -6,6 +6,7 @@ The work is linear in the bytes. Strings are skipped; of a list only the number 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from archiver.runtime.errors import InvalidInput
@@ -16,6 +17,14 @@ _DEPTH_MAX: Final = 16
 
 Fields = dict[int, object]
 """A struct: its fields by their numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A string that was skipped. No number, so that it cannot pass for one."""
+
+    length: int
+    """In bytes."""
 
 
 class Compact:
@@ -57,7 +66,9 @@ class Compact:
         return count
 
     def value(self, kind: int, depth: int = 0) -> object:
-        """A value of that kind; the number of elements of a list, None for what is skipped."""
+        """A value of that kind: of a list its number of elements, of a string a `Text`, and None for what is
+        skipped otherwise.
+        """
         if kind in (TRUE, FALSE):
             return kind == TRUE
         if kind in (I16, I32, I64):
@@ -67,7 +78,9 @@ class Compact:
         if kind in (BYTE, DOUBLE):
             self._pass(1 if kind == BYTE else 8)
         elif kind == BINARY:
-            self._pass(self._varint())
+            length = self._varint()
+            self._pass(length)
+            return Text(length)
         elif kind in (LIST, SET) and self._lists:
             return self._skipped_list(depth + 1)
         else:

@@ -43,6 +43,7 @@ from archiver.stream.archives import find_archives
 from archiver.stream.seal import check_seal
 from intake.log.backlog import Backlog
 from intake.log.fold import TopicState
+from intake.parquet_footer import read_unverified_metadata
 from intake.parquet_pages import checked_batches
 
 Side = Literal["key", "value"]
@@ -205,10 +206,11 @@ def undecoded_rows(
     try:
         with objects.open_input(file.key) as source:
             # Files of other writers have no such checksum.
+            metadata = None if file.archive is not None else read_unverified_metadata(source)
             if file.archive is not None:
                 check_seal(source, file.key)
             source.seek(0)
-            with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+            with pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True) as parquet:
                 yield from _rows(source, parquet, payloads=payloads, ours=file.archive is not None)
     # `KeyError`: another writer may have left out a column.
     except (NotFound, pa.ArrowException, OSError, KeyError, ValueError) as error:

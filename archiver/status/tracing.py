@@ -48,6 +48,7 @@ from intake.log.checkpoint import CheckpointStore
 from intake.log.entries import parse_entry
 from intake.log.fold import TopicState
 from intake.log.transactions import OpenTransaction
+from intake.parquet_footer import read_unverified_metadata
 from intake.read.reader import IntakeReader
 from intake.segments import SegmentRef
 from reconcile.snapshot.retention_floor import RetentionFloorReader
@@ -396,9 +397,10 @@ class _Collection:
     def _count(self, key: str) -> int:
         found = 0
         with self._objects.open_input(key) as source:
-            for batch in pq.ParquetFile(source, page_checksum_verification=True).iter_batches(
-                columns=["kafka.partition", "kafka.offset"]
-            ):
+            parquet = pq.ParquetFile(
+                source, metadata=read_unverified_metadata(source), page_checksum_verification=True
+            )
+            for batch in parquet.iter_batches(columns=["kafka.partition", "kafka.offset"]):
                 kafka: Any = batch.column("kafka")
                 # A file of another writer may have several topic partitions, so both columns are compared.
                 of_partition = pc.equal(pc.struct_field(kafka, "partition"), pa.scalar(self._tp[1]))

@@ -34,7 +34,7 @@ from intake.format import footer_sha256
 from intake.log.checkpoint import HistoryRef
 from intake.log.fold import IntakeFold
 from intake.log.state import Gap, merged
-from intake.parquet_footer import check_footer_columns
+from intake.parquet_footer import check_footer_columns, footer_only
 from intake.parquet_pages import check_pages
 from intake.segments import (
     ACCEPT_MAX_US,
@@ -272,8 +272,7 @@ def read_index(ref: HistoryRef, footer: bytes) -> HistoryIndex:
     try:
         # A file that stands at its place before its checkpoint has no digest to be compared with.
         check_footer_columns(footer)
-        # The magic in front makes a whole file of the footer, as far as the parser is concerned.
-        metadata = pq.read_metadata(pa.BufferReader(b"PAR1" + footer))
+        metadata = pq.read_metadata(pa.BufferReader(footer_only(footer)))
         text = (metadata.metadata or {}).get(INDEX_KEY, b"")
         message = pb.ShelfIndex.FromString(zlib.decompress(base64.b64decode(text)))
     except (OSError, pa.ArrowException, InvalidInput, ValueError, zlib.error, DecodeError) as error:

@@ -31,10 +31,10 @@ from intake.format import (
     READ_SCHEMA,
     footer_length,
 )
+from intake.parquet_footer import MAGIC, footer_only, read_unverified_metadata
 from intake.parquet_pages import Pages, check_pages
 from intake.segments import FileRef, SegmentRef
 
-_MAGIC = b"PAR1"
 _PLAIN_PATHS = frozenset({"key", "value", "headers.list.element.value"})
 """Columns that the writer never encodes with a dictionary."""
 _NAMES_PATH = "headers.list.element.key"
@@ -124,7 +124,7 @@ def log_index_of(objects: ObjectStore, key: str) -> int | None:
     """
     try:
         with objects.open_input(key) as source:
-            text = (pq.read_metadata(source).metadata or {}).get(LOG_INDEX_KEY.encode(), b"")
+            text = (read_unverified_metadata(source).metadata or {}).get(LOG_INDEX_KEY.encode(), b"")
     except (NotFound, OSError, pa.ArrowException) as error:
         if (later := passing(error, f"intake file {key}")) is not None:
             raise later from error
@@ -146,7 +146,7 @@ def _checked_footer(file: FileRef, source: pa.NativeFile) -> pq.FileMetaData:
         footer = tail[-length:] if length <= len(tail) else _read_at(source, size - length, size)
         if hashlib.sha256(footer).digest() != file.footer_sha256:
             raise _corrupted(file, "its footer is not the one that was written")
-        if _read_at(source, 0, len(_MAGIC)) != _MAGIC:
+        if _read_at(source, 0, len(MAGIC)) != MAGIC:
             raise _corrupted(file, "it does not begin as a Parquet file")
         # Parsed only after its digest was compared.
         metadata = pq.read_metadata(pa.BufferReader(footer_only(footer)))
@@ -160,11 +160,6 @@ def _checked_footer(file: FileRef, source: pa.NativeFile) -> pq.FileMetaData:
             "before reading it"
         )
     return metadata
-
-
-def footer_only(footer: bytes) -> bytes:
-    """A file of a magic and a footer: enough to parse the metadata without reading the object again."""
-    return _MAGIC + footer
 
 
 def _read_at(source: pa.NativeFile, start: int, end: int) -> bytes:

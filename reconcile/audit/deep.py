@@ -29,6 +29,7 @@ from archiver.schema.evolution.state import TopicSchema
 from archiver.stream.archives import FoundArchive, FoundFooter, check_footer, list_archives
 from archiver.stream.seal import check_seal
 from intake.log.backlog import Backlog, windows
+from intake.parquet_footer import read_unverified_metadata
 from intake.parquet_pages import checked_batches
 from reconcile.audit.rows import (
     Compared,
@@ -722,10 +723,10 @@ class RowProof:
         if self._objects.info(work.key) is None:
             return RowFault(partition, f"{work.key} disappeared while it was read; audit again", unclear=True)
         try:
-            with (
-                self._objects.open_input(work.key) as source,
-                pq.ParquetFile(source, page_checksum_verification=True) as file,
-            ):
+            with self._objects.open_input(work.key) as source:
+                # Perhaps altered since its seal was checked.
+                metadata = read_unverified_metadata(source)
+                file = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True)
                 for _ in checked_batches(source, file, _REREAD_ROWS, range(file.num_row_groups)):
                     pass
         except (pa.ArrowException, OSError, ValueError, ArchiverError) as error:

@@ -19,6 +19,7 @@ from archiver.objects import paths
 from archiver.objects.store import ObjectStore
 from archiver.runtime.errors import ArchiverError
 from archiver.runtime.ids import TopicId
+from intake.parquet_footer import read_unverified_metadata
 from intake.segments import FileRef, SegmentRef
 from reconcile.snapshot.offset_coverage import Range, merge, subtract
 from reconcile.snapshot.topic_views import Lost
@@ -102,7 +103,8 @@ def unnamed_intake(objects: ObjectStore, named: Collection[str], topics: Collect
         try:
             # One column is enough, so most of the file is not fetched.
             with objects.open_input(info.key) as source:
-                names = set(pq.read_table(source, columns=["topic"]).column("topic").unique().to_pylist())
+                parquet = pq.ParquetFile(source, metadata=read_unverified_metadata(source))
+                names = set(parquet.read(columns=["topic"]).column("topic").unique().to_pylist())
         except (ArchiverError, pa.ArrowException, OSError) as error:
             # The other files may still prove that a topic is not new.
             unread = unread or f"{info.key}, which the intake log does not name, cannot be read ({error})"

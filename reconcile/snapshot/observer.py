@@ -40,6 +40,7 @@ from archiver.stream.archives import check_footer, find_archives
 from archiver.stream.seal import check_seal
 from intake.log.backlog import Backlog
 from intake.log.fold import TopicState
+from intake.parquet_footer import read_unverified_metadata
 from intake.parquet_pages import check_pages
 from reconcile.snapshot.manifests import DeleteFile, snapshot_files
 from reconcile.snapshot.offset_coverage import Range, merge, total
@@ -267,10 +268,11 @@ class Observer:
         """Read what the manifests do not prove."""
         try:
             with self._objects.open_input(key) as source:
+                metadata = None if file.key is not None else read_unverified_metadata(source)
                 if file.key is not None:
                     check_seal(source, key)
                 source.seek(0)
-                parquet = pq.ParquetFile(source, page_checksum_verification=True)
+                parquet = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True)
                 # The footer has gaps that the intake log may not show any more.
                 gaps = _gaps(parquet.metadata)
                 if _proven(replace(file, gaps=gaps)):

@@ -32,7 +32,7 @@ from reconcile.audit.spark.fingerprint import (
     fingerprints,
     names_in,
 )
-from reconcile.audit.spark.stored import StoredFiles, Worker, batch_rows, opened
+from reconcile.audit.spark.stored import StoredFiles, Worker, batch_rows, opened_parquet
 from reconcile.audit.spark.summary import Batches, hidden_rows, packed
 from reconcile.snapshot.offset_coverage import Range
 
@@ -105,7 +105,7 @@ def printed_rows(
     objects: ObjectStore, file: RowFile, prints: ColumnPrints | RecordPrints
 ) -> Iterator[pa.RecordBatch]:
     """`PRINTS` of the visible rows of one file with a partition and an offset. Raises all read errors."""
-    with opened(objects, file) as source, pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+    with opened_parquet(objects, file) as (_, parquet):
         if file.coordinates is not None:
             check_coordinates(file.coordinates, parquet.schema_arrow)
         names = prints.names(parquet.schema_arrow)

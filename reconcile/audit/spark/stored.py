@@ -8,6 +8,7 @@ reported as incomplete.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from archiver.runtime.errors import ArchiverError, NotFound
 from archiver.runtime.redaction import excerpt
 from archiver.schema.codec import RecordCodec
 from archiver.schema.evolution.state import TopicSchema
+from intake.parquet_footer import read_unverified_metadata
 from intake.parquet_pages import checked_batches
 from reconcile.audit.rows import FileRows, RowFile
 from reconcile.audit.spark.fingerprint import check_coordinates
@@ -123,7 +125,7 @@ def position_rows(objects: ObjectStore, file: RowFile) -> Iterator[pa.RecordBatc
 def row_count(objects: ObjectStore, file: RowFile) -> int:
     """The row count in its footer. Raises all read errors."""
     with opened(objects, file) as source:
-        return pq.read_metadata(source).num_rows
+        return read_unverified_metadata(source).num_rows
 
 
 def batch_rows(metadata: pq.FileMetaData) -> int:
@@ -143,7 +145,7 @@ def _rows(
 ) -> Iterator[pa.RecordBatch]:
     """Batches of a file. `ours`: its page headers must match its footer."""
     at_a_time = max(_BATCH_ROWS_MIN, min(batch_rows, _BATCH_BYTES // max(1, file.row_bytes)))
-    with opened(objects, file) as source, pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+    with opened_parquet(objects, file) as (source, parquet):
         if file.coordinates is not None:
             check_coordinates(file.coordinates, parquet.schema_arrow)
         # Page headers have no checksum. Those of archives must match the sealed footer before pages are read.
@@ -156,6 +158,17 @@ def _rows(
         yield from parquet.iter_batches(
             batch_size=at_a_time, columns=None if columns is None else list(columns), use_threads=False
         )
+
+
+@contextmanager
+def opened_parquet(objects: ObjectStore, file: RowFile) -> Iterator[tuple[pa.NativeFile, pq.ParquetFile]]:
+    """A file and its reader. Archives are read as those of other writers: the driver has checked their seals,
+    but they may be altered since.
+    """
+    with opened(objects, file) as source:
+        metadata = read_unverified_metadata(source)
+        with pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True) as parquet:
+            yield source, parquet
 
 
 def opened(objects: ObjectStore, file: RowFile) -> pa.NativeFile:
