@@ -277,6 +277,22 @@ class KafkaListenerSettings(Group):
         return host_of(text), int(text.rpartition(":")[2]) or bound_port
 
 
+def share_a_port(first: str, second: str) -> bool:
+    """Whether two listeners, each `host:port`, cannot be open at the same time."""
+    port = first.rpartition(":")[2]
+    # The system chooses a free one for port 0.
+    if int(port) == 0 or int(port) != int(second.rpartition(":")[2]):
+        return False
+    hosts = {host_of(first).lower(), host_of(second).lower()}
+    return (
+        len(hosts) == 1
+        or _is_wildcard(first)
+        or _is_wildcard(second)
+        # This name stands for the addresses of IPv4 and IPv6.
+        or ("localhost" in hosts and all(map(is_loopback, hosts)))
+    )
+
+
 def _is_wildcard(address: str) -> bool:
     """Whether `host:port` stands for all addresses of the machine."""
     host = host_of(address)

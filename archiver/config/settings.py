@@ -30,7 +30,7 @@ from archiver.config.groups import (
     TestingSettings,
 )
 from archiver.config.kafka import KafkaSourceSettings
-from archiver.config.kafka_listener import KafkaListenerSettings
+from archiver.config.kafka_listener import KafkaListenerSettings, share_a_port
 from archiver.config.metadata import MetadataSettings, SqliteSettings
 from archiver.config.registry import CompileSettings, ConfluentSettings, SchemaRegistrySettings
 from archiver.config.storage import DataSettings
@@ -43,7 +43,7 @@ from archiver.config.topics import (
     TopicSettings,
     TopicTemplateSettings,
 )
-from archiver.config.types import Group, Located, Surroundings
+from archiver.config.types import Group, Located, Surroundings, parse_listen
 from archiver.config.yaml_loader import explain, is_known, problems_of, read_document, salvaged
 from archiver.runtime.errors import ConfigInvalid, no_topic
 from archiver.runtime.redaction import hide, secrets_of
@@ -290,6 +290,8 @@ class _Parts:
     """Whether a schema registry is configured, valid or not."""
     sources_known: bool = True
     """Whether the topic pattern of every Kafka source is valid."""
+    listen: tuple[str, str] | None = None
+    """Addresses of the listeners for Kafka and HTTP; None without the first, or if one is invalid."""
 
     @classmethod
     def of(cls, settings: Settings) -> _Parts:
@@ -303,6 +305,7 @@ class _Parts:
             tuple(enumerate(settings.sources)),
             *names,
             settings.schema_registry.confluent is not None,
+            listen=None if settings.kafka is None else (settings.kafka.listen, settings.http.listen),
         )
 
     @classmethod
@@ -329,6 +332,7 @@ class _Parts:
             _names(document.get("topics")),
             _has_registry(document.get("schema_registry")),
             isinstance(sources, list | None) and len(readable) == len(mirroring),
+            _addresses(document),
         )
 
     @property
@@ -349,6 +353,7 @@ class _Parts:
             *_topic_problems(self),
             *_source_problems(self),
             *_schema_problems(self),
+            *_port_problems(self),
         ]
 
 
@@ -392,6 +397,26 @@ def _is_missing(name: str | None, names: Sequence[str] | None) -> bool:
 
 def _known(names: Sequence[str]) -> str:
     return ", ".join(dict.fromkeys(names)) or "none"
+
+
+def _addresses(document: Mapping[str, Any]) -> tuple[str, str] | None:
+    """`_Parts.listen` of an invalid file."""
+    kafka, http = document.get("kafka"), document.get("http") or {}
+    if not isinstance(kafka, dict) or not isinstance(http, dict):
+        return None
+    stated = kafka.get("listen"), http.get("listen", HttpSettings.model_fields["listen"].default)
+    try:
+        first, second = map(parse_listen, stated)
+    except ValueError:
+        return None
+    return str(first), str(second)
+
+
+def _port_problems(parts: _Parts) -> Problems:
+    if parts.listen is None or not share_a_port(*parts.listen):
+        return []
+    kafka, http = parts.listen
+    return [(("kafka", "listen"), f"{kafka} has the port of http.listen ({http}); give it another one")]
 
 
 def _catalog_problems(parts: _Parts) -> Problems:

@@ -172,3 +172,28 @@ def test_what_cannot_work_is_refused_by_its_key(tmp_path: Path, given: dict[str,
 def test_the_address_is_required(tmp_path: Path) -> None:
     with pytest.raises(ConfigInvalid, match=r"kafka\.listen"):
         load(tmp_path, {"rack": "a"})
+
+
+@pytest.mark.parametrize(
+    ("kafka", "http", "taken"),
+    [
+        ("127.0.0.1:9092", "127.0.0.1:9092", True),
+        ("localhost:9092", "127.0.0.1:9092", True),
+        ("[::1]:9092", "LOCALHOST:9092", True),
+        ("127.0.0.1:9092", "0.0.0.0:09092", True),
+        ("127.0.0.1:8787", None, True),
+        ("127.0.0.1:9092", "127.0.0.1:8787", False),
+        ("127.0.0.2:9092", "127.0.0.1:9092", False),
+        ("127.0.0.1:0", "127.0.0.1:0", False),
+    ],
+)
+def test_the_port_of_http_is_refused(tmp_path: Path, kafka: str, http: str | None, taken: bool) -> None:
+    more = {} if http is None else {"http": {"listen": http, "allow_http": True}}
+    if not taken:
+        load(tmp_path, {"listen": kafka}, **more)
+        return
+    # Also next to another problem.
+    for rack in ("a", "a b"):
+        with pytest.raises(ConfigInvalid, match=r"kafka\.listen: .* has the port of http\.listen") as error:
+            load(tmp_path, {"listen": kafka, "rack": rack}, **more)
+        assert ("kafka.rack" in str(error.value)) == (rack == "a b")
