@@ -36,6 +36,7 @@ from archiver.kafka.topic_configs import Refused
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError
 from archiver.runtime.ids import IdSource, new_uuid
+from archiver.runtime.logging import LogLimit
 from archiver.runtime.redaction import excerpt
 from archiver.status.kafka_port import GroupCounts
 from intake.log.committed_offsets import Commit, Removal
@@ -141,6 +142,15 @@ class GroupCoordinator:
         self._size = 0
         self._stopped = False
         self._task: asyncio.Task[None] | None = None
+        self._log_limit = LogLimit()
+        self._refusals_limit = LogLimit()
+
+    def watch(self) -> None:
+        """Begin to notice lost slots and expired offsets, also without a request. Watching twice is no
+        error.
+        """
+        if not self._stopped and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._watch())
 
     @property
     def claims(self) -> SlotClaims:
@@ -153,10 +163,7 @@ class GroupCoordinator:
             raise Refused(ErrorCode.invalid_group_id)
         if self._stopped:
             raise Refused(ErrorCode.not_coordinator)
-        number = await self._claims.require(slot_of(name))
-        if self._task is None:
-            self._task = asyncio.create_task(self._watch())
-        return number
+        return await self._claims.require(slot_of(name))
 
     def is_claimed(self, name: str) -> bool:
         """Whether the slot of a group or a transactional id is claimed."""
@@ -193,7 +200,7 @@ class GroupCoordinator:
             if join.member_id:
                 raise Refused(ErrorCode.unknown_member_id)
             held = self._added(name)
-        self._check_memory(name, protocols_memory(join.protocols))
+        self._check_memory(name, protocols_memory(join.protocols) - held.group.joined_bytes(join.member_id))
         answer: asyncio.Future[Joined] = asyncio.get_running_loop().create_future()
         held.group.join(join, lambda joined: _set(answer, joined), self._now_s())
         self._changed(held)
@@ -206,7 +213,10 @@ class GroupCoordinator:
         largest = max((len(assignment) for _, assignment in sync.assignments), default=0)
         if largest > self._settings.group_metadata_bytes_max:
             raise Refused(ErrorCode.message_too_large)
-        self._check_memory(name, sum(len(assignment) for _, assignment in sync.assignments))
+        if sync.member_id == held.group.leader and sync.assignments:
+            # They replace the present ones.
+            assigned = sum(len(assignment) for _, assignment in sync.assignments)
+            self._check_memory(name, assigned - held.group.assigned_bytes)
         answer: asyncio.Future[Synced] = asyncio.get_running_loop().create_future()
         held.group.sync(sync, lambda synced: _set(answer, synced), self._now_s())
         self._changed(held)
@@ -285,7 +295,8 @@ class GroupCoordinator:
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, self._read_on, since_s)
         except ArchiverError as error:
-            _log.warning("consumer groups cannot be read now: %s", error)
+            if self._log_limit.allows(self._now_s()):
+                _log.warning("consumer groups cannot be read now: %s", error)
             raise Refused(ErrorCode.coordinator_load_in_progress) from error
 
     def forget(self, name: str) -> None:
@@ -325,11 +336,12 @@ class GroupCoordinator:
             for one in [one for one in self._held.values() if one.group.is_idle]:
                 self._drop(one, ErrorCode.unknown_member_id)
         if len(self._held) >= self._settings.groups_max:
-            _log.warning(
-                "consumer group %s is refused: this daemon coordinates kafka.groups_max = %d groups",
-                excerpt(name),
-                self._settings.groups_max,
-            )
+            if self._refusals_limit.allows(self._now_s()):
+                _log.warning(
+                    "consumer group %s is refused: this daemon coordinates kafka.groups_max = %d groups",
+                    excerpt(name),
+                    self._settings.groups_max,
+                )
             raise Refused(ErrorCode.coordinator_not_available)
         group = Group(self._limits, lambda: str(new_uuid(self._ids)))
         held = self._held[name] = _Held(name, group, slot_of(name))
@@ -342,14 +354,16 @@ class GroupCoordinator:
         return held
 
     def _check_memory(self, name: str, size: int) -> None:
-        if self._size + size > self._settings.groups_bytes_max:
-            _log.warning(
-                "a member of consumer group %s is refused: the members of all groups hold %d bytes, and "
-                "kafka.groups_bytes_max is %d",
-                excerpt(name),
-                self._size,
-                self._settings.groups_bytes_max,
-            )
+        # What takes no more than before may stay, also if the limit was lowered.
+        if size > 0 and self._size + size > self._settings.groups_bytes_max:
+            if self._refusals_limit.allows(self._now_s()):
+                _log.warning(
+                    "a member of consumer group %s is refused: the members of all groups hold %d bytes, and "
+                    "kafka.groups_bytes_max is %d",
+                    excerpt(name),
+                    self._size,
+                    self._settings.groups_bytes_max,
+                )
             raise Refused(ErrorCode.coordinator_not_available)
 
     def _changed(self, held: _Held) -> None:
@@ -406,6 +420,9 @@ class GroupCoordinator:
                         await self.read_on()
                 self._claims.check()
                 if loop.time() >= expiry_s:
+                    # This daemon may have read nothing since, and slots without a coordinator may be its own.
+                    with contextlib.suppress(Refused):
+                        await self.read_on()
                     await self._expire()
                     expiry_s = loop.time() + self._expiry_s
             except Exception:  # noqa: BLE001

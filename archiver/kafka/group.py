@@ -27,6 +27,9 @@ for an id that is given out."""
 PROTOCOL_BYTES: Final = 200
 """Memory of an assignor of a member without its name and its metadata, rounded up from a measurement."""
 
+CHARACTER_BYTES: Final = 4
+"""Most memory of a character. One rare character makes Python store all of a text so."""
+
 Protocols = tuple[tuple[str, bytes], ...]
 """Names of assignors in the order of preference, each once, with the member's metadata."""
 
@@ -141,7 +144,6 @@ class Member:
     """When the member is removed, unless it sends a request earlier."""
     is_new: bool = False
     """Its first JoinGroup is not answered yet."""
-    joining: ReplyJoin | None = None
     syncing: ReplySync | None = None
 
     def metadata(self, protocol: str | None) -> bytes:
@@ -152,7 +154,7 @@ class Member:
     def size(self) -> int:
         """Estimated bytes of memory."""
         texts = (self.member_id, self.instance_id or "", self.client_id, self.client_host)
-        return protocols_memory(self.protocols) + sum(map(len, texts)) + len(self.assignment)
+        return protocols_memory(self.protocols) + sum(map(text_memory, texts)) + len(self.assignment)
 
 
 @dataclass(slots=True)
@@ -177,6 +179,8 @@ class Group:
     """Member ids by instance id."""
     _pending: dict[str, float] = field(default_factory=dict)
     """Ids that were given out and not used yet, each with the end of its validity."""
+    _joining: dict[str, ReplyJoin] = field(default_factory=dict)
+    """By member id, what answers a JoinGroup that waits."""
     _supported: Counter[str] = field(default_factory=Counter)
     """For each assignor, the number of members that support it."""
     _unsynced: set[str] = field(default_factory=set)
@@ -201,6 +205,16 @@ class Group:
     def is_idle(self) -> bool:
         """No member, and none that was asked to join again."""
         return not self._members and not self._pending
+
+    @property
+    def assigned_bytes(self) -> int:
+        """Bytes of all assignments."""
+        return sum(len(one.assignment) for one in self.members)
+
+    def joined_bytes(self, member_id: str) -> int:
+        """Bytes that a member with its assignors takes; 0 if there is none of this id."""
+        member = self._members.get(member_id)
+        return 0 if member is None else protocols_memory(member.protocols)
 
     # --- Events
 
@@ -308,7 +322,7 @@ class Group:
     def dissolve(self, code: ErrorCode) -> None:
         """The group is coordinated elsewhere, or not at all: answer everything that waits with an error."""
         for member in list(self._members.values()):
-            _answer_waiting(member, code, member.member_id)
+            self._answer_waiting(member, code, member.member_id)
         self._members.clear()
         self._static.clear()
         self._pending.clear()
@@ -355,13 +369,13 @@ class Group:
             join.session_timeout_s,
             join.rebalance_timeout_s,
             is_new=True,
-            joining=reply,
         )
         if not self._members:
             self.protocol_type = join.protocol_type
             self.leader = member_id
         self._used(member_id)
         self._members[member_id] = member
+        self._joining[member_id] = reply
         if join.instance_id is not None:
             self._static[join.instance_id] = member_id
         self._count(member.protocols, 1)
@@ -385,9 +399,9 @@ class Group:
         """A static member was started again: give it a new id, and fence the process with the old one."""
         assert join.instance_id is not None, "only static members are replaced"
         old_id, old_leader = member.member_id, self.leader
-        _answer_waiting(member, ErrorCode.fenced_instance_id, old_id)
+        self._answer_waiting(member, ErrorCode.fenced_instance_id, old_id)
         del self._members[old_id]
-        self.size += len(new_id) - len(old_id)
+        self.size += text_memory(new_id) - text_memory(old_id)
         member.member_id = new_id
         member.is_new = False
         self._members[new_id] = member
@@ -401,7 +415,7 @@ class Group:
         self._extend(member, now_s)
         if self.state is State.STABLE and self._select_protocol() == self.protocol:
             # It takes over the assignment, without a rebalance.
-            member.joining = None
+            del self._joining[new_id]
             if join.may_skip_assignment:
                 reply(self._joined(member, skip_assignment=self.leader == new_id))
             else:
@@ -412,15 +426,16 @@ class Group:
             self._prepare_or_complete(now_s)
 
     def _update(self, join: Join, member: Member, reply: ReplyJoin) -> None:
-        if member.joining is not None:
+        earlier = self._joining.get(member.member_id)
+        if earlier is not None:
             # The client sent it again, so it has given up the first one.
-            member.joining(Joined(code=ErrorCode.rebalance_in_progress, member_id=member.member_id))
+            earlier(Joined(code=ErrorCode.rebalance_in_progress, member_id=member.member_id))
         self.size -= member.size
         self._count(member.protocols, -1)
         member.protocols = join.protocols
         member.session_timeout_s = join.session_timeout_s
         member.rebalance_timeout_s = join.rebalance_timeout_s
-        member.joining = reply
+        self._joining[member.member_id] = reply
         self._count(member.protocols, 1)
         self.size += member.size
 
@@ -474,7 +489,7 @@ class Group:
         """End the joining: without the dynamic members that have not joined."""
         self._join_due_s = NEVER
         for member in list(self._members.values()):
-            if member.joining is None and member.instance_id is None:
+            if member.member_id not in self._joining and member.instance_id is None:
                 self._remove(member.member_id)
         if self._members and not self._elect():
             # Only static members, none of which joined; their sessions end them.
@@ -489,7 +504,7 @@ class Group:
             return
         self.state, self.protocol = State.COMPLETING, self._select_protocol()
         for member in self._members.values():
-            reply, member.joining = member.joining, None
+            reply = self._joining.pop(member.member_id, None)
             if reply is not None:
                 reply(self._joined(member))
             member.is_new = False
@@ -501,10 +516,9 @@ class Group:
     def _elect(self) -> bool:
         """Make a member the leader that has joined; false if none has."""
         assert self.leader is not None, "a group with members has a leader"
-        if self._members[self.leader].joining is not None:
-            return True
-        self.leader = next((one.member_id for one in self.members if one.joining is not None), self.leader)
-        return self._members[self.leader].joining is not None
+        if self.leader not in self._joining:
+            self.leader = next((one for one in self._members if one in self._joining), self.leader)
+        return self.leader in self._joining
 
     def _select_protocol(self) -> str:
         """The assignor that most members prefer among those that all support."""
@@ -523,7 +537,7 @@ class Group:
     # --- Members
 
     def _expire(self, member: Member, now_s: float) -> None:
-        if not member.is_new and (member.joining is not None or member.syncing is not None):
+        if not member.is_new and (member.member_id in self._joining or member.syncing is not None):
             # It waits for an answer, so it cannot send heartbeats. The answer begins a new session.
             member.deadline_s = NEVER
             return
@@ -559,7 +573,7 @@ class Group:
         if member is None:
             return
         # A client that still waits joins again with this error.
-        _answer_waiting(member, ErrorCode.unknown_member_id, "")
+        self._answer_waiting(member, ErrorCode.unknown_member_id, "")
         self.size -= member.size
         self._count(member.protocols, -1)
         if member.instance_id is not None:
@@ -620,6 +634,14 @@ class Group:
     def _synced(self, member: Member) -> Synced:
         return Synced(protocol_type=self.protocol_type, protocol=self.protocol, assignment=member.assignment)
 
+    def _answer_waiting(self, member: Member, code: ErrorCode, member_id: str) -> None:
+        joining = self._joining.pop(member.member_id, None)
+        if joining is not None:
+            joining(Joined(code=code, member_id=member_id))
+        syncing, member.syncing = member.syncing, None
+        if syncing is not None:
+            syncing(Synced(code=code))
+
     # --- Questions
 
     def _has_room(self, member_id: str) -> bool:
@@ -629,8 +651,7 @@ class Group:
                 return True
             case State.PREPARING:
                 # By those that joined: the last ones to join again are refused if the limit was lowered.
-                joined = sum(one.joining is not None for one in self.members)
-                return joined < self.limits.members_max or (member is not None and member.joining is not None)
+                return len(self._joining) < self.limits.members_max or member_id in self._joining
             case State.COMPLETING | State.STABLE:
                 return member is not None or len(self._members) < self.limits.members_max
 
@@ -659,7 +680,7 @@ class Group:
         return None
 
     def _all_joined(self) -> bool:
-        return not self._pending and all(one.joining is not None for one in self.members)
+        return not self._pending and len(self._joining) == len(self._members)
 
     def _rebalance_timeout_s(self) -> float:
         return max((one.rebalance_timeout_s for one in self.members), default=0.0)
@@ -672,7 +693,13 @@ def protocols_size(protocols: Protocols) -> int:
 
 def protocols_memory(protocols: Protocols) -> int:
     """Estimated bytes of memory of a member with these assignors, without its texts."""
-    return MEMBER_BYTES + PROTOCOL_BYTES * len(protocols) + protocols_size(protocols)
+    metadata = sum(text_memory(name) + len(metadata) for name, metadata in protocols)
+    return MEMBER_BYTES + PROTOCOL_BYTES * len(protocols) + metadata
+
+
+def text_memory(text: str) -> int:
+    """Most bytes that the characters of a text take in memory."""
+    return CHARACTER_BYTES * len(text)
 
 
 def subscribed_topics(metadata: bytes) -> set[str]:
@@ -692,15 +719,6 @@ def subscribed_topics(metadata: bytes) -> set[str]:
     except struct.error as error:
         raise ValueError("the metadata is cut off") from error
     return topics
-
-
-def _answer_waiting(member: Member, code: ErrorCode, member_id: str) -> None:
-    joining, member.joining = member.joining, None
-    if joining is not None:
-        joining(Joined(code=code, member_id=member_id))
-    syncing, member.syncing = member.syncing, None
-    if syncing is not None:
-        syncing(Synced(code=code))
 
 
 def _differ(*pairs: tuple[str | None, str | None]) -> bool:

@@ -32,6 +32,7 @@ from archiver.kafka.protocol import (
     write_response,
 )
 from archiver.kafka.sasl import SaslExchange
+from archiver.runtime.logging import LogLimit
 from archiver.runtime.redaction import excerpt
 from archiver.status.kafka_port import ListenerCounts, api_name
 from archiver.web.listener import UNSENT_BYTES_MAX, Listener, PatientLoop
@@ -58,9 +59,6 @@ CANCELLED_S: Final = 1.0
 """Last part of a stop, in which requests that wait are cancelled."""
 TEXT_LOGGED: Final = 200
 """Characters of a client's text in a line of the access log."""
-LOGGED_PER_MINUTE: Final = 10
-"""Log lines on refused connections; the counter has all of them."""
-
 _SIZE: Final = struct.Struct(">i")
 
 
@@ -196,8 +194,9 @@ class KafkaServer(Port):
         self._grace_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_event: asyncio.Event | None = None
-        self._silent_until_s = 0.0
-        self._logged = 0
+        self._log_limit = LogLimit()
+        self.on_open: Callable[[], None] = lambda: None
+        """Called in the loop whenever the port is open."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
@@ -253,6 +252,7 @@ class KafkaServer(Port):
                 serve, sock=listener, ssl=context, ssl_handshake_timeout=handshake_s
             )
             self._opened(listener)
+            self.on_open()
             await self._stop_event.wait()
             # asyncio loses a connection that is accepted in the turn in which the server is closed.
             self._loop.remove_reader(listener)
@@ -281,11 +281,7 @@ class KafkaServer(Port):
     def note(self, session: Session, reason: str, why: str) -> None:
         """Count and log a connection that is cut off."""
         self.counts.refuse(reason)
-        loop = asyncio.get_running_loop()
-        if loop.time() >= self._silent_until_s:
-            self._silent_until_s, self._logged = loop.time() + 60.0, 0
-        self._logged += 1
-        if self._logged <= LOGGED_PER_MINUTE:
+        if self._log_limit.allows(asyncio.get_running_loop().time()):
             _log.warning("Kafka client %s is disconnected: %s", session.peer, excerpt(why))
 
     def answered(

@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from concurrent.futures import Executor
 
+from archiver.runtime.logging import LogLimit
 from intake.log.committed_offsets import Commit, CommitOutcome, CommittedOffsets, Removal
 
 _log = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ class OffsetQueue:
         self._last: dict[str, asyncio.Future[CommitOutcome]] = {}
         """Of each group with something in work, the last of it."""
         self._task: asyncio.Task[None] | None = None
+        self._log_limit = LogLimit()
 
     def put(self, item: Commit | Removal) -> asyncio.Future[CommitOutcome]:
         """Append it. The outcome is not cancelled: it goes on if the client leaves."""
@@ -51,7 +53,13 @@ class OffsetQueue:
             while self._waiting and isinstance(self._waiting[0][0], Commit) == are_commits:
                 taken.append(self._waiting.popleft())
             items = [item for item, _ in taken]
-            outcomes = await loop.run_in_executor(self._threads, self._append, items)
+            try:
+                outcomes = await loop.run_in_executor(self._threads, self._append, items)
+            except Exception:  # noqa: BLE001
+                # The queue serves all groups, so it must survive a defect.
+                if self._log_limit.allows(loop.time()):
+                    _log.exception("unexpected error in %d commits of consumer groups", len(items))
+                outcomes = ["unknown"] * len(items)
             for (item, outcome), found in zip(taken, outcomes, strict=True):
                 if self._last.get(item.group) is outcome:
                     del self._last[item.group]
@@ -59,11 +67,6 @@ class OffsetQueue:
 
     def _append(self, items: list[Commit | Removal]) -> list[CommitOutcome]:
         commits = [item for item in items if isinstance(item, Commit)]
-        try:
-            if commits:
-                return self._offsets.commit(commits)
-            return self._offsets.remove([item for item in items if isinstance(item, Removal)])
-        except Exception:  # noqa: BLE001
-            # The queue serves all groups, so it must survive a defect.
-            _log.exception("unexpected error in %d commits of consumer groups", len(items))
-            return ["unknown"] * len(items)
+        if commits:
+            return self._offsets.commit(commits)
+        return self._offsets.remove([item for item in items if isinstance(item, Removal)])

@@ -281,6 +281,7 @@ class KafkaService:
         # Here, because the listener's loop must not read it. After a failure, the first fetch reads it.
         with contextlib.suppress(ArchiverError):
             self._log.ledger()
+        self.server.on_open = self._coordinator.watch
         self.server.start()
         self._membership.start()
 

@@ -20,6 +20,7 @@ from kio.schema.errors import ErrorCode
 from archiver.kafka.topic_configs import Refused
 from archiver.log.brokers import Broker, coordinator_of
 from archiver.runtime.errors import ArchiverError
+from archiver.runtime.logging import LogLimit
 from intake.log.committed_offsets import CommittedOffsets
 from intake.log.consumer_groups import GROUP_SLOTS, ConsumerGroups
 
@@ -66,6 +67,7 @@ class SlotClaims:
         """Claims that were begun."""
         self._failed = 0
         """The last of them that failed."""
+        self._log_limit = LogLimit()
         self._seen: tuple[Broker, ...] = ()
         self._chosen: list[Broker | None] = [None] * GROUP_SLOTS
 
@@ -157,7 +159,8 @@ class SlotClaims:
             except ArchiverError as error:
                 # Also without a known outcome: a claim that is in the log and not used here harms nothing.
                 self._failed = self._attempts
-                _log.warning("consumer groups cannot be coordinated now: %s", error)
+                if self._log_limit.allows(loop.time()):
+                    _log.warning("consumer groups cannot be coordinated now: %s", error)
                 raise Refused(ErrorCode.coordinator_load_in_progress) from error
             self._claims.update(dict.fromkeys(slots, claimed))
             self._members_known_s.update(dict.fromkeys(earlier, loop.time() + REJOIN_S))

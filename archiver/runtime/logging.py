@@ -22,7 +22,7 @@ from archiver.runtime.metric_names import METRICS, Metric
 from archiver.runtime.redaction import excerpt, redacted_document
 from archiver.runtime.text import printable_text
 
-__all__ = ["METRICS", "QUIET", "JsonLines", "Metric", "PlainLines", "setup_logging"]
+__all__ = ["METRICS", "QUIET", "JsonLines", "LogLimit", "Metric", "PlainLines", "setup_logging"]
 
 # A record carries the values of `extra` among its own attributes; these are its own.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -35,6 +35,26 @@ TEXT_MAX = 8 * 1024
 TRACEBACK_MAX = 64 * 1024
 _SUMMARY_MAX = 2000
 """Characters of the error itself behind a traceback that was cut."""
+
+
+LIMIT_S = 60.0
+LINES_MAX = 10
+"""Lines of one `LogLimit` in `LIMIT_S` seconds."""
+
+
+class LogLimit:
+    """At most `LINES_MAX` lines in `LIMIT_S`, for what clients can cause many times a second."""
+
+    def __init__(self) -> None:
+        self._until_s = 0.0
+        self._lines = 0
+
+    def allows(self, now_s: float) -> bool:
+        """Whether one more line may be written now; `now_s` is of any clock that does not go back."""
+        if now_s >= self._until_s:
+            self._until_s, self._lines = now_s + LIMIT_S, 0
+        self._lines += 1
+        return self._lines <= LINES_MAX
 
 
 class JsonLines(logging.Formatter):

@@ -103,6 +103,12 @@ def committed(served: Listening, group: str) -> dict[int, int]:
 EACH = dict.fromkeys(range(4), COUNT // 4)
 
 
+def test_groups_are_watched_without_a_request(served: Listening) -> None:
+    """Their offsets expire also if no client comes back."""
+    until("the port is open", lambda: served.service.server.loop is not None)
+    until("groups are watched", lambda: served.service._coordinator._task is not None)
+
+
 # --- Real clients.
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
 def test_two_members_share_the_partitions_and_one_goes_on_alone(served: Listening, assignor: str) -> None:

@@ -208,7 +208,7 @@ GROUPS = (
     _mutant(
         "a member that waits for an answer ends with its session",
         "archiver/kafka/group.py",
-        "not member.is_new and (member.joining is not None or member.syncing is not None)",
+        "not member.is_new and (member.member_id in self._joining or member.syncing is not None)",
         "False",
         "tests/unit/test_kafka_group.py",
     ),

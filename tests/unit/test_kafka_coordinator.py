@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
@@ -32,6 +33,7 @@ from archiver.kafka.topic_configs import Refused
 from archiver.log.brokers import Broker
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.ids import SeededIds
+from archiver.runtime.logging import LINES_MAX
 from archiver.status.kafka_port import GroupCounts
 from intake.log.committed_offsets import Commit, CommitOutcome, CommittedOffsets, OffsetBounds, TopicCommit
 from intake.log.consumer_groups import GROUP_SLOTS, ConsumerGroups, slot_of
@@ -428,6 +430,89 @@ async def test_a_new_coordinator_lets_nothing_expire_at_once(ground: Ground) -> 
     ground.clock.advance(2 * coordinator_module.EXPIRY_S)
     await two.groups._expire()
     assert two.stored("g") is None
+
+
+@played
+async def test_offsets_expire_on_a_daemon_without_requests(ground: Ground) -> None:
+    """After a restart no client may ever use these groups again."""
+    two = ground.daemon(2)
+    one = ground.daemon()
+    assert await one.commit("g", 5) == "ok"
+    ground.clock.advance(30 * DAY_S)
+    two.groups._expiry_s = 0.0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coordinator_module, "CHECK_S", 0.01)
+        two.groups.watch()
+        task = two.groups._task
+        two.groups.watch()
+        assert two.groups._task is task
+        for _ in range(500):
+            await asyncio.sleep(0.01)
+            ground.clock.advance(1.0)
+            if two.stored("g") is None:
+                break
+    assert two.stored("g") is None
+    two.groups.stop()
+    two.groups.watch()
+    assert two.groups._task is task
+
+
+@played
+async def test_refusals_and_store_errors_take_few_lines(ground: Ground) -> None:
+    """Clients ask again many times a second."""
+    lines = Lines()
+    with lines.of("archiver.kafka"):
+        one = ground.daemon(groups_max=1)
+        await one.enter("a")
+        for number in range(3 * LINES_MAX):
+            assert await code_of(one.join(f"b{number}")) is ErrorCode.coordinator_not_available
+        assert len(lines.found) == LINES_MAX
+        ground.log.script(*[AppendFault.DROPPED] * 1000)
+        two = ground.daemon(2)
+        for number in range(3 * LINES_MAX):
+            code = await code_of(two.groups.require(f"g{number}"))
+            assert code is ErrorCode.coordinator_load_in_progress
+        assert len(lines.found) == 2 * LINES_MAX
+    ground.log.heal()
+
+
+class Lines(logging.Handler):
+    """Warnings of some loggers."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(record.getMessage())
+
+    @contextlib.contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        logging.getLogger(name).addHandler(self)
+        try:
+            yield
+        finally:
+            logging.getLogger(name).removeHandler(self)
+
+
+@played
+async def test_assignments_and_assignors_replace_the_former_ones(ground: Ground) -> None:
+    """A group that takes more than half of the memory can still be rebalanced."""
+    one = ground.daemon(groups_bytes_max=2**20, group_metadata_bytes_max=600_000)
+    large = bytes(500_000)
+    joining = replace(JOIN, protocols=(("range", bytes(100_000)),))
+    member_id = ""
+    for _ in range(3):
+        waiting = Waiting(asyncio.Event(), lambda: None)
+        joined = await one.groups.join("g", replace(joining, member_id=member_id), waiting)
+        assert joined is not None
+        member_id = joined.member_id
+        sync = Sync(member_id=member_id, generation=joined.generation, assignments=[(member_id, large)])
+        synced = await one.groups.sync("g", sync, waiting)
+        assert synced is not None
+        assert synced.assignment == large
+    too_much = replace(sync, assignments=[(member_id, bytes(600_000))] * 2)
+    assert await code_of(one.groups.sync("g", too_much, waiting)) is ErrorCode.coordinator_not_available
 
 
 @played

@@ -289,6 +289,19 @@ def test_a_member_with_many_assignors_counts_what_it_takes(ground: Ground) -> No
     assert taken <= ground.group.size <= 2 * taken
 
 
+def test_characters_of_several_bytes_are_counted(ground: Ground) -> None:
+    tracemalloc.start()
+    try:
+        names = ["\U0001f600" * 10_000 + str(number) for number in range(20)]
+        ground.join(protocols=" ".join(f"{name}:m" for name in names), needs_member_id=False)
+        del names
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken > 20 * 40_000
+    assert taken <= ground.group.size
+
+
 def test_ids_that_are_given_out_are_bounded() -> None:
     ground = Ground(members_max=3)
     codes = [ground.join()[0].code for _ in range(4)]
@@ -663,6 +676,7 @@ def check(group: Group) -> None:
     assert group.size == sum(one.size for one in members) + MEMBER_BYTES * len(group._pending)
     assert group._unsynced <= set(group._members)
     assert group._static == {one.instance_id: one.member_id for one in members if one.instance_id}
+    assert group._joining.keys() <= group._members.keys()
     counts: dict[str, int] = {}
     for name, _ in itertools.chain.from_iterable(one.protocols for one in members):
         counts[name] = counts.get(name, 0) + 1
@@ -678,7 +692,8 @@ def check(group: Group) -> None:
     assert group.wake_s <= min(due)
     if group.state in (State.EMPTY, State.STABLE):
         assert group._join_due_s == NEVER
-        assert not any(one.joining or one.syncing for one in members)
+        assert not group._joining
+        assert not any(one.syncing for one in members)
     if group.state is State.PREPARING:
         assert group._join_due_s < NEVER
         assert not any(one.syncing for one in members)
