@@ -48,13 +48,14 @@ from bench.peers.bare import Libraries
 from bench.peers.contender import Contender
 from bench.peers.ours import Archiver
 from bench.peers.own_intake import OwnIntake
-from bench.peers.parts import PROTOBUF, SINK, SPARK_KAFKA, WORKER, fetch
+from bench.peers.parts import PROTOBUF, fetch
 from bench.peers.sink import Sink, SinkBySchema
 from bench.peers.streaming import SmallTriggers, Streaming
 from bench.peers.upstream import PARTITIONS, decoded, facts, fill
 from bench.processes import all_cpu_seconds
 from bench.writer import spread
 from tests.support.kafka import kafka_server
+from tests.support.kafka.java_programs import CONNECT, ICEBERG_SINK, SPARK_SOURCE
 from tests.support.kafka.kafka_server import KafkaServer
 
 OURS, OWN, SMALL, BARE = "archiver", "own_intake", "small_triggers", "libraries"
@@ -245,7 +246,14 @@ def outcome(
                 name: version(name)
                 for name in ("pyarrow", "ptars", "protobuf", "pyspark", "pyiceberg", "confluent-kafka")
             },
-            "packages": [*SINK, *WORKER, PROTOBUF, *SPARK_KAFKA, SPARK_PACKAGES[0], kafka_server.PACKAGES[0]],
+            "packages": [
+                *ICEBERG_SINK,
+                *CONNECT,
+                PROTOBUF,
+                *SPARK_SOURCE,
+                SPARK_PACKAGES[0],
+                kafka_server.PACKAGES[0],
+            ],
         },
     }
 

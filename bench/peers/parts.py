@@ -7,19 +7,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from archiver.catalog.engines import SPARK_PACKAGES, SQLITE_PACKAGE
-from tests.support.kafka import kafka_server
+from tests.support.kafka.java_programs import CONNECT, ICEBERG_SINK, SPARK_SOURCE
 from tests.support.servers.maven import compiled, jars, spark_jars
 
-SPARK_KAFKA = (
-    *(f"org.apache.spark:spark-{name}-kafka-0-10_2.13:4.1.1" for name in ("sql", "token-provider")),
-    "org.apache.kafka:kafka-clients:3.9.1",
-    "org.apache.commons:commons-pool2:2.12.1",
-)
-"""The newest of Spark 4.1 of which both halves can be had; the others are what it was built with."""
-SINK = tuple(f"org.apache.iceberg:iceberg-{name}:1.12.0" for name in ("kafka-connect", "parquet"))
-"""Parquet is in its distribution, and not among what its package says that it needs."""
-WORKER = ("org.apache.kafka:connect-runtime:4.3.1", kafka_server.PACKAGES[1])
-"""Of the broker's release."""
 PROTOBUF = "com.google.protobuf:protobuf-java:4.33.0"
 CONVERTER, BY_SCHEMA = "benchpeers.OrderConverter", "benchpeers.SchemaConverter"
 SOURCES = Path(__file__).with_name("java")
@@ -29,12 +19,12 @@ def spark_classpath() -> list[Path]:
     """What Spark needs besides pyspark: Iceberg's runtime, the driver of its catalog, and its Kafka
     source.
     """
-    return jars(*SPARK_PACKAGES, *SPARK_KAFKA)
+    return jars(*SPARK_PACKAGES, *SPARK_SOURCE)
 
 
 def worker_classpath() -> list[Path]:
     """A worker of Kafka Connect, and the converters."""
-    return [converter(), *jars(*WORKER, transitive=True), *jars(PROTOBUF)]
+    return [converter(), *jars(*CONNECT, transitive=True), *jars(PROTOBUF)]
 
 
 def sink_classpath() -> list[Path]:
@@ -42,7 +32,7 @@ def sink_classpath() -> list[Path]:
     needs Hadoop's client.
     """
     return [
-        *jars(*SINK, transitive=True),
+        *jars(*ICEBERG_SINK, transitive=True),
         *jars(SQLITE_PACKAGE),
         *spark_jars("hadoop-client-api", "hadoop-client-runtime"),
     ]
@@ -57,6 +47,6 @@ def fetch() -> None:
 
 def converter() -> Path:
     """The folder with the compiled classes, and what lets a worker find them."""
-    needed = [*jars(PROTOBUF), *jars(*WORKER, transitive=True)]
+    needed = [*jars(PROTOBUF), *jars(*CONNECT, transitive=True)]
     services = {"META-INF/services/org.apache.kafka.connect.storage.Converter": f"{CONVERTER}\n{BY_SCHEMA}\n"}
     return compiled("bench-peers/converter", SOURCES, needed, services)

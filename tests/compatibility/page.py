@@ -16,6 +16,19 @@ stored, byte by byte, and what it receives with what was written. [Kafka clients
 | client | release |
 |---|---|
 """
+PROGRAMS = """
+## Programs
+
+Each runs against two daemons, of which one is killed, and its result is compared with what was sent. `make test-all` runs all of them, and
+`make test` one of them each day ([tests/programs](../tests/programs)).
+
+| program | what it does | result after a daemon was killed |
+|---|---|---|
+| Kafka Streams 4.3.1, `at_least_once` | counts words, with a repartition topic, a state in RocksDB and its changelog topic | Each word is counted at least as often as it was sent. Begun again without its state, the program goes on from the changelog, exactly. |
+| Kafka Connect 4.3.1, distributed, `exactly.once.source.support=enabled` | reads a file into a topic; the worker is killed as well | Each line is in the topic once, in order. |
+| Spark 4.1.4, Structured Streaming (`spark-sql-kafka-0-10` 4.1.1) | reads a topic into an Iceberg table, with a checkpoint; the query is killed as well | Each record is in the table once. |
+| Apicurio Registry 3.3.3, storage `kafkasql` | keeps schemas in a topic | After a restart of daemons and registry each schema is there. Ids of schemas that were registered after the kill can change ([why](kafka.md#programs-built-on-kafka)). |
+"""
 DIFFERENCES = """
 ## Differences from Kafka
 
@@ -77,7 +90,7 @@ def page(results: Sequence[Result], tools: Mapping[str, str], kcat: str, tools_r
     lines += [
         f"| {name} | {YES if not reason else NO} | {_text(reason)} |\n" for name, reason in tools.items()
     ]
-    lines.append(DIFFERENCES)
+    lines += [PROGRAMS, DIFFERENCES]
     return "".join(lines)
 
 

@@ -12,7 +12,7 @@ import re
 import subprocess
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,20 @@ def java() -> str:
 
 
 class RealRegistry:
-    """One registry; it forgets everything when it ends, unless `kept` names the file of its database."""
+    """One registry; it forgets everything when it ends, unless `kept` names the file of its database, or
+    `options` another storage."""
 
-    def __init__(self, program: Path, folder: Path, kept: Path | None = None) -> None:
+    def __init__(
+        self,
+        program: Path,
+        folder: Path,
+        kept: Path | None = None,
+        options: Mapping[str, object] | None = None,
+    ) -> None:
         self._program = program
         self._folder = folder
         self._kept = kept
+        self._options = dict(options or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._log = folder / "registry.log"
         self.address = ""
@@ -72,6 +80,7 @@ class RealRegistry:
             "quarkus.http.access-log.enabled": "false",
             "java.util.logging.manager": "org.jboss.logmanager.LogManager",
             "java.io.tmpdir": self._folder,
+            **self._options,
         }
         if self._kept is not None:
             options["apicurio.datasource.url"] = (

@@ -15,7 +15,7 @@ from archiver.catalog.engines import AWS_PACKAGE, SPARK_PACKAGES
 from tests.support.catalog import rest_catalog
 from tests.support.deploy import deploy_parts
 from tests.support.events.event_judge import AVRO_OF, judge
-from tests.support.kafka import kafka_server
+from tests.support.kafka import java_programs, kafka_server
 from tests.support.log import etcd_part
 from tests.support.objects import s3_server
 from tests.support.schema import real_registry
@@ -32,6 +32,12 @@ JAVA: dict[str, Callable[[], object]] = {
     "the schema registry": partial(jars, real_registry.ARCHIVE),
     "s3proxy": partial(jars, s3_server.PACKAGE),
     "Kafka": partial(jars, *kafka_server.PACKAGES, transitive=True),
+    "Kafka Streams": partial(jars, *java_programs.STREAMS, transitive=True),
+    "Kafka Connect": lambda: [
+        jars(*java_programs.CONNECT, transitive=True),
+        jars(java_programs.CONNECT_FILE),
+    ],
+    "Spark's Kafka source": partial(jars, *java_programs.SPARK_SOURCE),
     "the Java classes of control events": lambda: [judge(release) for release in AVRO_OF],
     "Trino": trino_server.program,
 }
