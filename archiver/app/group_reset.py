@@ -17,8 +17,8 @@ from archiver.runtime.ids import TopicId
 from archiver.runtime.redaction import excerpt
 from archiver.runtime.rfc3339 import parse_time
 from archiver.stream.event_times import EventTimes
-from intake.log.committed_offsets import Commit, CommitOutcome, CommittedOffsets, OffsetBounds, TopicCommit
-from intake.log.consumer_groups import slot_of
+from intake.log.committed_offsets import Commit, CommittedOffsets, HoldOutcome, OffsetBounds, TopicCommit
+from intake.log.consumer_groups import ConsumerGroups, slot_of
 from intake.log.fold import TopicState
 from intake.segments import LARGEST
 
@@ -111,6 +111,8 @@ def reset_alone(
     bounds = OffsetBounds(settings.group_offsets_bytes_max, round(settings.offsets_refresh * 1e6))
     committed = CommittedOffsets(app.sequencer, app.clock, bounds)
     claim = committed.claim_slots([slot_of(group)], COMMAND_NODE)
+    # The claim has read the log. From its entry on, no daemon adds offsets of a transaction.
+    check_pending(group, app.sequencer.fold.consumer_groups)
     (outcome,) = committed.commit([reset_commit(group, claim, topic_id, offsets)])
     check_reset(group, outcome)
 
@@ -120,10 +122,21 @@ def reset_commit(group: str, claim: int, topic_id: TopicId, offsets: Mapping[int
     return Commit(group, claim, [TopicCommit(topic_id, list(offsets), list(offsets.values()))])
 
 
-def check_reset(group: str, outcome: CommitOutcome) -> None:
+def check_pending(group: str, groups: ConsumerGroups) -> None:
+    """Raise `RetryLater` if an open transaction has offsets of the group: a reset would replace them, and the
+    transaction could still commit its records.
+    """
+    if groups.pending(group):
+        raise RetryLater(
+            f"consumer group {excerpt(group)} was not reset: an open transaction has offsets of it; stop its "
+            "producers, and try again when `archiver groups describe` shows no pending offsets"
+        )
+
+
+def check_reset(group: str, outcome: HoldOutcome) -> None:
     """Raise the error of an outcome other than `ok`."""
     name = excerpt(group)
-    failures: Mapping[CommitOutcome, ArchiverError] = {
+    failures: Mapping[HoldOutcome, ArchiverError] = {
         "stale_claim": RetryLater(
             f"consumer group {name} was not reset: another daemon coordinates it now; try again"
         ),

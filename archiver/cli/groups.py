@@ -68,15 +68,17 @@ def describe(group: _Group, config: ConfigOption = None, output: OutputOption = 
     """Show one group: committed offset, end and lag of every partition. Needs no daemon.
 
     The lag in seconds is the age of the first record that is not committed. An unchanged offset that is
-    committed again keeps its time for up to an hour, so the commit may be newer than its age.
+    committed again keeps its time for up to an hour, so the commit may be newer than its age. Pending offsets
+    belong to a transaction that is open.
     """
     with application(config) as app_:
         lags = _lags(app_)
         state = _group(app_, group)
         lag = lags.of(state)
+        pending = _pending(app_, group)
         coordinator = _coordinator(app_, group)
     if output is Output.JSON:
-        print_json(_document(lag, coordinator))
+        print_json(_document(lag, pending, coordinator))
         return FINE
     print_table(
         group,
@@ -95,6 +97,8 @@ def describe(group: _Group, config: ConfigOption = None, output: OutputOption = 
             for one in lag.partitions
         ],
     )
+    if pending:
+        print(f"pending offsets: {_places(pending)}")
     place = coordinator["address"] or "no live daemon"
     claimed = "no claim" if coordinator["claim"] is None else f"claim {coordinator['claim']}"
     print(f"coordinator: {place}; slot {coordinator['slot']}, {claimed}")
@@ -231,9 +235,28 @@ def _lags(app_: Application) -> GroupLags:
 
 def _group(app_: Application, name: str) -> ConsumerGroup:
     found = app_.sequencer.fold.consumer_groups.get(name)
+    if found is None and (pending := _pending(app_, name)):
+        raise NotFound(
+            f"consumer group {name} has no committed offsets; an open transaction has its first ones: "
+            f"{_places(pending)}"
+        )
     if found is None:
         raise NotFound(f"consumer group {name} has no committed offsets; `archiver groups list` shows all")
     return found
+
+
+def _pending(app_: Application, group: str) -> list[tuple[str, int]]:
+    """Topic and partition of each pending offset of a group."""
+    fold = app_.sequencer.fold
+    return sorted(
+        (fold.topics_by_id[topic_id].name, number)
+        for topic_id, numbers in fold.consumer_groups.pending(group).items()
+        for number in numbers
+    )
+
+
+def _places(pending: list[tuple[str, int]]) -> str:
+    return ", ".join(f"{topic}:{number}" for topic, number in pending)
 
 
 def coordinator_among(live: list[Broker], group: str) -> Broker | None:
@@ -266,7 +289,7 @@ def live_daemons(app_: Application) -> list[Broker]:
     return app_.logs.brokers(10.0 if kafka is None else kafka.broker_timeout).live()
 
 
-def _document(lag: GroupLag, coordinator: dict[str, Any]) -> dict[str, Any]:
+def _document(lag: GroupLag, pending: list[tuple[str, int]], coordinator: dict[str, Any]) -> dict[str, Any]:
     from archiver.status.group_lag import group_document
 
     return {
@@ -286,6 +309,7 @@ def _document(lag: GroupLag, coordinator: dict[str, Any]) -> dict[str, Any]:
             }
             for one in lag.partitions
         ],
+        "pending": [{"topic": topic, "partition": number} for topic, number in pending],
     }
 
 

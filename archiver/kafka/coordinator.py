@@ -244,12 +244,26 @@ class GroupCoordinator:
         self._changed(held)
         return codes
 
-    async def accept_commit(self, name: str, member_id: str, instance_id: str | None, generation: int) -> int:
+    async def accept_commit(
+        self,
+        name: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        *,
+        transactional: bool = False,
+    ) -> int:
         """The claim under which a commit of these offsets is stored; raises `Refused` if it must not be."""
-        number = await self.require(name, may_be_empty=True)
+        is_claimed = not transactional or self.is_claimed(name)
+        number = await self.require(name, may_be_empty=not transactional)
+        if not is_claimed:
+            # As for EndTxn: the request may be from before the claim, and of an earlier transaction.
+            raise Refused(ErrorCode.coordinator_load_in_progress)
         held = self._held.get(name)
         if held is not None:
-            code = held.group.check_commit(member_id, instance_id, generation, self._now_s())
+            code = held.group.check_commit(
+                member_id, instance_id, generation, self._now_s(), transactional=transactional
+            )
             self._changed(held)
         elif generation >= 0:
             # Its members have not joined this coordinator yet.
@@ -264,8 +278,8 @@ class GroupCoordinator:
 
     def shown(self, name: str) -> GroupShown | None:
         """A group of a slot that this daemon claimed; None if there is none."""
-        held = self._held.get(name)
-        if held is None and self._stored().get(name) is None:
+        held, stored = self._held.get(name), self._stored()
+        if held is None and not stored.pending(name) and stored.get(name) is None:
             return None
         return GroupShown(name, None if held is None else held.group)
 
@@ -277,7 +291,9 @@ class GroupCoordinator:
         """The groups of all slots of this daemon, also of those that it has not claimed yet."""
         await self.read_on()
         own = self._claims.own_slots()
-        names = dict.fromkeys(self._held)
+        # Of a group whose first offsets a transaction will commit, there is nothing else yet.
+        pending = (one.group for one in self._stored().all_pending if slot_of(one.group) in own)
+        names = dict.fromkeys((*self._held, *pending))
         found: list[GroupShown] = []
         # There may be hundreds of thousands of them.
         for place, stored in enumerate(self._stored()):

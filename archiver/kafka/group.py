@@ -283,17 +283,26 @@ class Group:
         return codes
 
     def check_commit(
-        self, member_id: str, instance_id: str | None, generation: int, now_s: float
+        self,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        now_s: float,
+        *,
+        transactional: bool = False,
     ) -> ErrorCode:
-        """Whether a commit of offsets is accepted; it counts as a heartbeat."""
+        """Whether a commit of offsets is accepted; a plain one counts as a heartbeat."""
         if generation < 0 and self.state is State.EMPTY:
             # From an admin client, or from a consumer that assigns partitions itself.
             return ErrorCode.none
         if generation < 0 and not member_id and instance_id is None:
-            return ErrorCode.unknown_member_id
+            # Producers before KIP-447 state no member; the transactional id fences them.
+            return ErrorCode.none if transactional else ErrorCode.unknown_member_id
         code = self._unknown(member_id, instance_id, generation)
         if code is not None:
             return code
+        if transactional:
+            return ErrorCode.none
         if self.state is State.COMPLETING:
             return ErrorCode.rebalance_in_progress
         self._extend(self._members[member_id], now_s)

@@ -1,20 +1,24 @@
-"""Committed offsets over Kafka's requests: OffsetCommit, OffsetFetch, OffsetDelete and DeleteGroups.
+"""Committed offsets over Kafka's requests: OffsetCommit, TxnOffsetCommit, OffsetFetch, OffsetDelete and
+DeleteGroups.
 
 An answer is given once the log has the offsets. A fetch waits for the commits of its group that are in work,
 and reads the log to its tail. So no committed offset goes backwards, also when another daemon took over.
+
+Offsets of a transaction are pending until it ends. A consumer that starts in that time must wait for its end
+(`require_stable`), or it would read again what the transaction has processed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from archiver.app.group_reset import check_reset, reset_commit
+from archiver.app.group_reset import check_pending, check_reset, reset_commit
 from archiver.config.kafka_listener import Operation
 from archiver.kafka.acl import Authorizer, Resource
 from archiver.kafka.coordinator import TOGETHER, GroupCoordinator
@@ -30,7 +34,8 @@ from archiver.runtime.ids import TopicId
 from archiver.runtime.redaction import excerpt
 from archiver.runtime.text import counted
 from archiver.status.kafka_port import GroupCounts
-from intake.log.committed_offsets import Commit, CommitOutcome, Removal, TopicCommit
+from intake.log.client_transactions import TRANSACTIONAL_ID_BYTES_MAX
+from intake.log.committed_offsets import Commit, HoldOutcome, PendingCommit, Removal, TopicCommit
 from intake.log.consumer_groups import (
     NO_LEADER_EPOCH,
     CommittedOffset,
@@ -40,7 +45,7 @@ from intake.log.consumer_groups import (
 )
 from intake.log.fold import TopicState
 
-_CODES: Final[Mapping[CommitOutcome, ErrorCode]] = {
+_CODES: Final[Mapping[HoldOutcome, ErrorCode]] = {
     "ok": ErrorCode.none,
     "stale_claim": ErrorCode.not_coordinator,
     # Retriable: offsets of other groups expire, or the limit is raised.
@@ -49,8 +54,17 @@ _CODES: Final[Mapping[CommitOutcome, ErrorCode]] = {
     "not_appended": ErrorCode.coordinator_not_available,
     # It may be stored; the client commits again.
     "unknown": ErrorCode.request_timed_out,
+    "unknown_producer": ErrorCode.invalid_producer_id_mapping,
+    # In every version, as in Kafka.
+    "fenced": ErrorCode.invalid_producer_epoch,
 }
+_LOADING_SINCE: Final = 2
+"""Version of TxnOffsetCommit from which clients know COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296)."""
+Unstable = Mapping[TopicId, Collection[int]]
+"""Partitions of a group with offsets of an open transaction."""
+
 _EPOCH_MAX: Final = 2**31 - 2
+_NO_GENERATION: Final = -1
 _NO_OFFSET: Final = CommittedOffset(-1, NO_LEADER_EPOCH, "", 0)
 
 
@@ -93,6 +107,7 @@ class OffsetRequests:
         self._counts = counts
         self._answers: Mapping[ApiKey, Callable[[Session, KafkaRequest], Awaitable[Body]]] = {
             ApiKey.OFFSET_COMMIT: self._commit,
+            ApiKey.TXN_OFFSET_COMMIT: self._commit_in_transaction,
             ApiKey.OFFSET_FETCH: self._fetch,
             ApiKey.OFFSET_DELETE: self._delete,
             ApiKey.DELETE_GROUPS: self._delete_groups,
@@ -108,43 +123,81 @@ class OffsetRequests:
     def _may(self, session: Session, operation: Operation, resource: Resource, name: str) -> bool:
         return self._authorizer.allows(session.principal, operation, resource, name)
 
-    # --- OffsetCommit
+    # --- OffsetCommit and TxnOffsetCommit
 
     async def _commit(self, session: Session, request: KafkaRequest) -> Body:
         body = request.body
         codes: dict[tuple[str, int], ErrorCode] = {}
         code = ErrorCode.group_authorization_failed
         if self._may(session, "read", Resource.GROUP, body.group_id):
-            outcome: asyncio.Future[CommitOutcome] | None = None
-            try:
-                # Free as a rule, and then without a wait.
-                async with session.commits:
-                    await self._know_topics(session, body.topics)
-                    topics = await sized(
-                        self._threads, request.elements, self._committed, session, body, codes
-                    )
-                    if topics:
-                        outcome = self._queue.put(Commit(body.group_id, await self._claim(body), topics))
-                code = ErrorCode.none if outcome is None else self._commit_code(await outcome)
-            except Refused as error:
-                self._counts.committed("refused")
-                code = error.code
+            code = await self._commit_code(session, request, codes, self._item)
         return await sized(self._threads, request.elements, _commit_answer, body, codes, code)
 
-    async def _claim(self, body: Any) -> int:
-        return await self._coordinator.accept_commit(
+    async def _item(self, body: Any, topics: list[TopicCommit]) -> Commit:
+        claim = await self._coordinator.accept_commit(
             body.group_id,
             body.member_id,
             getattr(body, "group_instance_id", None),
             body.generation_id_or_member_epoch,
         )
+        return Commit(body.group_id, claim, topics)
 
-    def _commit_code(self, outcome: CommitOutcome) -> ErrorCode:
-        """Count the outcome of a commit; the error for the client."""
-        self._counts.committed(outcome)
-        return self._code(outcome)
+    async def _commit_in_transaction(self, session: Session, request: KafkaRequest) -> Body:
+        body = request.body
+        codes: dict[tuple[str, int], ErrorCode] = {}
+        name = body.transactional_id
+        if not name or len(name.encode()) > TRANSACTIONAL_ID_BYTES_MAX:
+            code = ErrorCode.invalid_request
+        elif not self._may(session, "write", Resource.TRANSACTIONAL_ID, name):
+            code = ErrorCode.transactional_id_authorization_failed
+        elif not self._may(session, "read", Resource.GROUP, body.group_id):
+            code = ErrorCode.group_authorization_failed
+        else:
+            code = await self._commit_code(session, request, codes, self._pending_item)
+        if code is ErrorCode.coordinator_load_in_progress and request.version < _LOADING_SINCE:
+            code = ErrorCode.coordinator_not_available
+        return await sized(self._threads, request.elements, _commit_answer, body, codes, code)
 
-    def _code(self, outcome: CommitOutcome) -> ErrorCode:
+    async def _pending_item(self, body: Any, topics: list[TopicCommit]) -> PendingCommit:
+        claim = await self._coordinator.accept_commit(
+            body.group_id,
+            getattr(body, "member_id", ""),
+            getattr(body, "group_instance_id", None),
+            getattr(body, "generation_id", _NO_GENERATION),
+            transactional=True,
+        )
+        commit = Commit(body.group_id, claim, topics)
+        return PendingCommit(commit, body.transactional_id, body.producer_id, body.producer_epoch)
+
+    async def _commit_code(
+        self,
+        session: Session,
+        request: KafkaRequest,
+        codes: dict[tuple[str, int], ErrorCode],
+        item: Callable[[Any, list[TopicCommit]], Awaitable[Commit | PendingCommit]],
+    ) -> ErrorCode:
+        """Commit what can be stored, and count the outcome; the error of the partitions that are not in
+        `codes` afterwards.
+        """
+        body = request.body
+        outcome: asyncio.Future[HoldOutcome] | None = None
+        try:
+            # Free as a rule, and then without a wait.
+            async with session.commits:
+                await self._know_topics(session, body.topics)
+                topics = await sized(self._threads, request.elements, self._committed, session, body, codes)
+                if topics:
+                    outcome = self._queue.put(await item(body, topics))
+            if outcome is None:
+                return ErrorCode.none
+            found = await outcome
+        except Refused as error:
+            self._counts.committed("refused")
+            return error.code
+        self._counts.committed(found)
+        return self._code(found)
+
+    def _code(self, outcome: HoldOutcome) -> ErrorCode:
         if outcome == "stale_claim":
             # No effect if the slot was claimed again since.
             self._coordinator.claims.check()
@@ -205,23 +258,28 @@ class OffsetRequests:
             for first in range(0, len(asked), TOGETHER):
                 # Those that wait at the same time share a read of the log.
                 some = asked[first : first + TOGETHER]
-                answers = await asyncio.gather(*(self._fetched(session, *one) for one in some))
+                answers = await asyncio.gather(
+                    *(self._fetched(session, *one, stable=body.require_stable) for one in some)
+                )
                 found += [{"group_id": name, **one} for (name, _), one in zip(some, answers, strict=True)]
             return {"groups": found}
-        fetched = await self._fetched(session, body.group_id, body.topics)
+        stable = getattr(body, "require_stable", False)
+        fetched = await self._fetched(session, body.group_id, body.topics, stable=stable)
         code = fetched["error_code"]
         if version < 2 and code:
             # Only partitions have an error.
             return {
                 "topics": [
-                    _topic(topic.name, dict.fromkeys(topic.partition_indexes, _NO_OFFSET), code)
+                    _topic(topic.name, dict.fromkeys(topic.partition_indexes, _NO_OFFSET), ErrorCode(code))
                     for topic in body.topics
                 ]
             }
         return fetched
 
-    async def _fetched(self, session: Session, name: str, topics: Any) -> dict[str, Any]:
-        """The offsets of one group; of all topics if `topics` is None."""
+    async def _fetched(self, session: Session, name: str, topics: Any, *, stable: bool) -> dict[str, Any]:
+        """The offsets of one group; of all topics if `topics` is None. `stable`: an error instead of an
+        offset that an open transaction may replace.
+        """
         try:
             if not self._may(session, "describe", Resource.GROUP, name):
                 raise Refused(ErrorCode.group_authorization_failed)
@@ -233,43 +291,56 @@ class OffsetRequests:
                 raise Refused(ErrorCode.not_coordinator)
         except Refused as error:
             return {"error_code": int(error.code), "topics": ()}
+        # Before the offsets: a transaction that ends in between would replace them.
+        unstable = self._groups().pending(name) if stable else {}
         group = self._groups().get(name)
         if topics is None:
-            count = 0 if group is None else sum(len(one.partitions) for one in group.topics.values())
-            found = await sized(self._threads, count, self._all_offsets, session, group)
+            count = sum(len(numbers) for numbers in unstable.values())
+            count += 0 if group is None else sum(len(one.partitions) for one in group.topics.values())
+            found = await sized(self._threads, count, self._all_offsets, session, group, unstable)
         else:
             count = sum(1 + len(one.partition_indexes) for one in topics)
-            found = await sized(self._threads, count, self._asked_offsets, session, group, topics)
+            found = await sized(self._threads, count, self._asked_offsets, session, group, topics, unstable)
         return {"error_code": 0, "topics": found}
 
     def _asked_offsets(
-        self, session: Session, group: ConsumerGroup | None, topics: Any
+        self, session: Session, group: ConsumerGroup | None, topics: Any, unstable: Unstable
     ) -> list[dict[str, Any]]:
         known = self._topics()
-        return [self._offsets(session, group, topic, known.get(topic.name)) for topic in topics]
+        return [self._offsets(session, group, topic, known.get(topic.name), unstable) for topic in topics]
 
     def _offsets(
-        self, session: Session, group: ConsumerGroup | None, topic: Any, state: TopicState | None
+        self,
+        session: Session,
+        group: ConsumerGroup | None,
+        topic: Any,
+        state: TopicState | None,
+        unstable: Unstable,
     ) -> dict[str, Any]:
+        none = dict.fromkeys(topic.partition_indexes, _NO_OFFSET)
         if not self._may(session, "describe", Resource.TOPIC, topic.name):
-            none = dict.fromkeys(topic.partition_indexes, _NO_OFFSET)
-            return _topic(topic.name, none, int(ErrorCode.topic_authorization_failed))
+            return _topic(topic.name, none, ErrorCode.topic_authorization_failed)
+        if state is None:
+            return _topic(topic.name, none)
         found = {
-            number: (None if group is None or state is None else group.offset(state.topic_id, number))
-            or _NO_OFFSET
+            number: (None if group is None else group.offset(state.topic_id, number)) or _NO_OFFSET
             for number in topic.partition_indexes
         }
-        return _topic(topic.name, found, 0)
+        return _topic(topic.name, found, unstable=unstable.get(state.topic_id, frozenset()))
 
-    def _all_offsets(self, session: Session, group: ConsumerGroup | None) -> list[dict[str, Any]]:
-        if group is None:
-            return []
+    def _all_offsets(
+        self, session: Session, group: ConsumerGroup | None, unstable: Unstable
+    ) -> list[dict[str, Any]]:
+        stored = {} if group is None else group.topics
         names = {topic.topic_id: name for name, topic in self._topics().items()}
-        return [
-            _topic(names[topic_id], dict(offsets), 0)
-            for topic_id, offsets in group.topics.items()
-            if topic_id in names and self._may(session, "describe", Resource.TOPIC, names[topic_id])
-        ]
+        found = []
+        for topic_id in dict.fromkeys((*stored, *unstable)):
+            if topic_id in names and self._may(session, "describe", Resource.TOPIC, names[topic_id]):
+                numbers = unstable.get(topic_id, frozenset())
+                # Also those that have no offset yet.
+                offsets = dict.fromkeys(sorted(numbers), _NO_OFFSET) | dict(stored.get(topic_id, ()))
+                found.append(_topic(names[topic_id], offsets, unstable=numbers))
+        return found
 
     # --- Resets by `archiver groups reset`
 
@@ -302,6 +373,7 @@ class OffsetRequests:
                 f"consumer group {excerpt(name)} is in use and was not reset: it has "
                 f"{counted(members, 'member')}; stop its consumers first"
             )
+        check_pending(name, self._groups())
         # No wait since the check. A member that joins from here on fetches its offsets behind this commit.
         outcome = await self._queue.put(reset_commit(name, claim, topic_id, offsets))
         self._code(outcome)
@@ -383,7 +455,8 @@ class OffsetRequests:
         shown = self._coordinator.shown(name)
         if shown is None:
             return ErrorCode.group_id_not_found
-        if shown.state is not State.EMPTY:
+        # A transaction that lost its offsets could still commit its records.
+        if shown.state is not State.EMPTY or self._groups().pending(name):
             return ErrorCode.non_empty_group
         code = self._code(await self._queue.put(Removal(name, claim)))
         if code is ErrorCode.none:
@@ -410,7 +483,17 @@ def _commit_answer(body: Any, codes: Mapping[tuple[str, int], ErrorCode], code: 
     }
 
 
-def _topic(name: str, offsets: Mapping[int, CommittedOffset], code: int) -> dict[str, Any]:
+def _topic(
+    name: str,
+    offsets: Mapping[int, CommittedOffset],
+    code: ErrorCode = ErrorCode.none,
+    unstable: Collection[int] = (),
+) -> dict[str, Any]:
+    """`code` is of all partitions; those in `unstable` have their own error, and no offset."""
+    rows = (
+        (number, *((_NO_OFFSET, ErrorCode.unstable_offset_commit) if number in unstable else (one, code)))
+        for number, one in offsets.items()
+    )
     return {
         "name": name,
         "partitions": [
@@ -419,8 +502,8 @@ def _topic(name: str, offsets: Mapping[int, CommittedOffset], code: int) -> dict
                 "committed_offset": one.offset,
                 "committed_leader_epoch": one.leader_epoch,
                 "metadata": one.metadata,
-                "error_code": code,
+                "error_code": int(found),
             }
-            for number, one in offsets.items()
+            for number, one, found in rows
         ],
     }

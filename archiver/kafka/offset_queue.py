@@ -1,7 +1,7 @@
-"""Commits and removals of committed offsets on their way into the intake log.
+"""Commits, pending commits and removals of offsets on their way into the intake log.
 
-They are appended in their order, by one thread. Those that arrive during an append share the next entry.
-Only the listener's loop may call this module.
+They are appended in their order, by one thread. Those of a type that arrive during an append are appended
+together. Only the listener's loop may call this module.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Executor
 
 from archiver.runtime.logging import LogLimit
-from intake.log.committed_offsets import Commit, CommitOutcome, CommittedOffsets, Removal
+from intake.log.committed_offsets import Commit, CommittedOffsets, HoldOutcome, PendingCommit, Removal
 
 _log = logging.getLogger(__name__)
+
+Item = Commit | PendingCommit | Removal
 
 
 class OffsetQueue:
@@ -23,18 +26,18 @@ class OffsetQueue:
     def __init__(self, offsets: CommittedOffsets, threads: Executor) -> None:
         self._offsets = offsets
         self._threads = threads
-        self._waiting: deque[tuple[Commit | Removal, asyncio.Future[CommitOutcome]]] = deque()
-        self._last: dict[str, asyncio.Future[CommitOutcome]] = {}
+        self._waiting: deque[tuple[Item, asyncio.Future[HoldOutcome]]] = deque()
+        self._last: dict[str, asyncio.Future[HoldOutcome]] = {}
         """Of each group with something in work, the last of it."""
         self._task: asyncio.Task[None] | None = None
         self._log_limit = LogLimit()
 
-    def put(self, item: Commit | Removal) -> asyncio.Future[CommitOutcome]:
+    def put(self, item: Item) -> asyncio.Future[HoldOutcome]:
         """Append it. The outcome is not cancelled: it goes on if the client leaves."""
         loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[CommitOutcome] = loop.create_future()
+        outcome: asyncio.Future[HoldOutcome] = loop.create_future()
         self._waiting.append((item, outcome))
-        self._last[item.group] = outcome
+        self._last[_group(item)] = outcome
         if self._task is None or self._task.done():
             self._task = loop.create_task(self._run())
         return asyncio.shield(outcome)
@@ -48,9 +51,9 @@ class OffsetQueue:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while self._waiting:
-            are_commits = isinstance(self._waiting[0][0], Commit)
+            kind = type(self._waiting[0][0])
             taken = []
-            while self._waiting and isinstance(self._waiting[0][0], Commit) == are_commits:
+            while self._waiting and isinstance(self._waiting[0][0], kind):
                 taken.append(self._waiting.popleft())
             items = [item for item, _ in taken]
             try:
@@ -61,12 +64,20 @@ class OffsetQueue:
                     _log.exception("unexpected error in %d commits of consumer groups", len(items))
                 outcomes = ["unknown"] * len(items)
             for (item, outcome), found in zip(taken, outcomes, strict=True):
-                if self._last.get(item.group) is outcome:
-                    del self._last[item.group]
+                if self._last.get(_group(item)) is outcome:
+                    del self._last[_group(item)]
                 outcome.set_result(found)
 
-    def _append(self, items: list[Commit | Removal]) -> list[CommitOutcome]:
+    def _append(self, items: Sequence[Item]) -> Sequence[HoldOutcome]:
+        """Append items of one type."""
         commits = [item for item in items if isinstance(item, Commit)]
+        pending = [item for item in items if isinstance(item, PendingCommit)]
         if commits:
             return self._offsets.commit(commits)
+        if pending:
+            return self._offsets.hold(pending)
         return self._offsets.remove([item for item in items if isinstance(item, Removal)])
+
+
+def _group(item: Item) -> str:
+    return item.commit.group if isinstance(item, PendingCommit) else item.group

@@ -1,9 +1,10 @@
-"""Transactions over Kafka's requests: InitProducerId with a transactional id, AddPartitionsToTxn, EndTxn and
-WriteTxnMarkers.
+"""Transactions over Kafka's requests: InitProducerId with a transactional id, AddPartitionsToTxn,
+AddOffsetsToTxn, EndTxn and WriteTxnMarkers.
 
-The state of a transaction is in the intake log. A transaction begins with its first batch, so
-AddPartitionsToTxn only checks. Requests that append are processed by the daemon that holds the claim of the
-transactional id, one after the other, in the order of their arrival.
+The state of a transaction is in the intake log. A transaction begins with its first batch or its first
+offsets (`archiver.kafka.group_offsets`). So AddPartitionsToTxn and AddOffsetsToTxn only check. Requests that
+append are processed by the daemon that holds the claim of the transactional id, one after the other, in the
+order of their arrival.
 
 A client that got no answer sends EndTxn again, and may then begin its next transaction. A late EndTxn of the
 first attempt must not end that one. So it does not count at a daemon that was replaced, because its claim is
@@ -38,6 +39,7 @@ from intake.log.client_transactions import (
     ProducerRefusal,
     judge_producer,
 )
+from intake.log.consumer_groups import slot_of
 from intake.log.fold import IntakeFold, TopicState
 from intake.producers import Producer
 
@@ -47,6 +49,7 @@ _NO_ID: Final = -1
 FENCED_SINCE: Final[Mapping[ApiKey, int]] = {
     ApiKey.INIT_PRODUCER_ID: 4,
     ApiKey.ADD_PARTITIONS_TO_TXN: 2,
+    ApiKey.ADD_OFFSETS_TO_TXN: 2,
     ApiKey.END_TXN: 2,
 }
 """Versions from which PRODUCER_FENCED is known; earlier ones get INVALID_PRODUCER_EPOCH, as in Kafka."""
@@ -85,6 +88,7 @@ class TransactionRequests:
         self._timeout_max_s = timeout_max_s
         self._answers: Mapping[ApiKey, Callable[[Session, KafkaRequest], Awaitable[Body]]] = {
             ApiKey.ADD_PARTITIONS_TO_TXN: self._add_partitions,
+            ApiKey.ADD_OFFSETS_TO_TXN: self._add_offsets,
             ApiKey.END_TXN: self._end,
             ApiKey.WRITE_TXN_MARKERS: self._write_markers,
         }
@@ -210,6 +214,22 @@ class TransactionRequests:
             found = judge_producer(self._fold(), transactional_id, stated)
         if not isinstance(found, Producer):
             raise self._refused(request, found)
+
+    # --- AddOffsetsToTxn
+
+    async def _add_offsets(self, session: Session, request: KafkaRequest) -> Body:
+        body = request.body
+        name = body.transactional_id
+        try:
+            self._require(session, "write", name)
+            if not self._authorizer.allows(session.principal, "read", Resource.GROUP, body.group_id):
+                raise Refused(ErrorCode.group_authorization_failed)
+            if not self._coordinator.claims.is_own(slot_of(name)):
+                raise Refused(ErrorCode.not_coordinator)
+            await self._require_producer(request, name, ProducerEpoch(body.producer_id, body.producer_epoch))
+        except Refused as error:
+            return {"error_code": int(error.code)}
+        return {"error_code": 0}
 
     # --- EndTxn
 

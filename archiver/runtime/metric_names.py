@@ -71,7 +71,7 @@ KAFKA_APIS: Final = (
     "Produce", "Fetch", "ListOffsets", "Metadata", "OffsetCommit", "OffsetFetch", "FindCoordinator", "JoinGroup",
     "Heartbeat", "LeaveGroup", "SyncGroup", "DescribeGroups", "ListGroups", "SaslHandshake", "ApiVersions", "CreateTopics",
     "DeleteTopics", "DeleteRecords", "InitProducerId", "OffsetForLeaderEpoch", "AddPartitionsToTxn", "AddOffsetsToTxn",
-    "EndTxn", "TxnOffsetCommit", "DescribeAcls", "DescribeConfigs", "AlterConfigs", "DescribeLogDirs", "SaslAuthenticate",
+    "EndTxn", "WriteTxnMarkers", "TxnOffsetCommit", "DescribeAcls", "DescribeConfigs", "AlterConfigs", "DescribeLogDirs", "SaslAuthenticate",
     "CreatePartitions", "DeleteGroups", "IncrementalAlterConfigs", "OffsetDelete", "DescribeCluster", "DescribeProducers",
     "DescribeTransactions", "ListTransactions", OTHER_VALUE,
 )  # fmt: skip
@@ -86,12 +86,15 @@ KAFKA_ERRORS: Final = (
     "SASL_AUTHENTICATION_FAILED", "UNKNOWN_PRODUCER_ID", "FETCH_SESSION_ID_NOT_FOUND", "UNSUPPORTED_COMPRESSION_TYPE",
     "INVALID_RECORD", "PRODUCER_FENCED", "INVALID_GROUP_ID", "INCONSISTENT_GROUP_PROTOCOL", "INVALID_SESSION_TIMEOUT",
     "MEMBER_ID_REQUIRED", "GROUP_MAX_SIZE_REACHED", "FENCED_INSTANCE_ID", "OFFSET_METADATA_TOO_LARGE", "NON_EMPTY_GROUP",
-    "GROUP_ID_NOT_FOUND", "GROUP_SUBSCRIBED_TO_TOPIC", OTHER_VALUE,
+    "GROUP_ID_NOT_FOUND", "GROUP_SUBSCRIBED_TO_TOPIC", "UNSTABLE_OFFSET_COMMIT", OTHER_VALUE,
 )  # fmt: skip
 """Kafka's names of the errors that have a series of their own."""
 KAFKA_CUTS: Final = ("malformed", "too_large", "slow", "unauthenticated", "failed")
 GROUP_STATES: Final = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable")
-OFFSET_COMMITS: Final = ("ok", "stale_claim", "full", "too_large", "not_appended", "unknown", "refused")
+OFFSET_COMMITS: Final = (
+    *("ok", "stale_claim", "full", "too_large", "not_appended", "unknown", "unknown_producer", "fenced"),
+    "refused",
+)
 KAFKA_ORIGINS: Final = ("archive", "intake", "cache", "gap")
 # From a local catalog to twice the default of `archive.commit_timeout` (60 s).
 COMMIT_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -368,8 +371,8 @@ _KAFKA: dict[str, Metric] = {
     "archiver_kafka_group_rebalances_total": _counter("rebalances of consumer groups that ended", shown="intake"),
     "archiver_kafka_offset_commits_total": _counter(
         "commits of offsets: ok; stale_claim (another daemon coordinates the group); full (kafka.group_offsets_bytes_max); "
-            "too_large; not_appended and unknown (the metadata store did not answer in time); refused (the member is unknown, "
-            "or of another generation)", "commit", shown="intake",
+            "too_large; not_appended and unknown (the metadata store did not answer in time); unknown_producer and fenced (of a "
+            "transaction); refused (the member is unknown, or of another generation)", "commit", shown="intake",
     ),
 }  # fmt: skip
 

@@ -239,6 +239,24 @@ def _abort(scene: Scene) -> None:
     assert scene.stored() == []
 
 
+def _committed(scene: Scene, group: str) -> int | None:
+    """What the log has as the committed offset of a group."""
+    fold = scene.listener.writer.sequencer.refresh()
+    found = fold.consumer_groups.get(group)
+    offset = None if found is None else found.offset(fold.topics_by_name[READ].topic_id, 0)
+    return None if offset is None else offset.offset
+
+
+@_shows("commit records and consumer offsets in a transaction")
+def _exactly_once(scene: Scene) -> None:
+    name = f"{scene.topic}-offsets"
+    how = Producing(transactional_id=name, group=name, source=READ, source_offset=COUNT // 2, commit=False)
+    scene.client.produce(scene.topic, scene.partition, PLAIN[:5], how)
+    assert (scene.stored(), _committed(scene, name)) == ([], None)
+    scene.client.produce(scene.topic, scene.partition, PLAIN, how._replace(commit=True))
+    assert (scene.stored(), _committed(scene, name)) == (list(PLAIN), COUNT // 2)
+
+
 @dataclass
 class Result:
     """What one client showed."""

@@ -37,6 +37,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
     NewTopic,
 )
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka import OffsetAndMetadata as PureOffset
 from kafka import TopicPartition as PurePartition
 from kafka.admin import ConfigResource as PureConfigResource
 from kafka.admin import ConfigResourceType as PureConfigResourceType
@@ -81,6 +82,11 @@ class Producing(NamedTuple):
     idempotent: bool = False
     transactional_id: str = ""
     commit: bool = True
+    group: str = ""
+    """The transaction commits an offset of this group as well."""
+    source: str = ""
+    """The topic of that offset, which is in partition 0."""
+    source_offset: int = 0
 
 
 PLAINLY: Final = Producing()
@@ -204,6 +210,10 @@ class Librdkafka(Client):
                 topic, value, key, partition, on_delivery=delivered, timestamp=time_ms, headers=list(headers)
             )
         producer.flush(PATIENCE_S)
+        if how.group:
+            metadata = self._consumer(**{"group.id": how.group}).consumer_group_metadata()
+            offset = TopicPartition(how.source, 0, how.source_offset)
+            producer.send_offsets_to_transaction([offset], metadata, PATIENCE_S)
         if how.transactional_id:
             end = producer.commit_transaction if how.commit else producer.abort_transaction
             end(PATIENCE_S)
@@ -341,6 +351,9 @@ class Aiokafka(Client):
                     for key, value, headers, time_ms in records
                 ]
                 offsets = [(await one).offset for one in sent]
+                if how.group:
+                    place = AioPartition(how.source, 0)
+                    await producer.send_offsets_to_transaction({place: how.source_offset}, how.group)
                 if how.transactional_id:
                     await (producer.commit_transaction() if how.commit else producer.abort_transaction())
                 return offsets
@@ -505,6 +518,9 @@ class KafkaPython(Client):
             ]
             producer.flush(PATIENCE_S)
             offsets = [one.get(PATIENCE_S).offset for one in sent]
+            if how.group:
+                committed = PureOffset(how.source_offset, "", -1)
+                producer.send_offsets_to_transaction({PurePartition(how.source, 0): committed}, how.group)
             if how.transactional_id:
                 (producer.commit_transaction if how.commit else producer.abort_transaction)()
             return offsets

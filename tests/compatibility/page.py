@@ -38,10 +38,12 @@ DIFFERENCES = """
 | `acks=1` and `acks=all` are the same. | A batch is acknowledged when its file and its entry in the log are stored. There are no replicas to wait for. |
 | Produce is offered up to version 11. | Version 12 adds partitions to transactions implicitly (KIP-890). |
 | Fetch is offered up to version 12, without fetch sessions. | Sessions need memory for each consumer, on one daemon. Each request states its partitions. |
-| AddPartitionsToTxn only checks. A transaction begins with its first batch, and `transaction.timeout.ms` runs from there. | The state of a transaction is in the intake log, which has an entry for each batch anyway. |
+| AddPartitionsToTxn and AddOffsetsToTxn only check. A transaction begins with its first batch or offsets, and `transaction.timeout.ms` runs from there. | The state of a transaction is in the intake log, which has an entry for each batch anyway. |
 | A commit or abort of a transaction without records succeeds and stores nothing. Kafka answers `INVALID_TXN_STATE` where the last one ended the other way. | A retry of an answer that was lost gets the same answer. |
 | A client that resumes a transactional producer (KIP-360) and loses the answer is fenced, and opens the producer again. | The log does not store the epoch from which a producer was resumed. |
-| AddOffsetsToTxn and TxnOffsetCommit are not offered yet. | They follow. A transaction commits records, and a consumer commits its offsets by itself. |
+| A plain commit of a partition replaces pending offsets of it, and a consumer does not wait for them any more. | As in Kafka, the later commit stays. There the consumer waits for the end of the transaction. |
+| TxnOffsetCommit of a group that this daemon has just taken over gets `COORDINATOR_LOAD_IN_PROGRESS` once. | It may be of an earlier transaction ([groups.md](protocols/groups.md#commits-in-transactions)). |
+| DeleteGroups of a group with offsets of an open transaction gets `NON_EMPTY_GROUP`. | The transaction could still commit its records, without the offsets. |
 | With `validate: dlq`, invalid records of a transaction are in the DLQ topic at once, also if it is aborted. | Their sequence numbers belong to another topic. |
 | A transactional id without an open transaction is `Empty`, also after a commit or abort. | The log does not store how the last one ended. |
 | `kafka-transactions abort` aborts the transaction in all of its partitions, and fences its producer. WriteTxnMarkers with a commit gets `INVALID_REQUEST`. | A transaction ends as a whole. Its producer does not know of the abort, and would commit the rest by itself. |

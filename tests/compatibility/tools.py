@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from confluent_kafka import Producer
+
 from tests.compatibility.checks import COUNT, READ
 from tests.compatibility.compared_clients import JAVA_RELEASE, java_command
 from tests.support.kafka.listening import Listening
@@ -203,6 +205,19 @@ def _transactions(scene: Scene) -> None:
     scene.admin(f"{_TOOLS}.TransactionsCommand", "list")
 
 
+def _abort(scene: Scene) -> None:
+    topic = f"{TOPIC}-abort"
+    producer = Producer({"bootstrap.servers": scene.listener.bootstrap, "transactional.id": "by-tools"})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"gone", partition=0)
+    producer.flush(TIMEOUT_S)
+    command, place = f"{_TOOLS}.TransactionsCommand", ("--topic", topic, "--partition", "0")
+    assert re.search(r"\s0\s*$", scene.admin(command, "describe-producers", *place))
+    scene.admin(command, "abort", *place, "--start-offset", "0")
+    assert not len(scene.listener.writer.sequencer.refresh().transactions)
+
+
 def _kcat_list(scene: Scene) -> None:
     assert f'topic "{READ}" with 1 partitions' in scene.kcat("-L", "-t", READ)
 
@@ -237,11 +252,15 @@ TOOLS: Final[dict[str, Callable[[Scene], None]]] = {
     "`kafka-console-consumer` in a group, eager and cooperative": _console_group,
     "`kafka-consumer-groups`: list, describe, reset and delete offsets, delete": _consumer_groups,
     "`kafka-transactions list`": _transactions,
+    "`kafka-transactions`: describe-producers, abort": _abort,
     "`kcat -L`": _kcat_list,
     "`kcat -P`, idempotent, zstd": _kcat_produce,
     "`kcat -C`": _kcat_consume,
 }
-TOPICS: Final = (TOPIC, *(f"{TOPIC}-{what}" for what in ("console", "performance", "verifiable", "kcat")))
+TOPICS: Final = (
+    TOPIC,
+    *(f"{TOPIC}-{what}" for what in ("console", "performance", "verifiable", "abort", "kcat")),
+)
 
 
 def release_of_kcat() -> str:

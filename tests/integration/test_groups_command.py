@@ -115,6 +115,36 @@ def test_a_group_without_offsets_is_named(
     assert "consumer group nix has no committed offsets" in capsys.readouterr().err
 
 
+def hold(served: Listening, group: str) -> None:
+    """Begin a transaction with an offset of partition 1, and leave it open."""
+    producer = Producer({"bootstrap.servers": served.bootstrap, "transactional.id": "billing"})
+    consumer = Consumer({"bootstrap.servers": served.bootstrap, "group.id": group})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    offsets = [TopicPartition("orders", 1, 3)]
+    producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), 30)
+    consumer.close()
+
+
+def test_pending_offsets_are_shown_and_prevent_a_reset(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with listening(config) as served:
+        produce(served)
+        hold(served, "report")
+        assert run(["groups", "describe", "report", "-c", str(config)]) == USAGE
+        assert "an open transaction has its first ones: orders:1" in capsys.readouterr().err
+        commit(served, "report", {0: 4})
+        shown = answer(capsys, config, "describe", "report")
+        assert shown["pending"] == [{"topic": "orders", "partition": 1}]
+        assert run(["groups", "describe", "report", "-c", str(config)]) == FINE
+        assert "pending offsets: orders:1" in capsys.readouterr().out
+    # Without a live daemon the command refuses it as well.
+    assert reset(config, "report", "orders", "latest", "--yes") == UNKNOWN
+    assert "an open transaction has offsets of it" in capsys.readouterr().err
+    assert committed(config, capsys, "report") == {0: 4}
+
+
 def committed(config: Path, capsys: pytest.CaptureFixture[str], group: str) -> dict[int, int]:
     rows = answer(capsys, config, "describe", group)["partitions"]
     return {row["partition"]: row["committed"] for row in rows}

@@ -7,6 +7,8 @@ from tests.mutants.breaking import Mutant
 _APPENDED, _REQUESTS = "intake/log/client_transactions.py", "archiver/kafka/transactions.py"
 _TESTS = ("tests/unit/test_client_transactions.py",)
 _CLIENTS = ("tests/integration/test_kafka_transactions.py",)
+_OFFSETS = "archiver/kafka/group_offsets.py"
+_EXACTLY_ONCE = ("tests/integration/test_kafka_exactly_once.py",)
 
 
 def _mutant(name: str, path: str, old: str, new: str, *tests: str) -> Mutant:
@@ -81,6 +83,48 @@ TRANSACTIONS = (
         "    if known is not None and known.transactional_id != transactional_id:",
         "    if known is None and transactional_id is None:",
         *_CLIENTS,
+    ),
+    _mutant(
+        "a consumer starts before an open transaction has committed its offsets",
+        _OFFSETS,
+        "        unstable = self._groups().pending(name) if stable else {}\n",
+        "        unstable: Unstable = {}\n",
+        *_EXACTLY_ONCE,
+    ),
+    _mutant(
+        "a group is deleted while a transaction commits its offsets",
+        _OFFSETS,
+        "        if shown.state is not State.EMPTY or self._groups().pending(name):\n",
+        "        if shown.state is not State.EMPTY:\n",
+        *_EXACTLY_ONCE,
+    ),
+    _mutant(
+        "a client commits offsets in a transaction without a permission for its id",
+        _OFFSETS,
+        'elif not self._may(session, "write", Resource.TRANSACTIONAL_ID, name):',
+        "elif not name:",
+        *_EXACTLY_ONCE,
+    ),
+    _mutant(
+        "offsets of a transaction from before the claim count",
+        "archiver/kafka/coordinator.py",
+        "        if not is_claimed:\n",
+        "        if not (is_claimed or transactional):\n",
+        *_EXACTLY_ONCE,
+    ),
+    _mutant(
+        "a member of an earlier generation commits offsets in a transaction",
+        "archiver/kafka/group.py",
+        "        if generation < 0 and not member_id and instance_id is None:\n",
+        "        if transactional or (generation < 0 and not member_id and instance_id is None):\n",
+        *_EXACTLY_ONCE,
+    ),
+    _mutant(
+        "a reset replaces offsets of an open transaction",
+        "archiver/app/group_reset.py",
+        "    if groups.pending(group):\n",
+        "    if not group:\n",
+        "tests/integration/test_groups_command.py",
     ),
     _mutant(
         "a client sees transactional ids without a permission",

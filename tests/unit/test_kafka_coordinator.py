@@ -35,7 +35,7 @@ from archiver.runtime.clock import ManualClock
 from archiver.runtime.ids import SeededIds
 from archiver.runtime.logging import LINES_MAX
 from archiver.status.kafka_port import GroupCounts
-from intake.log.committed_offsets import Commit, CommitOutcome, CommittedOffsets, OffsetBounds, TopicCommit
+from intake.log.committed_offsets import Commit, CommittedOffsets, HoldOutcome, OffsetBounds, TopicCommit
 from intake.log.consumer_groups import GROUP_SLOTS, ConsumerGroups, slot_of
 from intake.log.sequencer import Sequencer
 from tests.support.log.faulty_log import AppendFault, FaultyLog
@@ -103,9 +103,7 @@ class Daemon:
         assert synced.code is ErrorCode.none
         return joined
 
-    async def commit(
-        self, group: str, offset: int, member: Joined | None = None
-    ) -> CommitOutcome | ErrorCode:
+    async def commit(self, group: str, offset: int, member: Joined | None = None) -> HoldOutcome | ErrorCode:
         try:
             claim = await self.groups.accept_commit(
                 group,

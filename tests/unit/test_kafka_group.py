@@ -630,6 +630,33 @@ def test_a_commit_keeps_a_member(ground: Ground) -> None:
         assert ground.commit(leader, 1) is NONE
 
 
+def test_commits_in_a_transaction(ground: Ground) -> None:
+    def commit(member_id: str, generation: int) -> ErrorCode:
+        return ground.group.check_commit(member_id, None, generation, ground.now_s, transactional=True)
+
+    assert commit("", -1) is NONE
+    leader, other = ground.stable(2)
+    assert commit(leader, 1) is NONE
+    assert commit(leader, 0) is ErrorCode.illegal_generation
+    assert commit("x", 1) is ErrorCode.unknown_member_id
+    assert commit("", -1) is NONE, "an earlier client states no member"
+    assert commit("x", -1) is ErrorCode.unknown_member_id
+    ground.join(leader)
+    assert commit(other, 1) is NONE
+    ground.join(other)
+    assert ground.state() is State.COMPLETING
+    assert commit(leader, 2) is NONE
+    assert commit(other, 1) is ErrorCode.illegal_generation
+
+
+def test_a_commit_in_a_transaction_does_not_keep_a_member(ground: Ground) -> None:
+    (leader,) = ground.stable()
+    ground.wait(SESSION_S - 1)
+    assert ground.group.check_commit(leader, None, 1, ground.now_s, transactional=True) is NONE
+    ground.wait(2)
+    assert ground.beat(leader, 1) is ErrorCode.unknown_member_id
+
+
 # --- The end of coordination.
 def test_a_dissolved_group_answers_what_waits(ground: Ground) -> None:
     leader, _ = ground.stable(2)

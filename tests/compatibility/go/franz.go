@@ -30,6 +30,9 @@ func franz(asked request) (any, error) {
 		} else if !asked.Idempotent {
 			options = append(options, kgo.DisableIdempotentWrite())
 		}
+		if asked.Group != "" {
+			return franzProcess(ctx, options, asked)
+		}
 	case "fetch":
 		place := map[string]map[int32]kgo.Offset{asked.Topic: {asked.Partition: kgo.NewOffset().At(asked.Start)}}
 		options = append(options, kgo.ConsumePartitions(place))
@@ -136,6 +139,19 @@ func franzProduce(ctx context.Context, found *kgo.Client, asked request) (any, e
 			return nil, err
 		}
 	}
+	results := found.ProduceSync(ctx, franzRecords(asked)...)
+	if err := results.FirstErr(); err != nil {
+		return nil, err
+	}
+	if asked.Transactional != "" {
+		if err := found.EndTransaction(ctx, kgo.TransactionEndTry(asked.Commit)); err != nil {
+			return nil, err
+		}
+	}
+	return franzOffsets(results), nil
+}
+
+func franzRecords(asked request) []*kgo.Record {
 	var sent []*kgo.Record
 	for _, one := range asked.Records {
 		made := &kgo.Record{Topic: asked.Topic, Partition: asked.Partition, Key: one.Key, Value: one.Value,
@@ -145,20 +161,46 @@ func franzProduce(ctx context.Context, found *kgo.Client, asked request) (any, e
 		}
 		sent = append(sent, made)
 	}
-	results := found.ProduceSync(ctx, sent...)
-	if err := results.FirstErr(); err != nil {
-		return nil, err
-	}
-	if asked.Transactional != "" {
-		if err := found.EndTransaction(ctx, kgo.TransactionEndTry(asked.Commit)); err != nil {
-			return nil, err
-		}
-	}
+	return sent
+}
+
+func franzOffsets(results kgo.ProduceResults) []int64 {
 	offsets := []int64{}
 	for _, one := range results {
 		offsets = append(offsets, one.Record.Offset)
 	}
-	return offsets, nil
+	return offsets
+}
+
+// The client commits only offsets of what it has read as a member of the group.
+func franzProcess(ctx context.Context, options []kgo.Opt, asked request) (any, error) {
+	options = append(options, kgo.ConsumerGroup(asked.Group), kgo.ConsumeTopics(asked.Source),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.RequireStableFetchOffsets(),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	session, err := kgo.NewGroupTransactSession(options...)
+	if err != nil {
+		return nil, err
+	}
+	defer session.CloseAllowingRebalance()
+	for read := int64(0); read < asked.SourceOffset; {
+		fetches := session.PollRecords(ctx, int(asked.SourceOffset-read))
+		if err := fetches.Err(); err != nil {
+			return nil, err
+		}
+		read += int64(fetches.NumRecords())
+	}
+	if err := session.Begin(); err != nil {
+		return nil, err
+	}
+	results := session.ProduceSync(ctx, franzRecords(asked)...)
+	if err := results.FirstErr(); err != nil {
+		return nil, err
+	}
+	committed, err := session.End(ctx, kgo.TransactionEndTry(asked.Commit))
+	if err == nil && committed != asked.Commit {
+		err = fmt.Errorf("the transaction was aborted")
+	}
+	return franzOffsets(results), err
 }
 
 func franzPoll(ctx context.Context, found *kgo.Client, count int) ([]record, error) {

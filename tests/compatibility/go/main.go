@@ -44,6 +44,8 @@ type request struct {
 	Partitions    int32    `json:"partitions"`
 	Key           string   `json:"key"`
 	Value         string   `json:"value"`
+	Source        string   `json:"source"`
+	SourceOffset  int64    `json:"source_offset"`
 }
 
 // A client answers one request with a value that becomes JSON.

@@ -142,6 +142,13 @@ func saramaProduce(brokers []string, config *sarama.Config, asked request) (any,
 		}
 		return nil, err
 	}
+	if asked.Group != "" {
+		offset := &sarama.PartitionOffsetMetadata{Offset: asked.SourceOffset, LeaderEpoch: -1}
+		offsets := map[string][]*sarama.PartitionOffsetMetadata{asked.Source: {offset}}
+		if err := producer.AddOffsetsToTxn(offsets, asked.Group); err != nil {
+			return nil, err
+		}
+	}
 	if asked.Transactional != "" {
 		end := producer.AbortTxn
 		if asked.Commit {

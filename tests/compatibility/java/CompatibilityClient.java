@@ -19,8 +19,10 @@ import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.consumer.OffsetAndTimestamp;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
@@ -115,6 +117,14 @@ public final class CompatibilityClient {
             List<Long> offsets = new ArrayList<>();
             for (Future<RecordMetadata> one : sent) {
                 offsets.add(one.get(PATIENCE_MS, TimeUnit.MILLISECONDS).offset());
+            }
+            String group = asked.path("group").asText("");
+            if (!group.isEmpty()) {
+                producer.sendOffsetsToTransaction(
+                        Map.of(
+                                new TopicPartition(asked.get("source").asText(), 0),
+                                new OffsetAndMetadata(asked.get("source_offset").asLong())),
+                        new ConsumerGroupMetadata(group));
             }
             if (!transactional.isEmpty()) {
                 if (asked.get("commit").asBoolean()) {
