@@ -24,8 +24,10 @@ Each runs against two daemons, of which one is killed, and its result is compare
 
 | program | what it does | result after a daemon was killed |
 |---|---|---|
-| Kafka Streams 4.3.1, `at_least_once` | counts words, with a repartition topic, a state in RocksDB and its changelog topic | Each word is counted at least as often as it was sent. Begun again without its state, the program goes on from the changelog, exactly. |
-| Kafka Connect 4.3.1, distributed, `exactly.once.source.support=enabled` | reads a file into a topic; the worker is killed as well | Each line is in the topic once, in order. |
+| Kafka Streams 4.3.1, `exactly_once_v2` | counts words, with a repartition topic, a state in RocksDB and its changelog topic | Each word is counted as often as it was sent. Begun again without its state, the program goes on from the changelog. |
+| Kafka Streams 4.3.1, `at_least_once` | the same | Each word is counted at least as often as it was sent. |
+| Kafka Connect 4.3.1, distributed, `exactly.once.source.support=enabled` | reads a file into a topic; the worker is killed as well | Each line is in the topic once, in order, and in the archive. |
+| Iceberg's sink for Kafka Connect 1.12.0, in the same worker | reads the topic into an Iceberg table | Each line is in the table once, with its offset. |
 | Spark 4.1.4, Structured Streaming (`spark-sql-kafka-0-10` 4.1.1) | reads a topic into an Iceberg table, with a checkpoint; the query is killed as well | Each record is in the table once. |
 | Apicurio Registry 3.3.3, storage `kafkasql` | keeps schemas in a topic | After a restart of daemons and registry each schema is there. Ids of schemas that were registered after the kill can change ([why](kafka.md#programs-built-on-kafka)). |
 """

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Message, Producer
-from pyiceberg.table import StaticTable
 
 from archiver.catalog.engines import SPARK_PACKAGES
 from tests.programs import streaming_program
 from tests.support.builders.deployment import Deployment
-from tests.support.kafka.java_programs import SPARK_SOURCE
+from tests.support.kafka.java_programs import SPARK_SOURCE, iceberg_rows
 from tests.support.process.processes import Command, until
 from tests.support.servers.maven import jars
 from tests.system.test_kafka_listener_served import CLIENT, bootstrap, configure, leader, two
@@ -23,7 +22,7 @@ READER = "streaming"
 PATIENCE_S = 240.0
 """A query of Spark begins slowly on a busy machine."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.turns(5, 4)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.turns(5, 4)]
 
 Row = tuple[int, int, str, str]
 """Partition, offset, key and value."""
@@ -54,13 +53,7 @@ class Sender:
 
 def stored(folder: Path) -> list[Row]:
     """The rows of the table, in order of partition and offset."""
-    metadata = folder / "warehouse" / "db" / "rows" / "metadata"
-    hint = metadata / "version-hint.text"
-    if not hint.exists():
-        return []
-    table = StaticTable.from_metadata(str(metadata / f"v{hint.read_text().strip()}.metadata.json"))
-    columns = table.scan().to_arrow().to_pydict()
-    return sorted(zip(*(columns[name] for name in ("partition", "offset", "key", "value")), strict=True))
+    return iceberg_rows(folder / "warehouse" / "db" / "rows", "partition", "offset", "key", "value")
 
 
 def test_each_record_is_in_the_table_once(tmp_path: Path) -> None:

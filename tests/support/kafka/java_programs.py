@@ -7,13 +7,16 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]  # its __init__ has no __all__
+from pyiceberg.table import StaticTable
 
 from archiver.spark.java import require_java
 from tests.support.builders.deployment import Deployment
 from tests.support.kafka.kafka_server import PACKAGES
 from tests.support.process.processes import Command
+from tests.support.servers.maven import jars, spark_jars
 
 RELEASE = PACKAGES[0].rpartition(":")[2]
 """Of Kafka."""
@@ -57,6 +60,24 @@ def java(
         os.pathsep.join(map(str, classpath)),
     ]
     return Command(deployment, *arguments, scratch=scratch, program=command)
+
+
+def iceberg_sink() -> list[Path]:
+    """The classpath of Iceberg's sink for Kafka Connect. Tables in a folder need Hadoop's client."""
+    return [
+        *jars(*ICEBERG_SINK, transitive=True),
+        *spark_jars("hadoop-client-api", "hadoop-client-runtime"),
+    ]
+
+
+def iceberg_rows(table: Path, *columns: str) -> list[tuple[Any, ...]]:
+    """The rows of a table in a folder, as a Hadoop catalog keeps it; none if there is no table yet."""
+    hint = table / "metadata" / "version-hint.text"
+    if not hint.exists():
+        return []
+    found = StaticTable.from_metadata(str(hint.with_name(f"v{hint.read_text().strip()}.metadata.json")))
+    read = found.scan(selected_fields=columns).to_arrow().to_pydict()
+    return sorted(zip(*(read[name] for name in columns), strict=True))
 
 
 def cleanup_policies(servers: str, *topics: str) -> set[str]:

@@ -36,6 +36,7 @@ JAVA: dict[str, Callable[[], object]] = {
     "Kafka Connect": lambda: [
         jars(*java_programs.CONNECT, transitive=True),
         jars(java_programs.CONNECT_FILE),
+        java_programs.iceberg_sink(),
     ],
     "Spark's Kafka source": partial(jars, *java_programs.SPARK_SOURCE),
     "the Java classes of control events": lambda: [judge(release) for release in AVRO_OF],
