@@ -203,17 +203,21 @@ class Producers:
         producer.batches.clear()
         return True
 
-    def forgetting_time(self, idle_since_us: int, known_max: int, busy: frozenset[int]) -> int | None:
+    def forgetting_time(
+        self, idle_since_us: int, known_max: int, busy: frozenset[int], used_since_us: int
+    ) -> int | None:
         """The time for `forget`, so that at most `known_max` producers stay; None if it would forget none.
 
-        It is `idle_since_us`, or later if too many producers were used since. More than `known_max` stay only
-        if they are in `busy`. Producers with equal times stay or go together.
+        It is `idle_since_us`, or later if too many producers were used since, but at most `used_since_us`.
+        More than `known_max` stay if they were used since then, or are in `busy`. Producers with equal times
+        stay or go together.
         """
         times = [one.last_used_us for one in self._by_id.values() if one.producer_id not in busy]
         excess = min(len(self._by_id) - known_max, len(times))
         if excess > 0:
             # Behind the last of the excess, because `forget` keeps a producer that was used at its time.
             idle_since_us = max(idle_since_us, sorted(times)[excess - 1] + 1)
+        idle_since_us = min(idle_since_us, used_since_us)
         return idle_since_us if any(time_us < idle_since_us for time_us in times) else None
 
     def forget(self, idle_since_us: int, busy: frozenset[int]) -> None:
@@ -294,7 +298,7 @@ class Producers:
         if stamp.epoch > EPOCH_MAX:
             return "unknown_producer"
         if producer is None:
-            return None if _begins_alone(stamp) else "unknown_producer"
+            return None if begins_alone(stamp) else "unknown_producer"
         known = producer.batches.get(tp)
         epoch = known[-1].epoch if known else producer.epoch
         if stamp.epoch < epoch:
@@ -352,7 +356,7 @@ class Producers:
         return next((one.append_us for one in known if one.base <= offset < one.base + one.rows), 0)
 
 
-def _begins_alone(stamp: Stamp) -> bool:
+def begins_alone(stamp: Stamp) -> bool:
     """Whether the batch counts although its producer is not known: the first of a raised epoch, or of an id
     that has no entry.
     """

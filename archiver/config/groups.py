@@ -543,13 +543,20 @@ class IntakeSettings(Group):
     it sends later are refused. Clients of Kafka then raise their epoch and send them again. It limits the
     state kept for producers. Default 7 d; Kafka's default is one day. Raise it for producers that pause
     longer."""
+    producer_idle_min: Annotated[Duration, Field(ge=60, le=30 * 86400)] = 1800.0
+    """How long an inactive idempotent producer is remembered in any case, also beyond `producers_max`. A
+    quarter of it is the longest time for which a Kafka client may repeat a batch (`delivery.timeout.ms`,
+    `message.timeout.ms`): a later repetition could be stored twice. Default 30 min: 7.5 min for repetitions.
+    At most `producer_idle_max`. Raise it for clients with longer timeouts, lower it for less memory."""
     producers_max: Annotated[StrictInt, Field(ge=100, le=10**8)] = 100_000
     """Most idempotent producers that are remembered. The least recently used ones above that number are
-    forgotten before `producer_idle_max`, except those with an open transaction. Archiving rounds do this, so
-    producers that came since the last round are kept as well. It limits the memory of every process and the
-    size of checkpoints. A producer of one partition takes about 1.7 kB of memory and 70 bytes
-    of a checkpoint. Each further partition takes about 1.4 kB and 50 bytes. Default 100,000: 170 MB if each
-    producer writes to one partition. Raise it for more producers, lower it for less memory."""
+    forgotten before `producer_idle_max`, except those with an open transaction, and those that were used
+    within `producer_idle_min`. At twice that number, the first batch of another Kafka producer gets a
+    retriable error. Archiving rounds forget producers, so those that came since the last round are kept as
+    well. It limits the memory of every process and the size of checkpoints. A producer of one partition takes
+    about 1.7 kB of memory and 70 bytes of a checkpoint. Each further partition takes about 1.4 kB and 50
+    bytes. Default 100,000: 170 MB if each producer writes to one partition. Raise it for more producers,
+    lower it for less memory."""
     transaction_timeout_max: Annotated[Duration, Field(gt=0, le=7 * 86400)] = 900.0
     """Longest timeout that a transaction may request. While a transaction is open, no record after its first
     one is archived. When it times out, a running writer, `archiver archive` or `archiver clean` aborts it and

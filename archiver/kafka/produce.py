@@ -40,7 +40,7 @@ from archiver.runtime.ids import TopicPartition
 from archiver.runtime.redaction import excerpt
 from archiver.status.kafka_port import ListenerCounts
 from intake.log.fold import TopicState
-from intake.producers import Producers, Refusal, Stamp
+from intake.producers import Producers, Refusal, Stamp, begins_alone
 from intake.write.acknowledgements import NO_OFFSET, FlushOutcome, PendingReceived
 from intake.write.queue import ReceivedBatch
 from intake.write.validation import RowsRefused
@@ -193,6 +193,7 @@ class BatchQueue:
                     batch.header = read_header(batch.data)
                     _check(batch.header)
                     _check_transaction(batch.header, batch.transactional_id, job.writer)
+                    _check_room(batch.header, job.writer)
                 except BatchRefused as error:
                     batch.answer = _refused(error)
                     continue
@@ -343,7 +344,7 @@ class ProduceHandler:
         """The answer, or a retriable one if the batch is ahead of earlier ones that may still arrive.
 
         A client that has several batches on their way to two daemons then keeps its epoch. With another epoch
-        it would send the earlier ones again as new, although they may be stored (decision 0083).
+        it would send the earlier ones again as new, although they may be stored (decision 0084).
         """
         if answer.code not in _OUT_OF_TURN or batch.header is None:
             return answer
@@ -511,6 +512,25 @@ def _check_transaction(header: BatchHeader, transactional_id: str | None, writer
     if known is not None and known.transactional_id != transactional_id:
         code = ErrorCode.invalid_producer_id_mapping
         raise BatchRefused(code, "the producer belongs to another transactional id")
+
+
+def _check_room(header: BatchHeader, writer: IntakeWriter) -> None:
+    """Refuse the first batch of another producer while the log knows twice as many as it should; raises
+    `BatchRefused`.
+
+    Those that were used a short time ago are not forgotten, so a client that takes a new id for each batch
+    would use up the memory of every process.
+    """
+    producers, most = writer.sequencer.fold.producers, 2 * writer.settings.producers_max
+    stamp = _stamp(header)
+    if stamp is None or len(producers) < most or producers.get(stamp.producer_id) is not None:
+        return
+    if begins_alone(stamp):
+        raise BatchRefused(
+            ErrorCode.not_enough_replicas,
+            f"the log knows {len(producers):,} producers, twice intake.producers_max: send the batch again "
+            "when some of them are forgotten",
+        )
 
 
 def _stamp(header: BatchHeader) -> Stamp | None:

@@ -407,7 +407,11 @@ class ArchiveRun:
             _log.warning("%s", text)
             self.progress(text)
         kept = self.settings.intake
-        self.sequencer.forget_producers(now_us - round(kept.producer_idle_max * 1e6), kept.producers_max)
+        self.sequencer.forget_producers(
+            now_us - round(kept.producer_idle_max * 1e6),
+            kept.producers_max,
+            now_us - round(min(kept.producer_idle_min, kept.producer_idle_max) * 1e6),
+        )
         # A tick in the future does not count as recent: the clock was set back.
         if 0 <= now_us - known_us < self.settings.archive.tick * 1e6:
             return known_us

@@ -569,16 +569,22 @@ class Sequencer:
             ),
         )
 
-    def forget_producers(self, idle_since_us: int, known_max: int) -> int:
-        """Forget the producers last used before that, and the least recently used of more than `known_max`;
-        returns their number. Nothing is appended if there are none.
+    def forget_producers(self, idle_since_us: int, known_max: int, used_since_us: int) -> int:
+        """Forget the producers last used before that, and the least recently used of more than `known_max`,
+        but none used since `used_since_us`; returns their number.
+
+        The barrier comes first. It excludes files with batches that clients sent while a forgotten producer
+        was in use (decision 0085). Nothing is appended if there are no such producers.
         """
         with self._lock:
             self._read.read_on()
             producers, busy = self._fold.producers, self._fold.transactions.busy
-            before, time_us = len(producers), producers.forgetting_time(idle_since_us, known_max, busy)
+            before = len(producers)
+            time_us = producers.forgetting_time(idle_since_us, known_max, busy, used_since_us)
             # An entry that forgets no producer would only make the log longer.
             if time_us is not None:
+                kept_us = max(0, self._clock.now_us() - used_since_us)
+                self._raise_barrier((time_us + kept_us // 2) // 1000)
                 self._appender.append(pb.IntakeEntry(forgotten=pb.ProducersForgotten(idle_since_us=time_us)))
             return before - len(self._fold.producers)
 
@@ -588,9 +594,12 @@ class Sequencer:
         """
         with self._lock:
             self._read.read_on()
-            # The newest barrier holds, so an earlier time would change nothing.
-            if written_before_ms > self._fold.barrier_ms:
-                self._appender.append(pb.IntakeEntry(barrier=pb.Barrier(written_before_ms=written_before_ms)))
+            self._raise_barrier(written_before_ms)
+
+    def _raise_barrier(self, written_before_ms: int) -> None:
+        # The newest barrier holds, so an earlier time would change nothing.
+        if written_before_ms > self._fold.barrier_ms:
+            self._appender.append(pb.IntakeEntry(barrier=pb.Barrier(written_before_ms=written_before_ms)))
 
     def append_made(
         self,

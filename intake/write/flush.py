@@ -35,7 +35,7 @@ from intake.log.entries import positions_bytes
 from intake.log.fold import Landed
 from intake.log.sequencer import Sequencer
 from intake.log.source_positions import Move
-from intake.producers import SEQUENCE_COUNT, Refusal, Stamp
+from intake.producers import SEQUENCE_COUNT, Refusal, Stamp, begins_alone
 from intake.write.accept_clock import AcceptClock
 from intake.write.acknowledgements import NO_OFFSET, OK, FlushOutcome, Outcome
 from intake.write.encode import Part, SortedFlush
@@ -94,7 +94,12 @@ class FlushWriter:
         clock: Clock,
         ids: IdSource,
         accept_clock: AcceptClock,
+        held_max_s: float | None = None,
     ) -> None:
+        """`held_max_s`: longest time from the acceptance of a batch that counts without a known producer to
+        the write of its file; None if no such batch comes this way.
+        """
+        self._held_max_us = None if held_max_s is None else round(held_max_s * 1e6)
         self._objects = objects
         self._sequencer = sequencer
         self._row_group_bytes = row_group_bytes
@@ -240,16 +245,36 @@ class FlushWriter:
         """Upload one file: its key and content. No entry names it yet."""
         # The index goes into the footer: it later proves that the log once was that long.
         file = flush.encode(part, self._row_group_bytes, self._sequencer.fold.next_index)
-        key = self._upload(file)
+        key = self._upload(file, self._first_beginning_us(flush, part))
         failpoints.reach("writer.append.before")
         return key, file
 
-    def _upload(self, file: IntakeFileBytes) -> str:
-        """Store the file under a new key, which is returned."""
+    def _first_beginning_us(self, flush: SortedFlush, part: Part) -> int | None:
+        """The earliest accept time of a batch that counts without a known producer."""
+        if self._held_max_us is None:
+            return None
+        times_us = [
+            int(flush.accept_us[flush.starts[place]])
+            for place in range(part.first_segment, part.end_segment)
+            if (stamp := flush.segments[place].stamp) is not None and begins_alone(stamp)
+        ]
+        return min(times_us, default=None)
+
+    def _upload(self, file: IntakeFileBytes, beginning_us: int | None) -> str:
+        """Store the file under a new key, which is returned; `beginning_us` as `_first_beginning_us`."""
         failpoints.reach("writer.upload.before")
         fold = self._sequencer.fold
         # Never before the barrier: with a clock that was set back, the fold would refuse every file.
         written_us = max(self._accept_clock.written_us(fold.newest_us), fold.barrier_ms * 1000)
+        # Its producer may be forgotten since, and the batch stored by another attempt. For a wait after this
+        # line there is the barrier, which comes before producers are forgotten.
+        if beginning_us is not None and self._held_max_us is not None:
+            held_us = written_us - beginning_us
+            if held_us > self._held_max_us:
+                raise RetryLater(
+                    f"a batch waited for {held_us / 1e6:,.0f} s, longer than a quarter of "
+                    "intake.producer_idle_min; send it again"
+                )
         # A new key each time. If the append fails, the object stays unreferenced and is vacuumed.
         key = intake_key(written_us, new_ulid(self._ids, written_us))
         began_s = self._clock.monotonic_s()

@@ -187,7 +187,13 @@ class IntakeWriter:
         )
         self._placement = Placement(ids)
         self._publisher = FlushWriter(
-            objects, sequencer, settings.row_group_bytes, clock, ids, self._accept_clock
+            objects,
+            sequencer,
+            settings.row_group_bytes,
+            clock,
+            ids,
+            self._accept_clock,
+            held_max_s=settings.producer_idle_min / 4,
         )
         self._in_work: Sequence[Item] = ()
         # Last: the thread uses everything above.

@@ -84,7 +84,8 @@ def java(bootstrap: str) -> Iterator[Send]:
 
 def forget_all(served: Listening) -> int:
     """What an archiving round does after `intake.producer_idle_max`; the number of forgotten producers."""
-    return served.writer.sequencer.forget_producers(served.application.clock.now_us() + 1, known_max=1000)
+    later_us = served.application.clock.now_us() + 1
+    return served.writer.sequencer.forget_producers(later_us, 1000, later_us)
 
 
 @pytest.mark.parametrize("client", [java, librdkafka], ids=lambda client: client.__name__)

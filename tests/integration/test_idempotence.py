@@ -17,6 +17,7 @@ import pytest
 from archiver.config.groups import LogSettings
 from archiver.log.store import Appended
 from archiver.runtime import failpoints
+from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import InvalidInput, NotFound, ProducerFenced
 from intake.format import LOG_INDEX_KEY
 from intake.producers import SEQUENCE_COUNT, UNOPENED_IDS, KnownBatch
@@ -25,6 +26,7 @@ from intake.write.acknowledgements import Acknowledgement
 from intake.write.producer import Producer
 from intake.write.writer import IntakeWriter
 from tests.support.intake.intake_rig import WAIT_S, IntakeRig
+from tests.support.intake.publishing import Publishing
 from tests.support.log.faulty_log import AppendFault
 from tests.support.objects.faulty_objects import ObjectFault
 
@@ -314,7 +316,8 @@ def test_a_forgotten_producer_is_refused_with_what_to_do(rig: IntakeRig) -> None
     with rig.writer(delay_max=60) as writer:
         producer = Producer.open(writer)
         sent(writer, producer, b"a")
-        rig.sequencer.forget_producers(rig.clock.now_us() + 1, known_max=1000)
+        later_us = rig.clock.now_us() + 1
+        rig.sequencer.forget_producers(later_us, 1000, later_us)
         (failed,) = sent(writer, producer, b"b")
         assert (failed.outcome, failed.refusal) == ("failed", "unknown_producer")
         (unknown,) = sent(writer, producer, b"a", sequence=0)
@@ -327,13 +330,15 @@ def test_too_many_producers_are_forgotten_by_one_entry(rig: IntakeRig) -> None:
         ids = [UNOPENED_IDS + number for number in range(5)]
         for producer_id in ids:  # as a client that takes a new id for each record
             assert sent(writer, Producer(writer, producer_id, 0, ""), b"v")[0].outcome == "ok"
-        assert rig.sequencer.forget_producers(0, known_max=5) == 0
+        later_us = rig.clock.now_us() + 1
+        assert rig.sequencer.forget_producers(0, 5, later_us) == 0
+        assert rig.sequencer.forget_producers(0, 2, 0) == 0  # all of them were used a short time ago
         tail = rig.sequencer.refresh().next_index
-        assert rig.sequencer.forget_producers(0, known_max=2) == 3
-        assert rig.sequencer.forget_producers(0, known_max=2) == 0
-        # Every reader forgets the same producers, by the one entry.
+        assert rig.sequencer.forget_producers(0, 2, later_us) == 3
+        assert rig.sequencer.forget_producers(0, 2, later_us) == 0
+        # Every reader forgets the same producers, by the one entry. The other one is the barrier.
         fold = rig.reread()
-        assert fold.next_index == tail + 1
+        assert fold.next_index == tail + 2
         assert [one.producer_id for one in fold.producers] == ids[3:]
         # A Kafka client then raises its epoch and goes on.
         (refused,) = sent(writer, Producer(writer, ids[0], 0, ""), b"w", sequence=1)
@@ -349,11 +354,49 @@ def test_of_too_many_producers_one_with_an_open_transaction_stays(rig: IntakeRig
         sent(writer, transactional, b"first")
         for number in range(3):
             sent(writer, Producer(writer, UNOPENED_IDS + number, 0, ""), b"v")
-        assert rig.sequencer.forget_producers(0, known_max=1) == 3
+        assert rig.sequencer.forget_producers(0, 1, rig.clock.now_us() + 1) == 3
         assert [one.transactional_id for one in rig.reread().producers] == ["x"]
         transactional.commit()
         fold = rig.reread()
         assert fold.stable_offset((fold.topics_by_name["t"].topic_id, 0)) == 4
+
+
+@pytest.mark.parametrize("suspended", ["in its queue", "before its append"])
+@pytest.mark.parametrize("stamp", [(UNOPENED_IDS, 0), (3, 1)], ids=["new id", "raised epoch"])
+def test_a_late_batch_of_a_forgotten_producer_is_not_stored_again(
+    tmp_path: Path, suspended: str, stamp: tuple[int, int]
+) -> None:
+    """A suspended process holds it while another one stores it, and the log forgets its producer."""
+    clock, kept_s = ManualClock(), 1800
+    rig = IntakeRig(tmp_path, clock=clock)
+    rig.topic("t", 1)
+    writer, slow = (Publishing(rig, clock, seed, held_max_s=kept_s / 4) for seed in (1, 5))
+    late = slow.send("t", 0, b"v", slow.session(*stamp))
+    first = writer.send("t", 0, b"v", writer.session(*stamp))
+    writer.publish()
+    assert first.result(0).offset == 0
+
+    def forget() -> None:
+        clock.advance(kept_s + 1)
+        assert writer.sequencer.forget_producers(0, 0, clock.now_us() - kept_s * 1_000_000) == 1
+
+    real = rig.log.append
+
+    def forget_first(index: int, data: bytes) -> Appended:
+        rig.log.append = real  # type: ignore[method-assign]
+        forget()
+        return real(index, data)
+
+    if suspended == "in its queue":
+        forget()
+    else:
+        rig.log.append = forget_first  # type: ignore[method-assign]
+    slow.publish()
+    refused = late.result(0)
+    expected = None if suspended == "in its queue" else "barrier"
+    assert (refused.outcome, refused.refusal) == ("failed", expected)
+    assert rig.values("t", 0) == [b"v"]
+    rig.close()
 
 
 def test_a_barrier_refuses_what_was_written_before_it(rig: IntakeRig, tmp_path: Path) -> None:

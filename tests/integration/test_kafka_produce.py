@@ -367,7 +367,8 @@ def test_a_batch_that_overtakes_the_first_one_of_a_new_producer(open_listener: L
         assert send(0) is ErrorCode.none
         assert send(1) is ErrorCode.none
         # As after `intake.producer_idle_max`: the client is to raise its epoch at once.
-        assert sequencer.forget_producers(SystemClock().now_us() + 1, known_max=1000) > 0
+        later_us = SystemClock().now_us() + 1
+        assert sequencer.forget_producers(later_us, 1000, later_us) > 0
         assert send(2) is ErrorCode.unknown_producer_id
         assert send(0, epoch=1) is ErrorCode.none
         # Later ids must have an opener that is known.
@@ -375,6 +376,28 @@ def test_a_batch_that_overtakes_the_first_one_of_a_new_producer(open_listener: L
         for _ in range(AHEAD_ANSWERS):
             assert send(1) is ErrorCode.not_enough_replicas
         assert send(1) is ErrorCode.unknown_producer_id
+
+
+def test_a_new_producer_waits_while_the_log_knows_too_many(
+    open_listener: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = open_listener.writer
+    with WireClient(open_listener.address) as client:
+
+        def send(producer_id: int, sequence: int) -> ErrorCode:
+            batch = _batch([b"x"], producer=(producer_id, 0, sequence))
+            return ErrorCode(_produce(client, {("clicks", 0): batch})["clicks", 0].error_code)
+
+        known, new = _new_id(client), _new_id(client)
+        assert send(known, 0) is ErrorCode.none
+        few = writer.settings.model_copy(update={"producers_max": len(writer.sequencer.fold.producers) // 2})
+        monkeypatch.setattr(writer, "_settings", few)
+        assert send(new, 0) is ErrorCode.not_enough_replicas
+        assert send(known, 1) is ErrorCode.none
+        plain = _produce(client, {("clicks", 0): _batch([b"x"])})
+        assert plain["clicks", 0].error_code is ErrorCode.none
+        monkeypatch.undo()
+        assert send(new, 0) is ErrorCode.none
 
 
 def test_ids_of_an_old_entry_are_not_assigned(open_listener: Listening) -> None:

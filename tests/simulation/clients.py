@@ -26,6 +26,9 @@ _FAILURES_MAX = 4
 _BATCHES_MAX = 5
 """On their way at once, as with Kafka's producers."""
 _REST_US = 300_000
+REPEAT_MAX_US = 1_500_000
+"""How long a client repeats a batch of an epoch that it raised. If the log forgets its producer, the first
+batch of such an epoch counts again."""
 
 
 class PlainWriter:
@@ -72,6 +75,10 @@ class Lane:
     cut: list[int] = field(default_factory=list)
     """How many records each batch of the window had the first time."""
     tried: bool = False
+    tried_us: int = 0
+    """Time of the first attempt of the window."""
+    known_us: int = 0
+    """As `tried_us`, of the oldest batch in `known`."""
     recut: bool = False
     """It was sent in other batches than the first time."""
     known: deque[Outgoing] = field(default_factory=lambda: deque(maxlen=_BATCHES_MAX))
@@ -102,11 +109,21 @@ class Lane:
         self.tried = self.torn = self.recut = False
         self.known.clear()  # batches of the earlier epoch are refused, once one of this epoch is there
 
+    def expire(self, now_us: int) -> None:
+        """Give up what was tried for too long to be repeated."""
+        if self.epoch == 0:
+            return
+        if now_us - self.known_us > REPEAT_MAX_US:
+            self.known.clear()
+        if self.tried and now_us - self.tried_us > REPEAT_MAX_US:
+            self.raise_epoch()
+
     def remember(self, sent: Outgoing) -> None:
         """A batch was answered for."""
         if self.recut:
             self.known.clear()  # in the log it may stand in more batches than one
         elif is_settled(sent.records):
+            self.known_us = self.known_us if self.known else self.tried_us
             self.known.append(Outgoing(sent.tp, sent.records, sent.stamp, stated=True))
 
     def drop_settled(self) -> None:
@@ -154,14 +171,20 @@ class IdempotentProducer:
                 opened = station.sequencer.open_producer("", 0)
                 process.require_current()
                 self._producer = opened
+            self._expire(station)
             self._fill(station)
             failures = 0 if self._send(station) else failures + 1
+            self._expire(station)
             if self._random.random() < 0.3:
                 self._repeat(station)
             if failures >= _FAILURES_MAX:
                 raise RetryLater("nothing arrives; a new process may see more")
             process.sleep(self._random.randrange(_REST_US))
             process.require_current()
+
+    def _expire(self, station: Station) -> None:
+        for lane in self._lanes.values():
+            lane.expire(station.process.schedule.now_us)
 
     def _fill(self, station: Station) -> None:
         """New records for partitions in which nothing is open."""
@@ -183,7 +206,7 @@ class IdempotentProducer:
 
     def _send(self, station: Station) -> bool:
         """One flush with some of what is open; False if no answer said that a record is there."""
-        sent = self._chosen()
+        sent = self._chosen(station.process.schedule.now_us)
         company = self._company(station) if self._random.random() < 0.3 else []
         producer = self._producer
         refusals = station.send([*(one for _, one in sent), *company])
@@ -198,7 +221,7 @@ class IdempotentProducer:
             lane.drop_settled()
         return arrived
 
-    def _chosen(self) -> list[tuple[Lane, Outgoing]]:
+    def _chosen(self, now_us: int) -> list[tuple[Lane, Outgoing]]:
         """Batches of what is open, in order within each partition."""
         assert self._producer is not None, "a producer is opened before anything is sent"
         chosen: list[tuple[Lane, Outgoing]] = []
@@ -211,7 +234,8 @@ class IdempotentProducer:
             for start, end in batches:
                 stamp = Stamp(self._producer[0], lane.epoch, lane.sequence + start)
                 chosen.append((lane, Outgoing(tp, lane.window[start:end], stamp, stated=lane.tried)))
-            lane.tried = True
+            if not lane.tried:
+                lane.tried, lane.tried_us = True, now_us
         return chosen
 
     def _hear(self, lane: Lane, one: Outgoing, refusal: Refusal | None) -> None:

@@ -26,7 +26,7 @@ from tests.simulation.schedule import Actor, Schedule, Trace, Violation
 from tests.simulation.sourcing import SourceTaker, Upstream
 from tests.simulation.station import World
 from tests.simulation.transacting import TransactionalProducer
-from tests.simulation.upkeep import Keeper, Leader
+from tests.simulation.upkeep import IDLE_US, RAISED_IDLE_US, Keeper, Leader
 from tests.simulation.vacuuming import Cleaner
 from tests.simulation.verdict import judge
 
@@ -111,9 +111,11 @@ class Run:
             return choices.choice((1, 1, 2, 2, 3, 5))
 
         world = self._world
+        raises = self._seed % RAISES_EVERY == 2
+        idle_us = RAISED_IDLE_US if raises else IDLE_US
         self._busy.extend(PlainWriter(f"plain{n}", world, own(), load()) for n in range(choices.randrange(3)))
         self._busy.extend(
-            IdempotentProducer(f"idem{n}", world, own(), load(), raises=self._seed % RAISES_EVERY == 2)
+            IdempotentProducer(f"idem{n}", world, own(), load(), raises=raises)
             for n in range(choices.randrange(1, 3))
         )
         names = choices.randrange(1, 3)
@@ -122,7 +124,8 @@ class Run:
             for n in range(choices.randrange(3))
         )
         others: list[Actor] = [
-            Leader(f"leader{n}", world, own(), self._is_over) for n in range(choices.choice((1, 1, 2)))
+            Leader(f"leader{n}", world, own(), self._is_over, idle_us)
+            for n in range(choices.choice((1, 1, 2)))
         ]
         others.extend(
             Keeper(f"keeper{n}", world, own(), self._is_over) for n in range(choices.choice((0, 1, 1, 2)))

@@ -32,6 +32,7 @@ from tests.simulation.twins import SimulatedClock, SimulatedLog, SimulatedObject
 
 TOPICS = {"flights": 2, "gates": 1}
 """Declared by every actor, as by the processes of a deployment."""
+HELD_MAX_S = 6.0
 INTAKE = IntakeSettings(clock_skew_max=2.0, clock_settle=3.0)
 
 
@@ -75,7 +76,13 @@ class Station:
                 self.sequencer.declare_topic(name, partitions)
         self._accept_clock = AcceptClock(self.clock, INTAKE.clock_skew_max, INTAKE.clock_settle)
         self._publisher = FlushWriter(
-            self.objects, self.sequencer, INTAKE.row_group_bytes, self.clock, self.ids, self._accept_clock
+            self.objects,
+            self.sequencer,
+            INTAKE.row_group_bytes,
+            self.clock,
+            self.ids,
+            self._accept_clock,
+            HELD_MAX_S,
         )
         self._settled = threading.Condition()
 

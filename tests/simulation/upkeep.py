@@ -14,6 +14,8 @@ from tests.simulation.schedule import Process
 from tests.simulation.station import Station, World
 
 IDLE_US = 6_000_000
+RAISED_IDLE_US = 24_000_000
+"""Where clients raise their epochs: an eighth of it, less the difference of clocks, is `REPEAT_MAX_US`."""
 
 
 class Leader:
@@ -52,7 +54,8 @@ class Leader:
                 elif chosen < 7:
                     station.sequencer.end_overdue(now_us)
                 else:
-                    station.sequencer.forget_producers(now_us - self._idle_us, known_max=1000)
+                    idle_since_us = now_us - self._idle_us
+                    station.sequencer.forget_producers(idle_since_us, 1000, idle_since_us)
             except RetryLater:
                 continue
 

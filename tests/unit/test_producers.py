@@ -483,28 +483,36 @@ def test_idle_producers_are_forgotten_unless_they_have_a_transaction(busy: bool)
 
 
 @pytest.mark.parametrize(
-    ("idle_since_us", "known_max", "busy", "expected", "kept"),
+    ("idle_since_us", "known_max", "busy", "used_since_us", "expected", "kept"),
     [
-        (10, 4, (), None, [1, 2, 3, 4]),  # the first one was used at that time, not before it
-        (11, 4, (), 11, [2, 3, 4]),
-        (0, 3, (), 11, [2, 3, 4]),
-        (0, 2, (), 21, [4]),  # two of the same time go together
-        (0, 1, (), 21, [4]),
-        (0, 0, (), 31, []),
-        (25, 3, (), 25, [4]),  # the idle time is the later one
-        (0, 3, (1,), 21, [1, 4]),  # the excess is taken from the others
-        (0, 0, (1, 2, 3, 4), None, [1, 2, 3, 4]),
-        (0, 1, (1, 4), 21, [1, 4]),
+        (10, 4, (), 99, None, [1, 2, 3, 4]),  # the first one was used at that time, not before it
+        (11, 4, (), 99, 11, [2, 3, 4]),
+        (0, 3, (), 99, 11, [2, 3, 4]),
+        (0, 2, (), 99, 21, [4]),  # two of the same time go together
+        (0, 1, (), 99, 21, [4]),
+        (0, 0, (), 99, 31, []),
+        (25, 3, (), 99, 25, [4]),  # the idle time is the later one
+        (0, 3, (1,), 99, 21, [1, 4]),  # the excess is taken from the others
+        (0, 0, (1, 2, 3, 4), 99, None, [1, 2, 3, 4]),
+        (0, 1, (1, 4), 99, 21, [1, 4]),
+        (0, 0, (), 20, 20, [2, 3, 4]),  # those used since then stay, whatever their number
+        (25, 0, (), 20, 20, [2, 3, 4]),
+        (0, 0, (), 10, None, [1, 2, 3, 4]),
     ],
 )
 def test_too_many_producers_are_forgotten_from_the_least_recently_used_on(
-    idle_since_us: int, known_max: int, busy: tuple[int, ...], expected: int | None, kept: list[int]
+    idle_since_us: int,
+    known_max: int,
+    busy: tuple[int, ...],
+    used_since_us: int,
+    expected: int | None,
+    kept: list[int],
 ) -> None:
     producers = Producers()
     # Not in the order of their use.
     for producer_id, used_us in ((4, 30), (2, 20), (1, 10), (3, 20)):
         producers.open(producer_id, "", 1, used_us)
-    time_us = producers.forgetting_time(idle_since_us, known_max, frozenset(busy))
+    time_us = producers.forgetting_time(idle_since_us, known_max, frozenset(busy), used_since_us)
     assert time_us == expected
     if time_us is not None:
         producers.forget(time_us, frozenset(busy))

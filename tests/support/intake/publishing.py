@@ -25,7 +25,9 @@ from tests.support.intake.intake_rig import IntakeRig
 class Publishing:
     """One process: its sequencer, its publisher, and what waits in its queue."""
 
-    def __init__(self, rig: IntakeRig, clock: ManualClock, seed: int) -> None:
+    def __init__(
+        self, rig: IntakeRig, clock: ManualClock, seed: int, held_max_s: float | None = None
+    ) -> None:
         self.sequencer = Sequencer(rig.log, SeededIds(seed), clock, rig.log_settings)
         self.sequencer.refresh()
         self._accept_clock = AcceptClock(clock, 10, 60)
@@ -36,6 +38,7 @@ class Publishing:
             clock,
             SeededIds(seed + 1),
             self._accept_clock,
+            held_max_s,
         )
         self._lock = threading.Condition()
         self.queue: list[Item] = []
