@@ -495,7 +495,7 @@ def test_idle_producers_are_forgotten_unless_they_have_a_transaction(busy: bool)
         (0, 3, (1,), 99, 21, [1, 4]),  # the excess is taken from the others
         (0, 0, (1, 2, 3, 4), 99, None, [1, 2, 3, 4]),
         (0, 1, (1, 4), 99, 21, [1, 4]),
-        (0, 0, (), 20, 20, [2, 3, 4]),  # those used since then stay, whatever their number
+        (0, 0, (), 20, 20, [2, 3, 4]),  # those used since then stay, regardless of their number
         (25, 0, (), 20, 20, [2, 3, 4]),
         (0, 0, (), 10, None, [1, 2, 3, 4]),
     ],
