@@ -347,13 +347,17 @@ class Producers:
         # Accept times come from the clocks of several writers, so they may go back.
         producer.last_used_us = max(producer.last_used_us, time_us)
 
-    def append_us(self, tp: TopicPartition, producer_id: int, runs: Sequence[Run]) -> int:
-        """The append time of the first record of a repetition, 0 if it has none: as in `KnownBatch`."""
-        if not runs:
-            return 0
-        offset, _ = runs[0]
-        known = self._by_id[producer_id].batches[tp]
-        return next((one.append_us for one in known if one.base <= offset < one.base + one.rows), 0)
+    def append_times(self, tp: TopicPartition, producer_id: int, runs: Sequence[Run]) -> tuple[Run, ...]:
+        """The append times of the records of a repetition, as in `KnownBatch`, each with their number. Empty
+        if no record has one.
+        """
+        found: list[Run] = []
+        for base, rows in runs:
+            for one in self._by_id[producer_id].batches[tp]:
+                shared = min(base + rows, one.base + one.rows) - max(base, one.base)
+                if shared > 0:
+                    found.append((one.append_us, shared))
+        return tuple(found) if any(time_us for time_us, _ in found) else ()
 
 
 def begins_alone(stamp: Stamp) -> bool:

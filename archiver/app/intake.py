@@ -215,7 +215,10 @@ class Intake:
         known = fold.topics_by_name.get(topic)
         if known is None or dict(before).get(TIMESTAMP_TYPE) == (stated := dict(after).get(TIMESTAMP_TYPE)):
             return
-        if known.mirrored and stated == "LogAppendTime":
+        # The default is always possible, or a topic could not leave the other type.
+        if stated != "LogAppendTime":
+            return
+        if known.mirrored:
             raise InvalidInput(f"{TIMESTAMP_TYPE}: records of a mirrored topic have the times of its source")
         partitions = [fold.partition((known.topic_id, number)) for number in range(known.partitions)]
         if any(len(one.append_time_changes) >= APPEND_TIME_CHANGES_MAX for one in partitions):

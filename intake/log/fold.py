@@ -82,8 +82,9 @@ class Landed:
     segment: SegmentRef | None
     """The segment added to the backlog; None for a repetition, for a refused one, and without records."""
     refusal: Refusal | None = None
-    append_us: int = 0
-    """For a repetition: the append time of the original's first record, 0 if it has none."""
+    append_times: tuple[tuple[int, int], ...] = ()
+    """For a repetition: the append times of the originals along `runs`, each with the number of its records;
+    0 stands for none. Empty if no record has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -553,8 +554,8 @@ class IntakeFold:
         stamp = Stamp(stated.producer_id, stated.epoch, stated.sequence, stated.transactional, stated.covered)
         verdict = self._producers.judge(tp, stamp, segment.rows)
         if isinstance(verdict, Repeated):
-            append_us = self._producers.append_us(tp, stamp.producer_id, verdict.runs)
-            return Landed(tp, segment.rows, verdict.runs, None, append_us=append_us)
+            append_times = self._producers.append_times(tp, stamp.producer_id, verdict.runs)
+            return Landed(tp, segment.rows, verdict.runs, None, append_times=append_times)
         if verdict is not None:
             return Landed(tp, segment.rows, (), None, verdict)
         base = self._partitions[tp].next_offset

@@ -304,12 +304,12 @@ class FlushWriter:
         for number, one in enumerate(landed):
             # The usual segment: its offsets were computed above for all at once.
             usual = one.refusal is None and len(one.runs) == 1 and one.runs[0][1] == rows[number]
-            appended = one.append_us or (one.segment is not None and segments[number].log_append_time)
+            appended = one.append_times or (one.segment is not None and segments[number].log_append_time)
             if usual and not appended:
                 continue
             span = np.arange(firsts[number], firsts[number] + rows[number])
             if appended:
-                times_us = np.full(len(span), one.append_us) if one.append_us else accept_us[span]
+                times_us = _times(one.append_times, len(span)) if one.append_times else accept_us[span]
                 # Rows that were accepted at the same time share a verdict.
                 known_us, places = np.unique(times_us, return_inverse=True)
                 outcomes.verdict_of[span] = places + len(outcomes.verdicts)
@@ -467,6 +467,14 @@ def _aligned(known: Int64Array, rows: int) -> Int64Array:
         return known
     first: Int64Array = np.arange(rows, dtype=np.int64)
     return first + known[0] if len(known) else np.full(rows, NO_OFFSET, np.int64)
+
+
+def _times(append_times: Sequence[tuple[int, int]], rows: int) -> Int64Array:
+    """The append times of `rows` rows, from those in the log. The counts may differ as in `_aligned`; then
+    the first one is that of all.
+    """
+    times_us, counts = np.array(append_times, np.int64).T
+    return np.repeat(times_us, counts) if counts.sum() == rows else np.full(rows, times_us[0])
 
 
 def _if_tried_before(verdict: FlushOutcome) -> FlushOutcome:

@@ -240,6 +240,9 @@ def test_batches_of_one_flush_have_their_own_times(tmp_path: Path) -> None:
         stored = found.stored("orders")[0]
         assert [one.timestamp_us for one in stored] == [time for time in times for _ in range(2)]
         assert [sent([number]) for number in (0, 3, 1)] == [[times[0]], [times[3]], [times[1]]]
+        # Now a flush joins them.
+        topic = found.application.intake.configure_topic(topic, lambda _: {TYPE: "CreateTime"})
+        assert sent([0, 1, 2, 3]) == times
         assert len(found.stored("orders")[0]) == 8
 
 
@@ -262,6 +265,15 @@ def test_it_cannot_be_changed_without_end(listener: Listening) -> None:
     with pytest.raises(KafkaException, match="create another topic") as raised:
         set_type(listener.bootstrap, "orders", "LogAppendTime")
     assert raised.value.args[0].code() == KafkaError.INVALID_CONFIG
+    set_type(listener.bootstrap, "orders", "CreateTime")
+
+
+def test_a_topic_can_leave_append_times_also_at_the_limit(listener: Listening) -> None:
+    """Daemons learn of a change at different times, so that a change of the config can take several."""
+    set_type(listener.bootstrap, "orders", "LogAppendTime")
+    fold = listener.writer.sequencer.fold
+    held = fold.partition((listener.application.topic("orders").topic_id, 1))
+    held.append_time_changes[:] = [0] * (APPEND_TIME_CHANGES_MAX + 1)
     set_type(listener.bootstrap, "orders", "CreateTime")
 
 

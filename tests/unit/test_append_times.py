@@ -115,25 +115,23 @@ def test_a_repeated_batch_has_the_append_time_of_the_original() -> None:
     def sent(sequence: int, rows: int, append_time: bool, accept_us: int) -> Landed:
         return given.append(append_time, rows, Stamp(producer, epoch, sequence), accept_us)
 
-    assert [sent(0, 2, True, NOW_US).append_us, sent(2, 1, False, NOW_US + 1).append_us] == [0, 0]
-    assert sent(3, 2, True, NOW_US + 2).append_us == 0
+    assert sent(0, 2, True, NOW_US).append_times == sent(2, 1, False, NOW_US + 1).append_times == ()
+    assert sent(3, 2, True, NOW_US + 2).append_times == ()
 
-    def repeated() -> list[int]:
-        """The type of the topic may have changed since."""
-        return [
-            sent(0, 2, False, NOW_US + 9).append_us,
-            sent(2, 1, True, NOW_US + 9).append_us,
-            sent(4, 1, False, NOW_US + 9).append_us,
-        ]
-
-    assert repeated() == [NOW_US, 0, NOW_US + 2]
+    # The type of the topic may have changed since.
+    assert sent(0, 2, False, NOW_US + 9).append_times == ((NOW_US, 2),)
+    assert sent(2, 1, True, NOW_US + 9).append_times == ()
+    assert sent(4, 1, False, NOW_US + 9).append_times == ((NOW_US + 2, 1),)
+    # Several at once: a flush joins batches of the type CreateTime.
+    assert sent(1, 4, False, NOW_US + 9).append_times == ((NOW_US, 1), (0, 1), (NOW_US + 2, 2))
     # Also after the segments are in history files and the state comes from a checkpoint.
     stored = decode(encode(Checkpoint(given.sequencer.fold.state(), ())), "here")
     assert same(stored.state, given.sequencer.fold.state())
     known = stored.fold().producers
-    for run, append_us in (((0, 2), NOW_US), ((2, 1), 0), ((4, 1), NOW_US + 2)):
-        assert known.append_us((given.topic.topic_id, 1), producer, [run]) == append_us
-    assert known.append_us((given.topic.topic_id, 1), producer, []) == 0
+    tp = (given.topic.topic_id, 1)
+    for run, times in (((0, 2), ((NOW_US, 2),)), ((2, 1), ()), ((4, 1), ((NOW_US + 2, 1),))):
+        assert known.append_times(tp, producer, [run]) == times
+    assert known.append_times(tp, producer, []) == ()
 
 
 @pytest.mark.parametrize(
