@@ -1,4 +1,4 @@
-"""Resets committed offsets of a consumer group: the offsets of a target, and the commit without a daemon.
+"""Resets committed offsets of a consumer group: what a reset would do, and the commit without a daemon.
 
 A running coordinator is asked to commit, because only it knows whether the group has members
 (`archiver.kafka.group_offsets`). Without any live daemon, a command claims the slot of the group itself.
@@ -6,33 +6,22 @@ A running coordinator is asked to commit, because only it knows whether the grou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from archiver.app.application import Application
+from archiver.app.offset_targets import Target, target_offsets
 from archiver.config.kafka_listener import KafkaListenerSettings
 from archiver.runtime.errors import ArchiverError, InvalidInput, OutcomeUnknown, RetryLater
 from archiver.runtime.ids import TopicId
 from archiver.runtime.redaction import excerpt
-from archiver.runtime.rfc3339 import parse_time
-from archiver.stream.event_times import EventTimes
 from intake.log.committed_offsets import Commit, CommittedOffsets, HoldOutcome, OffsetBounds, TopicCommit
 from intake.log.consumer_groups import ConsumerGroups, slot_of
 from intake.log.fold import TopicState
-from intake.segments import LARGEST
 
 COMMAND_NODE: Final = 0
 """Node id in the claim of a command. Those of daemons begin at 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where a reset moves committed offsets."""
-
-    kind: Literal["earliest", "latest", "offset", "time"]
-    value: int = 0
-    """The offset, or the time in microseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,51 +36,17 @@ class PartitionReset:
     after: int
 
 
-def parse_target(text: str) -> Target:
-    """`earliest`, `latest`, an offset, or a time as in RFC 3339; raises `InvalidInput`."""
-    if text == "earliest":
-        return Target("earliest")
-    if text == "latest":
-        return Target("latest")
-    if text.isascii() and text.isdecimal() and len(text) <= len(str(LARGEST)) and int(text) <= LARGEST:
-        return Target("offset", int(text))
-    try:
-        return Target("time", parse_time(text))
-    except ValueError as error:
-        raise InvalidInput(
-            f"--to {excerpt(text, 80)} is no target; it is earliest, latest, an offset, or a time such as "
-            "2026-11-27T12:00:00Z"
-        ) from error
-
-
 def planned(
-    app: Application, group: str, topic: TopicState, partitions: Sequence[int], target: Target
+    app: Application, group: str, topic: TopicState, partitions: frozenset[int] | None, target: Target
 ) -> list[PartitionReset]:
-    """What a reset would do. Only a time needs files; raises then as `EventTimes.first_at`."""
-    # The ledger before the intake log: otherwise archives may seem to reach beyond the log.
-    ledger, backlog = app.ledger(), app.backlog()
-    held = backlog.fold.consumer_groups.get(group)
-    times = EventTimes(app.objects, app.cluster.cluster_id)
-    stream = app.stream_of(backlog, ledger)
+    """What a reset would do. Raises as `target_offsets`."""
+    offsets = target_offsets(app, topic, partitions, target)
+    held = app.sequencer.fold.consumer_groups.get(group)
     found = []
-    for partition in partitions:
-        place = (topic.topic_id, partition)
-        end = backlog.next_offset(place)
-        start = min(end, backlog.log_start(place, ledger.topic(topic.topic_id).start(partition)))
-        if target.kind == "earliest":
-            after = start
-        elif target.kind == "latest":
-            after = end
-        elif target.kind == "offset":
-            # As Kafka's tool does: an offset outside of the partition would start a consumer elsewhere.
-            after = min(max(target.value, start), end)
-        else:
-            # Records of open transactions count, or the group could never read them.
-            first = times.first_at(stream, *place, start, end, target.value, uncommitted=True)
-            after = end if first is None else first.offset
-        committed = None if held is None else held.offset(topic.topic_id, partition)
+    for one in offsets:
+        committed = None if held is None else held.offset(topic.topic_id, one.partition)
         before = None if committed is None else committed.offset
-        found.append(PartitionReset(partition, start, end, before, after))
+        found.append(PartitionReset(one.partition, one.start, one.end, before, one.offset))
     return found
 
 

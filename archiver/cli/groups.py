@@ -12,7 +12,7 @@ from archiver.cli.completion import complete_scope
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table
 from archiver.publish.scope import parse_scope
-from archiver.runtime.errors import ConfigInvalid, InvalidInput, NotFound, RetryLater, no_partition
+from archiver.runtime.errors import ConfigInvalid, InvalidInput, NotFound, RetryLater
 from archiver.runtime.exit_codes import FINE
 from archiver.runtime.text import counted
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from archiver.log.brokers import Broker
     from archiver.status.group_lag import GroupLag, GroupLags
     from intake.log.consumer_groups import ConsumerGroup
-    from intake.log.state import TopicState
 
 app = typer.Typer(
     help="Show consumer groups, their committed offsets and their lag, and reset offsets.",
@@ -138,13 +137,14 @@ def reset(
     A group with members is refused. If a daemon coordinates the group, it does the reset; without a live
     daemon the command does it. An offset outside of a partition becomes its start or its end.
     """
-    from archiver.app.group_reset import parse_target, planned, reset_alone
+    from archiver.app.group_reset import planned, reset_alone
+    from archiver.app.offset_targets import parse_target
 
     name, scope = parse_scope(topic)
-    target = parse_target(to)
+    target = parse_target(to, "--to")
     with application(config) as app_:
         state = app_.topic(name)
-        resets = planned(app_, group, state, _partitions(state, scope), target)
+        resets = planned(app_, group, state, scope, target)
         if dry_run:
             _print_resets(group, name, resets, output, done=False)
             return FINE
@@ -181,16 +181,6 @@ def reset(
             ask_daemon(app_, "reset_offsets", {"group": group, "topic": name, "offsets": asked}, by_itself)
     _print_resets(group, name, resets, output, done=True)
     return FINE
-
-
-def _partitions(state: TopicState, scope: frozenset[int] | None) -> list[int]:
-    """Partitions to reset, in order; raises `NotFound` for one that the topic does not have."""
-    if scope is None:
-        return list(range(state.partitions))
-    beyond = [one for one in sorted(scope) if one >= state.partitions]
-    if beyond:
-        raise no_partition(state.name, beyond[0], state.partitions)
-    return sorted(scope)
 
 
 def _print_resets(

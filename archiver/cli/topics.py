@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from archiver.cli.completion import complete_topic
+from archiver.cli.completion import complete_scope, complete_topic
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table
+from archiver.publish.scope import parse_scope
 from archiver.runtime.errors import ConfigInvalid, InvalidInput
 from archiver.runtime.exit_codes import FINE
 from archiver.runtime.text import counted
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from intake.log.state import TopicState
 
 app = typer.Typer(
-    help="Show topics, create configured topics, add partitions, and delete topics.",
+    help="Show topics, create configured topics, add partitions, and delete topics or records.",
     no_args_is_help=True,
 )
 
@@ -261,6 +262,88 @@ def delete(
                 f"its {' and '.join(left)} in {folder} stay as they are; remove them by hand if you do "
                 "not need them"
             )
+    return FINE
+
+
+@app.command("delete-records")
+def delete_records(
+    topic: Annotated[
+        str,
+        typer.Argument(
+            help="The topic, or some of its partitions: orders, orders:3, orders:0-3.",
+            autocompletion=complete_scope,
+        ),
+    ],
+    below: Annotated[
+        str,
+        typer.Option(
+            "--below",
+            help="An offset, latest for the end, or a time such as 2026-11-27T12:00:00Z: then the first "
+            "record with that event time or a later one. The records before it are deleted.",
+        ),
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print what would be deleted; delete nothing.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask for confirmation; required without a terminal.")
+    ] = False,
+    config: ConfigOption = None,
+    output: OutputOption = Output.TEXT,
+) -> int:
+    """Delete the records of a topic below an offset: no reader gets them any more. Needs no daemon.
+
+    `archiver clean` frees the storage of what is archived. A running daemon reads of it at the latest a
+    second later. A mirrored topic is refused, and so is one that the configuration keeps for ever.
+    """
+    from archiver.app.offset_targets import parse_target, target_offsets
+
+    name, scope = parse_scope(topic)
+    target = parse_target(below, "--below")
+    with application(config) as app_:
+        state = app_.topic(name)
+        # Before the question: what cannot be deleted needs no confirmation.
+        app_.intake.check_records_deletable(state)
+        found = target_offsets(app_, state, scope, target)
+        offsets = sum(one.offset - one.start for one in found)
+        what = counted(offsets, "offset")
+        # A script without a terminal would otherwise wait for ever.
+        if not (dry_run or yes or sys.stdin.isatty()):
+            raise InvalidInput(
+                f"no records of topic {name} were deleted: there is no terminal for a confirmation; give "
+                "--yes to delete them, or --dry-run to see how many"
+            )
+        if not (dry_run or yes) and not typer.confirm(f"Delete the records of {what} of topic {name}?"):
+            print(f"no records of topic {name} were deleted")
+            return FINE
+        if not dry_run and offsets:
+            app_.intake.delete_records(
+                state, {one.partition: one.offset for one in found if one.offset > one.start}
+            )
+    if output is Output.JSON:
+        print_json(
+            {
+                "topic": name,
+                "topic_id": state.topic_id,
+                "dry_run": dry_run,
+                "offsets": offsets,
+                "partitions": [
+                    {
+                        "partition": one.partition,
+                        "start_before": one.start,
+                        "start": one.offset,
+                        "end": one.end,
+                    }
+                    for one in found
+                ],
+            }
+        )
+        return FINE
+    print_table(
+        f"{name}: {what} {'would be' if dry_run else 'are'} deleted",
+        ("partition", "start before", "start", "end"),
+        [(one.partition, one.start, one.offset, one.end) for one in found],
+    )
     return FINE
 
 
