@@ -37,7 +37,9 @@ class GatheredGroups:
             case "group-commit":
                 for topic, partition, offset in event["offsets"]:
                     key = (event["member"], event["number"], topic, partition)
-                    self._commits[group][key] = GroupCommit((topic, partition), offset, at_s)
+                    self._commits[group][key] = GroupCommit(
+                        (topic, partition), offset, at_s, transaction=event.get("of")
+                    )
             case "group-committed":
                 for topic, partition, offset in event["offsets"]:
                     key = (event["member"], event["number"], topic, partition)

@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from tests.harness.history import GroupReading, History, OffsetSeen, Processed
+from tests.harness.history import Attempt, GroupCommit, GroupReading, History, OffsetSeen, Processed, Source
+from tests.harness.loop_judging import is_loop
 from tests.harness.mutations import FAR, MUTATIONS, NotApplicable, breaks, choose
 
 __all__ = ["MUTATIONS", "NotApplicable"]
@@ -153,7 +154,22 @@ def group_is_stuck(history: History, rng: random.Random) -> History:
             ),
         )
 
-    return _group(history, rng, change, lambda reading: reading.commits)
+    return _group(history, rng, change, lambda reading: reading.commits and not is_loop(reading))
+
+
+@breaks("H20")
+def offset_of_an_aborted_transaction(history: History, rng: random.Random) -> History:
+    """A daemon answers with an offset whose transaction was aborted."""
+
+    def change(reading: GroupReading) -> GroupReading:
+        newest = {one.partition: one for one in reading.seen if one.offset > 0}
+        one = newest[choose(rng, sorted(newest))]
+        end_s = reading.seen[-1].ended_s + AFTER_S
+        late = OffsetSeen(one.partition, one.offset + FAR, end_s, end_s + 0.1, 1)
+        aborted = GroupCommit(one.partition, late.offset, end_s - 1, transaction="aborted by the loop")
+        return replace(reading, seen=(*reading.seen, late), commits=(*reading.commits, aborted))
+
+    return _group(history, rng, change, is_loop)
 
 
 @breaks("H22")
@@ -178,3 +194,88 @@ def member_gets_what_was_aborted(history: History, rng: random.Random) -> Histor
         return replace(reading, processed=(*reading.processed, aborted))
 
     return _group(history, rng, change, lambda reading: reading.processed)
+
+
+def _written(history: History) -> list[Attempt]:
+    """Records of a loop that are in its output."""
+    seen = {row.digest for rows in history.consumed.values() for row in rows}
+    return [one for one in history.attempts if one.source is not None and one.digest in seen]
+
+
+def _sources(history: History, sources: dict[str, Source | None]) -> History:
+    """Records of a loop that were made from other ones; by their digests."""
+    changed = [
+        replace(one, source=sources[one.digest]) if one.digest in sources else one for one in history.attempts
+    ]
+    return replace(history, attempts=tuple(changed))
+
+
+@breaks("H23")
+def loop_writes_twice(history: History, rng: random.Random) -> History:
+    """A loop writes a record again, in the place of another one."""
+    one = choose(rng, _written(history))
+    mates = [other for other in _written(history) if other.source != one.source]
+    return _sources(history, {choose(rng, mates).digest: one.source})
+
+
+@breaks("H23")
+def loop_skips(history: History, rng: random.Random) -> History:
+    """A loop commits the offset of a record and not its output."""
+    return _sources(history, {choose(rng, _written(history)).digest: None})
+
+
+@breaks("H23")
+def loop_changes_the_order(history: History, rng: random.Random) -> History:
+    """Two records of a partition change places in the output."""
+    one = choose(rng, _written(history))
+    mates = [
+        other
+        for other in _written(history)
+        if other is not one and other.source and one.source and other.source[:2] == one.source[:2]
+    ]
+    other = choose(rng, mates)
+    return _sources(history, {one.digest: other.source, other.digest: one.source})
+
+
+@breaks("H23")
+def loop_reads_what_was_aborted(history: History, rng: random.Random) -> History:
+    """A loop reads a record of an aborted transaction, which no reader of committed records gets."""
+    one = choose(rng, _written(history))
+    stored = {row.digest for rows in history.consumed.values() for row in rows}
+    aborted = choose(
+        rng,
+        [
+            other
+            for other in history.attempts
+            if other.transaction
+            and history.transactions[other.transaction].fate == "aborted"
+            and other.digest not in stored
+        ],
+    )
+    assert one.source is not None
+    return _sources(history, {one.digest: (*one.source[:3], aborted.digest)})
+
+
+@breaks("H23")
+def loop_output_without_its_offset(history: History, rng: random.Random) -> History:
+    """The output of the last transaction is there, and its offset is not committed."""
+
+    def change(reading: GroupReading) -> GroupReading:
+        ends = {one.partition: one for one in reading.seen if one.offset > 0}
+        partition = choose(rng, sorted(ends))
+        seen = tuple(one for one in reading.seen if one.partition != partition or one.offset <= 0)
+        return replace(reading, seen=seen)
+
+    return _group(history, rng, change, lambda reading: is_loop(reading) and reading.seen)
+
+
+@breaks("H23")
+def loop_is_stuck(history: History, rng: random.Random) -> History:
+    """A loop does not come to the end of a partition."""
+    name = choose(
+        rng, [name for name, reading in history.groups.items() if is_loop(reading) and reading.ends]
+    )
+    reading = history.groups[name]
+    partition = choose(rng, [one for one in sorted(reading.ends) if reading.ends[one]])
+    further = {**reading.ends, partition: reading.ends[partition] + FAR}
+    return replace(history, groups={**history.groups, name: replace(reading, ends=further)})

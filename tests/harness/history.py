@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Outcome = Literal["ok", "failed", "unknown"]
+Source = tuple[str, int, int, str]
+"""Topic, partition, offset and digest of a record that was read."""
 Fate = Literal["committed", "aborted", "undecided"]
 Place = tuple[str, int, int]
 """Topic, partition, offset."""
@@ -46,6 +48,8 @@ class Attempt:
     error: str | None = None
     file: str | None = None
     """The file it was put into, for a source that ingests files; those get no acknowledgement."""
+    source: Source | None = None
+    """The record that it was made from, by a loop that reads and writes exactly once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,8 @@ class Transaction:
     transactional id."""
     asked_s: float | None = None
     """When its commit was first asked for, in seconds since the run began."""
+    committed_s: float | None = None
+    """When its commit was acknowledged."""
 
     @property
     def fenced(self) -> bool:
@@ -137,6 +143,8 @@ class GroupCommit:
     asked_s: float
     answered_s: float | None = None
     """When it was acknowledged. None: it failed, or its outcome is unknown."""
+    transaction: str | None = None
+    """The transaction that has it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from functools import cached_property
 from typing import Any, Literal
 
 from tests.harness.group_judging import GroupCase
-from tests.harness.history import Attempt, Fate, History, Outcome, Place, Row
+from tests.harness.history import Attempt, Fate, History, Outcome, Place, Row, Source
+from tests.harness.loop_judging import committed, is_loop, loop_broken
 
 INVARIANTS: dict[str, str] = {
     "H1": "a record acknowledged ok is at exactly its offset, with its bytes",
@@ -47,6 +48,8 @@ INVARIANTS: dict[str, str] = {
     "H21": "a consumer group processes each record of a partition before it commits an offset beyond the record, and "
     "every record in the end",
     "H22": "a member of a consumer group gets what consume has at that offset",
+    "H23": "a loop that reads, processes and writes exactly once writes one record for each committed record before its "
+    "committed offset, in order, and nothing else",
 }
 SHOWN_MAX = 20
 """Violations of one invariant that are listed; the rest are counted."""
@@ -110,6 +113,8 @@ class Sent:
     last: int | None = None
     file: str | None = None
     """The file it was put into."""
+    source: Source | None = None
+    """The record it was made from."""
 
     @property
     def outcome(self) -> Outcome:
@@ -203,7 +208,13 @@ class _Case:
                 known = self.history.transactions.get(attempt.transaction)
                 fate = "aborted" if known is None else known.fate
             self.sent[key] = Sent(
-                *key, attempt.topic, attempt.digest, fate, attempt.transaction, file=attempt.file
+                *key,
+                attempt.topic,
+                attempt.digest,
+                fate,
+                attempt.transaction,
+                file=attempt.file,
+                source=attempt.source,
             )
         sent = self.sent[key]
         sent.outcomes.add(attempt.outcome)
@@ -477,12 +488,25 @@ class _Case:
                 yield Violation("H19", name, "its commit was acknowledged after a second producer was open")
 
     def groups(self) -> Iterator[Violation]:
-        """H20, H21, H22."""
+        """H20, H21, H22, H23."""
         rows = {place: sorted(found, key=lambda row: row.offset) for place, found in self.rows.items()}
-        for name, reading in self.history.groups.items():
-            case = GroupCase(name, reading, rows)
-            for invariant, where, what in case.broken():
+        for name, found in self.history.groups.items():
+            reading = committed(found, self.history.transactions)
+            for invariant, where, what in GroupCase(name, reading, rows).broken():
                 yield Violation(invariant, where, what)
+            if is_loop(found):
+                outputs = [
+                    (self.seen[sent.digest][0], sent.source)
+                    for sent in self.sent.values()
+                    if sent.source is not None and sent.digest in self.seen
+                ]
+                for where, what in loop_broken(reading, rows, outputs, self._explained):
+                    yield Violation("H23", where, what)
+
+    def _explained(self, digest: str) -> bool:
+        """Whether another invariant says that this record should not be there."""
+        sent = self.by_digest.get(digest)
+        return sent is None or sent.fate == "aborted"
 
     def counts(self) -> dict[str, Any]:
         """How much the verdict rests on."""
@@ -515,8 +539,15 @@ class _Case:
             "groups": {
                 name: {
                     "processed": len(reading.processed),
+                    "written": sum(
+                        attempt.source is not None and attempt.digest in self.seen
+                        for attempt in (self.history.attempts if is_loop(reading) else ())
+                    ),
                     "commits": len(reading.commits),
-                    "acknowledged": sum(one.answered_s is not None for one in reading.commits),
+                    "acknowledged": sum(
+                        one.answered_s is not None
+                        for one in committed(reading, self.history.transactions).commits
+                    ),
                     "assigned": len(reading.assigned),
                     "observed": len(reading.seen),
                 }

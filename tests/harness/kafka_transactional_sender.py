@@ -7,6 +7,7 @@ one, and then the timeout ends it.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -68,6 +69,9 @@ class KafkaTransactionalSender:
         if producer is None:
             return
         name = self._begun(producer)
+        if name is None:
+            self._producer = None
+            return
         for _ in range(self._rng.randint(1, PARTS_MAX)):
             self._send(producer, name, self._id)
         if draw < LATE_SHARE + FENCE_SHARE:
@@ -88,8 +92,8 @@ class KafkaTransactionalSender:
         """A transaction that is open for too long, of a producer that is used once."""
         id_ = f"{self._name}-late-{self._life}-{self._count}"
         producer = self._opened(id_, LATE_TIMEOUT_S)
-        if producer is not None:
-            name = self._begun(producer)
+        name = None if producer is None else self._begun(producer)
+        if producer is not None and name is not None:
             self._send(producer, name, id_)
             time.sleep(LATE_S)
             self._end(producer, name, "commit")
@@ -117,15 +121,14 @@ class KafkaTransactionalSender:
                 "socket.timeout.ms": min(CLIENT["socket.timeout.ms"], round(1000 * timeout_s)),
             }
         )
-        outcome, _ = _asked(producer.init_transactions)
+        outcome, _ = asked(producer.init_transactions)
         return producer if outcome == "ok" else None
 
-    def _begun(self, producer: Producer) -> str:
+    def _begun(self, producer: Producer) -> str | None:
         name = f"{self._name}/{self._life}/{self._count}"
         self._count += 1
         self._note(name, "begin")
-        producer.begin_transaction()
-        return name
+        return name if begun(producer) else None
 
     def _send(self, producer: Producer, name: str, id_: str) -> None:
         """Some records of all topics, and their answers."""
@@ -144,7 +147,7 @@ class KafkaTransactionalSender:
             except (KafkaException, BufferError):
                 # The producer is fenced, or its transaction has failed. What follows is refused, too.
                 break
-        producer.flush(TIMEOUT_S + 1.0)
+        flush(producer)
         self._ledger.write("ack", sender=sender, attempt=1, records=list(answers.values()))
 
     @staticmethod
@@ -155,7 +158,7 @@ class KafkaTransactionalSender:
 
     def _end(self, producer: Producer, name: str, step: str) -> Outcome:
         self._note(name, step)
-        outcome, error = _asked(
+        outcome, error = asked(
             producer.commit_transaction if step == "commit" else producer.abort_transaction
         )
         self._note(name, step, outcome, error)
@@ -166,7 +169,24 @@ class KafkaTransactionalSender:
         self._ledger.write("tx", sender=self._name, tx=name, step=step, **answer)
 
 
-def _asked(call: Callable[[float], None]) -> tuple[Outcome, str | None]:
+def begun(producer: Producer) -> bool:
+    """Begin a transaction. False: the producer is fenced."""
+    try:
+        producer.begin_transaction()
+    except KafkaException:
+        return False
+    return True
+
+
+def flush(producer: Producer) -> None:
+    """Wait for the answers to what was sent."""
+    # The Python client raises a fatal error here, such as that of a fenced producer. It becomes a SystemError if an
+    # answer is handed over after it. The request that ends the transaction reports the error as well.
+    with contextlib.suppress(KafkaException, SystemError):
+        producer.flush(TIMEOUT_S + 1.0)
+
+
+def asked(call: Callable[[float], None]) -> tuple[Outcome, str | None]:
     """The answer to a request of a transaction. A request that may be repeated is repeated."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -179,3 +199,6 @@ def _asked(call: Callable[[float], None]) -> tuple[Outcome, str | None]:
                 time.sleep(0.1)
                 continue
             return "failed" if error.txn_requires_abort() else "unknown", str(error)[:200]
+        except SystemError as problem:
+            # As in `flush`.
+            return "unknown", str(problem)[:200]

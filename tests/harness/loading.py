@@ -199,7 +199,10 @@ class _Gathered:
 
     def _send(self, event: dict[str, Any]) -> None:
         producer = event.get("producer")
-        for number, topic, partition, sequence, digest in event["records"]:
+        sources = event.get("sources") or [None] * len(event["records"])
+        for (number, topic, partition, sequence, digest), source in zip(
+            event["records"], sources, strict=True
+        ):
             self.attempts[event["sender"], number, event["attempt"]] = Attempt(
                 sender=event["sender"],
                 number=number,
@@ -211,6 +214,7 @@ class _Gathered:
                 producer=None if producer is None else (producer[0], producer[1]),
                 transaction=event.get("tx"),
                 file=event.get("file"),
+                source=None if source is None else (source[0], source[1], source[2], source[3]),
             )
 
     def _acknowledged(self, event: dict[str, Any]) -> None:
@@ -229,13 +233,15 @@ class _Gathered:
     def _step(self, event: dict[str, Any]) -> None:
         name, step = event["tx"], event["step"]
         known = self.transactions.get(name, Transaction(name))
-        steps, asked_s = known.steps, known.asked_s
+        steps, asked_s, committed_s = known.steps, known.asked_s, known.committed_s
         if step != "begin":
             answered = "outcome" in event
             steps = (*steps[:-1], (step, event["outcome"])) if answered else (*steps, (step, None))
             if step == "commit" and not answered and asked_s is None:
                 asked_s = event["at"]
-        self.transactions[name] = Transaction(name, steps, asked_s)
+            if (step, event.get("outcome")) == ("commit", "ok"):
+                committed_s = event["at"]
+        self.transactions[name] = Transaction(name, steps, asked_s, committed_s)
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

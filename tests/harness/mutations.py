@@ -70,6 +70,8 @@ def _ok(history: History, *fates: str | None) -> list[Attempt]:
         attempt
         for attempt in history.attempts
         if attempt.outcome == "ok"
+        # Offsets of a group depend on the transactions of a loop.
+        and attempt.source is None
         and fate(attempt) in fates
         and (attempt.sender, attempt.number) not in again
     ]
@@ -92,7 +94,18 @@ def _rows(history: History, change: Callable[[str, Row], Row | None]) -> History
             name: replace(reading, processed=_processed(reading.processed, change))
             for name, reading in history.groups.items()
         },
+        attempts=tuple(_made(one, change) for one in history.attempts),
     )
+
+
+def _made(attempt: Attempt, change: Callable[[str, Row], Row | None]) -> Attempt:
+    """A record of a loop, whose source is changed as its row is; without one if that is left out."""
+    if attempt.source is None:
+        return attempt
+    topic, partition, offset, digest = attempt.source
+    row = change(topic, Row(partition, offset, digest, 0, None))
+    source = None if row is None else (topic, partition, row.offset, row.digest)
+    return replace(attempt, source=source)
 
 
 def _processed(

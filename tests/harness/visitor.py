@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from tests.harness.file_sender import FileSender
 from tests.harness.group_member import ASSIGNORS, GroupMember
 from tests.harness.http_sender import HttpSender
+from tests.harness.kafka_loop import LOOP, KafkaLoop
 from tests.harness.kafka_reader import KafkaReader, KafkaRereader
 from tests.harness.kafka_sender import KafkaSender
 from tests.harness.kafka_transactional_sender import KafkaTransactionalSender
@@ -106,6 +107,8 @@ class Visitor:
             return KafkaRereader(ledger, name, servers, topics)
         if kind in ASSIGNORS:
             return GroupMember(ledger, name, self._life, kind, servers, topics)
+        if kind == LOOP:
+            return KafkaLoop(ledger, spec["seed"], name, self._life, servers, topics, spec["outputs"])
         if kind == "kafka-offsets":
             return OffsetObserver(ledger, servers, spec["daemons"], spec["groups"], topics)
         seed, burst_max = spec["seed"], spec["burst_max"]

@@ -10,6 +10,7 @@ import pytest
 
 from tests.harness.group_member import ASSIGNORS
 from tests.harness.judging import judge
+from tests.harness.kafka_loop import LOOP
 from tests.harness.loading import load
 from tests.support.kafka.kafka_run import ACTS, kafka_run
 
@@ -31,9 +32,11 @@ def test_kafka_clients_get_what_they_are_promised(tmp_path: Path) -> None:
     assert reported.counts["fetched"] > 200
     assert reported.counts["transactions"]["committed"] > 3
     assert reported.counts["transactions"]["aborted"] > 0
-    assert reported.counts["groups"].keys() == set(ASSIGNORS)
-    for group in reported.counts["groups"].values():
+    groups = reported.counts["groups"]
+    assert groups.keys() == {*ASSIGNORS, LOOP}
+    for group in groups.values():
         assert group["acknowledged"] > 10
         assert group["observed"] > 20
+    assert groups[LOOP]["written"] > 200
     assert run.origins["archive"] > 0
     assert run.stopped == [0, 0]

@@ -24,6 +24,7 @@ from tests.harness.history import (
     Outcome,
     Processed,
     Row,
+    Source,
     TableReading,
     Transaction,
 )
@@ -54,6 +55,7 @@ class Log:
         outcome: Outcome | None = "ok",
         there: bool = True,
         transaction: str | None = None,
+        source: Source | None = None,
     ) -> Attempt:
         """One record with this outcome. With `there` it got an offset, and is visible unless its transaction
         is not committed."""
@@ -73,6 +75,7 @@ class Log:
             transaction=transaction,
             outcome=outcome,
             offset=offset if outcome == "ok" else None,
+            source=source,
         )
         self.attempts.append(attempt)
         if there:
@@ -94,7 +97,8 @@ class Log:
     def transaction(self, name: str, *steps: tuple[str, Outcome | None]) -> str:
         """A transaction with these steps."""
         asked_s = 1.0 if any(step == "commit" for step, _ in steps) else None
-        self.transactions[name] = Transaction(name, steps, asked_s)
+        committed_s = 1.1 if ("commit", "ok") in steps else None
+        self.transactions[name] = Transaction(name, steps, asked_s, committed_s)
         return name
 
 
@@ -130,6 +134,7 @@ def good_history() -> History:
     log.send("leaving", "alpha", 1, transaction=half)
     log.send("plain-a", "alpha", 1)
     log.send("plain-a", "gamma", 0)
+    loop = looped(log)
     consumed = {
         topic: tuple(sorted(rows, key=lambda row: (row.partition, row.offset)))
         for topic, rows in log.rows.items()
@@ -139,7 +144,7 @@ def good_history() -> History:
         tuple(row for row in consumed["alpha"] if row.offset < watermarks[row.partition]), watermarks
     )
     return History(
-        topics=("alpha", "gamma"),
+        topics=("alpha", "gamma", "omega"),
         tabled=("alpha",),
         faults_asked=("kill",),
         rounds_asked=1,
@@ -151,7 +156,7 @@ def good_history() -> History:
         consumed=consumed,
         tables={"alpha": table},
         mirrors={"copied": mirror()},
-        groups={"group": group(consumed)},
+        groups={"group": group(consumed), "loop": loop},
         fetched={"reader": everything(consumed), "uncommitted": everything(consumed, log)},
     )
 
@@ -199,6 +204,28 @@ def group(consumed: dict[str, tuple[Row, ...]]) -> GroupReading:
                 now_s += 1.0
             ends[topic, number] = got[-1].offset + 1
     return GroupReading(tuple(commits), tuple(seen), tuple(processed), tuple(assigned), ends)
+
+
+def looped(log: Log) -> GroupReading:
+    """A loop that writes every record of `alpha` and `gamma`. Each of its transactions is aborted once before."""
+    commits, ends = [], {}
+    for topic, rows in list(log.rows.items()):
+        for number in range(PARTITIONS):
+            got = sorted((row for row in rows if row.partition == number), key=lambda row: row.offset)
+            for at in range(0, len(got), 4):
+                part = got[at : at + 4]
+                for step in ("abort", "commit"):
+                    name = log.transaction(f"loop-{topic}-{number}-{at}-{step}", (step, "ok"))
+                    for row in part:
+                        source = (topic, number, row.offset, row.digest)
+                        log.send("looping", "omega", number, transaction=name, source=source)
+                    # An aborted offset must not be seen.
+                    end = part[-1].offset + 1 + (step == "abort")
+                    commits.append(GroupCommit((topic, number), end, 0.9, transaction=name))
+            ends[topic, number] = got[-1].offset + 1
+    seen = [OffsetSeen(partition, -1, 0.5, 0.6, 0) for partition in ends]
+    seen += [OffsetSeen(partition, end, 5.0, 5.1, 1) for partition, end in ends.items()]
+    return GroupReading(tuple(commits), tuple(seen), ends=ends)
 
 
 def mirror() -> MirrorReading:

@@ -100,8 +100,10 @@ class Clients:
             os.kill(client.process.pid, signal.SIGCONT)
 
     def ask(self, name: str) -> None:
-        """SIGTERM."""
+        """SIGTERM, once."""
         client = self._clients[name]
+        if client.ending:
+            return
         # Until it has a ledger, it does not know what SIGTERM means.
         waited(lambda: any(self._scene.folder.glob(f"{client.ledger}.*")) or not client.alive(), ENDING_S)
         client.ending = True

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -27,8 +27,9 @@ import yaml
 from tests.harness.daemons import Daemon, waited
 from tests.harness.fault_plan import FaultPlan
 from tests.harness.group_member import ASSIGNORS, SESSION_S
+from tests.harness.kafka_loop import LOOP
 from tests.harness.kafka_transactional_sender import TIMEOUT_S
-from tests.harness.scene import CLEANUP_S, LimitedDisk, Scene, free_port, kill_tree
+from tests.harness.scene import CLEANUP_S, TOPICS, LimitedDisk, Scene, free_port, kill_tree
 from tests.harness.supervisor import ENDING_S, RunOptions, Supervisor
 from tests.support.kafka.kafka_clients import Clients
 from tests.support.servers.lossy_proxy import LossyProxy
@@ -64,8 +65,14 @@ SENDERS: Final = {
 }
 READERS: Final = {"r0": ("kafka-reader", "kafka-reader-uncommitted"), "r1": ("kafka-rereader",)}
 """The first follow from the beginning, the second begins again and again once records are archived."""
-MEMBERS: Final = ("g0", "g1", "g2")
-"""Each is a process with a member of every group."""
+MEMBERS: Final = {
+    **dict.fromkeys(("g0", "g1", "g2"), tuple(ASSIGNORS)),
+    **dict.fromkeys(("e0", "e1"), (LOOP,)),
+}
+"""Each of the first is a process with a member of every plain group. The others read, process and write exactly once."""
+GROUPS: Final = (*ASSIGNORS, LOOP)
+OUTPUTS: Final = {"omega": {"partitions": 3, "table": None}}
+"""Where the loop writes."""
 OBSERVER: Final = "o0"
 MEMBER_PAUSED_S = SESSION_S + 1.5
 ORIGINS = re.compile(r'^archiver_kafka_fetched_partitions_total\{origin="(\w+)"\} (\d+)', re.MULTILINE)
@@ -74,6 +81,10 @@ ORIGINS = re.compile(r'^archiver_kafka_fetched_partitions_total\{origin="(\w+)"\
 @dataclass(frozen=True)
 class KafkaScene(Scene):
     """A deployment with a configuration for each daemon, because each has its own address for clients."""
+
+    @property
+    def topics(self) -> Mapping[str, dict[str, Any]]:
+        return {**TOPICS, **OUTPUTS}
 
     def prepare(self) -> None:
         super().prepare()
@@ -156,7 +167,8 @@ class KafkaRun(Supervisor):
             "seed": self.options.seed,
             "origin_s": self._origin_s,
             "servers": ",".join("{}:{}".format(*proxy.address) for proxy in self._proxies),
-            "topics": {topic: settings["partitions"] for topic, settings in self.scene.topics.items()},
+            "topics": _sizes(TOPICS),
+            "outputs": _sizes(OUTPUTS),
             "burst_max": 40,
         }
 
@@ -172,7 +184,8 @@ class KafkaRun(Supervisor):
         assert waited(self._all_serve, STARTED_S), self.reported()
         for name, senders in SENDERS.items():
             self._clients.start(name, senders=senders, pause_s=0.1)
-        self._clients.start("r0", senders=READERS["r0"], pause_s=0.0)
+        everything = _sizes(self.scene.topics)
+        self._clients.start("r0", senders=READERS["r0"], pause_s=0.0, topics=everything)
         assert waited(self._at_work_all, STARTED_S), self.reported()
         super()._begin()
         # A round ends when no record is left to be archived.
@@ -184,19 +197,23 @@ class KafkaRun(Supervisor):
         for name in SENDERS:
             self._clients.again(name)
         assert waited(self._at_work_all, STARTED_S), self.reported()
-        self._clients.start("r1", senders=READERS["r1"], pause_s=0.2)
+        self._clients.start("r1", senders=READERS["r1"], pause_s=0.2, topics=everything)
         assert waited(lambda: self._clients.has("r1", "fetched"), STARTED_S), self.reported()
-        for name in MEMBERS:
-            self._clients.start(name, senders=tuple(ASSIGNORS), pause_s=0.0)
+        for name, kinds in MEMBERS.items():
+            self._clients.start(name, senders=kinds, pause_s=0.0)
         self._clients.start(
             OBSERVER,
             senders=("kafka-offsets",),
             pause_s=0.3,
             daemons=[proxy.upstream for proxy in self._proxies],
-            groups=tuple(ASSIGNORS),
+            groups=GROUPS,
         )
         assert waited(
-            lambda: all(self._clients.has(name, "group-committed") for name in MEMBERS), STARTED_S
+            lambda: all(
+                self._clients.has(name, "tx" if LOOP in kinds else "group-committed")
+                for name, kinds in MEMBERS.items()
+            ),
+            STARTED_S,
         ), self.reported()
         assert waited(lambda: self._clients.has(OBSERVER, "group-offsets"), STARTED_S), self.reported()
         for number in range(DAEMONS):
@@ -282,7 +299,7 @@ class KafkaRun(Supervisor):
             self._slow_file(target).touch()
             self._later(SLOW_S, lambda: self._slow_no_more(target, slowed))
         elif act in (MEMBER_KILLED, MEMBER_PAUSED, MEMBER_RESTARTED):
-            self._act_on_member(act, self._members.choice(MEMBERS))
+            self._act_on_member(act, self._members.choice(list(MEMBERS)))
         elif act == SENDER_KILLED and not self._clients["t0"].alive():
             self._later(AGAIN_S, lambda: self._act_on(act, target))
         elif act == SENDER_KILLED:
@@ -367,7 +384,10 @@ class KafkaRun(Supervisor):
         time.sleep(OPEN_S)
         # Its last record in each partition is the one that groups have to come to.
         self._clients.end("k0")
-        for name in (OBSERVER, *MEMBERS, *READERS):
+        self._clients.end(OBSERVER)
+        for name in (*MEMBERS, *READERS):
+            self._clients.ask(name)
+        for name in (*MEMBERS, *READERS):
             self._clients.end(name)
         self._wait_for_round()
         for daemon in self._daemons:
@@ -382,6 +402,11 @@ class KafkaRun(Supervisor):
         return json.dumps(
             {path.name: path.read_text(encoding="utf-8", errors="replace")[-1500:] for path in logs}, indent=1
         )
+
+
+def _sizes(topics: Mapping[str, dict[str, Any]]) -> dict[str, int]:
+    """Partitions of each topic."""
+    return {topic: settings["partitions"] for topic, settings in topics.items()}
 
 
 @contextlib.contextmanager
