@@ -9,12 +9,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGCONT, SIGKILL, SIGSTOP
 from typing import Self
 
 import pytest
 from confluent_kafka import Producer
+from kio.schema.errors import ErrorCode
 
+from archiver.kafka.protocol import ApiKey
 from archiver.runtime.clock import SystemClock
 from archiver.spark.java import require_java
 from tests.support.builders.deployment import Deployment, text
@@ -34,6 +36,7 @@ from tests.system.test_kafka_listener_served import (
     started,
     two,
 )
+from tests.system.test_kafka_transactions_served import Ending
 
 pytestmark = [
     pytest.mark.slow,
@@ -204,3 +207,70 @@ def test_loops_are_exactly_once_when_daemons_and_loops_are_killed(
     until("all is copied", lambda: is_copied(deployment, 3 * TOGETHER), PATIENCE_S)
     loops.stop()
     assert copied(deployment) == (3 * TOGETHER, 3 * TOGETHER)
+
+
+class Committing(Ending):
+    """A producer whose requests are sent by hand. Its group has the same name, so one daemon has both."""
+
+    name = "id"
+
+    def commit(self, offset: int) -> ErrorCode:
+        self.send_commit(offset)
+        return self.code()
+
+    def send_commit(self, offset: int) -> None:
+        part = {
+            "partition_index": 0,
+            "committed_offset": offset,
+            "committed_leader_epoch": 0,
+            "committed_metadata": None,
+        }
+        body = {
+            "transactional_id": self.name,
+            "group_id": self.name,
+            "producer_id": self.producer_id,
+            "producer_epoch": self.epoch,
+            "topics": [{"name": TOPIC, "partitions": [part]}],
+        }
+        self.send(ApiKey.TXN_OFFSET_COMMIT, 2, body)
+
+    def code(self) -> ErrorCode:
+        """The error of the only partition: the last number of the answer."""
+        return ErrorCode(int.from_bytes(self.receive()[-2:], "big", signed=True))
+
+    def end(self) -> bool:
+        stated = {"producer_id": self.producer_id, "producer_epoch": self.epoch, "committed": True}
+        found = self.ask(ApiKey.END_TXN, 3, {"transactional_id": self.name, **stated})
+        return found.error_code is ErrorCode.none
+
+    def committed(self) -> int | None:
+        """The offset; None if this daemon does not coordinate the group."""
+        body = {"group_id": self.name, "topics": None, "require_stable": True}
+        parts = [one for topic in self.ask(ApiKey.OFFSET_FETCH, 7, body).topics for one in topic.partitions]
+        assert all(one.error_code is ErrorCode.none for one in parts)
+        return int(parts[0].committed_offset) if parts else None
+
+
+def test_offsets_that_waited_at_a_paused_coordinator_are_in_no_transaction(
+    deployment: Deployment, tmp_path: Path, stack: ExitStack
+) -> None:
+    daemons = stack.enter_context(two(deployment, tmp_path))
+    place = coordinator(daemons[0], Committing.name)
+    paused = next(one for one in daemons if address(one) == place)
+    (other,) = (one for one in daemons if one is not paused)
+    stale = stack.enter_context(Committing(address(paused)))
+    assert stale.open(Committing.name)
+    until("the slot is claimed", lambda: stale.commit(3) is ErrorCode.none)
+    paused.signal(SIGSTOP)
+    stale.send_commit(5)
+    # The client goes on elsewhere.
+    client = stack.enter_context(Committing(address(other)))
+    client.producer_id, client.epoch = stale.producer_id, stale.epoch
+    until("the other daemon has the group", lambda: client.commit(7) is ErrorCode.none)
+    until("the first transaction is committed", client.end)
+    assert client.commit(8) is ErrorCode.none
+    paused.signal(SIGCONT)
+    assert stale.code() is ErrorCode.not_coordinator
+    # It may coordinate the group again.
+    until("the next transaction is committed", lambda: client.end() or stale.end())
+    assert until("the offset is known", lambda: client.committed() or stale.committed()) == 8
