@@ -9,7 +9,8 @@ schema has changed, and an archive that was made anew after the change; from ver
 archives retention has taken out of its table; from version 6 on checkpoints of the ledger, and a control log
 that was trimmed; from version 7 on a topic with configs, more
 partitions, append times and deleted records, batches of a raised epoch that cover more numbers than they have
-records, and committed offsets of consumer groups.
+records, and committed offsets of consumer groups; from version 8 on offsets that transactions commit, drop and
+still hold.
 """
 
 from __future__ import annotations
@@ -32,7 +33,14 @@ from archiver.runtime import failpoints
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.ids import SystemIds
 from archiver.spark.session import SparkSessions
-from intake.log.committed_offsets import Commit, CommittedOffsets, OffsetBounds, Removal, TopicCommit
+from intake.log.committed_offsets import (
+    Commit,
+    CommittedOffsets,
+    OffsetBounds,
+    PendingCommit,
+    Removal,
+    TopicCommit,
+)
 from intake.log.consumer_groups import GROUP_SLOTS
 from intake.producers import Stamp
 from intake.records import RECORD_SCHEMA, Record
@@ -76,6 +84,7 @@ NUMBERED: list[dict[str, Any]] = [
     {"name": "refused", "partitions": 1, "archive": {"kind": "none"}},
 ]
 EPOCH = 3
+TIMEOUT_US = 3600 * 10**6
 LOOKS = 20
 """Looks at a folder after which everything in it has been taken in, and what is gone is forgotten."""
 KEPT_OUT = (".spool", "metadata.db.lease", "metadata.db.checkpoint", "tmp")
@@ -107,6 +116,7 @@ def make(folder: Path) -> None:
     acknowledged = deployment.produce(records[: 60 + len(LATIN)])
     gaps = transactions(deployment)
     numbered(deployment)
+    moved(deployment)
     assert deployment.cli("archive", "--all").code == 0
     taken(deployment, folder / "inbox")
     mended(deployment)
@@ -117,6 +127,7 @@ def make(folder: Path) -> None:
     gaps += transactions(deployment)
     taken(deployment, folder / "inbox", again=True)
     numbered(deployment, again=True)
+    moved(deployment, again=True)
     deployment.failpoints_asked = False
     deployment.write(deployment.document())
     (folder / "sent.jsonl").write_text(jsonl(records))
@@ -208,6 +219,24 @@ def numbered(deployment: Deployment, *, again: bool = False) -> None:
         second = TopicCommit(topic.topic_id, [0], [2], [0], ["later"])
         assert offsets.commit([Commit("readers", claim, (second,)), Commit("readers", claim)]) == ["ok", "ok"]
         writer.close()
+    del os.environ[failpoints.VARIABLE]
+
+
+def moved(deployment: Deployment, *, again: bool = False) -> None:
+    """Transactions that commit offsets: one is committed, one aborted, and one stays open. The second time it is
+    opened again, behind the newest checkpoint."""
+    os.environ[failpoints.VARIABLE] = ""
+    with open_application(load_settings(deployment.config, os.environ), os.environ) as app:
+        offsets = CommittedOffsets(app.sequencer, SystemClock(), OffsetBounds(2**28, 3600 * 10**6))
+        claim = offsets.claim_slots(range(GROUP_SLOTS), 2 if again else 1)
+        topic_id, later = app.topic("clicks").topic_id, 10 * again
+        for name, offset, commit in (("mover", 1, True), ("dropper", 2, False), ("leaver", 3, None)):
+            producer_id, epoch = app.sequencer.open_producer(name, TIMEOUT_US)
+            rows = TopicCommit(topic_id, [0, 1], [later + offset, offset], [0, -1], [name, ""])
+            pending = PendingCommit(Commit("movers", claim, (rows,)), name, producer_id, epoch)
+            assert offsets.hold([pending]) == ["ok"]
+            if commit is not None:
+                assert app.sequencer.end_transaction(producer_id, epoch, commit=commit) is None
     del os.environ[failpoints.VARIABLE]
 
 

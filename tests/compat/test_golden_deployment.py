@@ -174,6 +174,38 @@ def test_what_version_7_came_with_is_known() -> None:
         assert refused == [b"\xff"] * 2
 
 
+def test_offsets_of_transactions_of_version_8_are_known() -> None:
+    with golden_place("v8") as folder:
+        unpack("v8", folder)
+        checkpoints = sorted((folder / "data" / "checkpoint" / "intake").rglob("*.bin"))
+        held = decode(checkpoints[-1].read_bytes(), "the newest").state
+        (before,) = held.pending_offsets
+        assert [transaction.transactional_id for transaction in held.transactions] == ["leaver"]
+        with Application(load_settings(folder / "archiver.yaml", {}), {}) as app:
+            fold, clicks = app.backlog().fold, app.topic("clicks").topic_id
+            assert fold.next_index > held.next_index, "the log goes on behind the checkpoint"
+            movers = fold.consumer_groups.get("movers")
+            assert movers is not None
+            assert {partition: row[:3] for partition, row in movers.topics[clicks]} == {
+                0: (11, 0, "mover"),
+                1: (1, -1, ""),
+            }
+            assert fold.consumer_groups.pending("movers") == {clicks: {0, 1}}
+            (transaction,) = fold.transactions
+            assert (transaction.transactional_id, transaction.epoch) == ("leaver", 1)
+            assert transaction.producer_id == before.producer_id
+            # The offsets of the epoch before were dropped when it was opened again.
+            (pending,) = fold.consumer_groups.all_pending
+            assert pending.index > before.index
+            assert app.sequencer.end_transaction(transaction.producer_id, 1, commit=True) is None
+            committed = fold.consumer_groups.get("movers")
+            assert committed is not None
+            assert {partition: row[:3] for partition, row in committed.topics[clicks]} == {
+                0: (13, 0, "leaver"),
+                1: (3, -1, ""),
+            }
+
+
 @pytest.mark.spark
 def test_it_goes_on(golden: Golden, spark_session: SparkSession) -> None:
     assert golden.pending()

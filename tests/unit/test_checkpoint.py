@@ -139,11 +139,9 @@ def test_the_histories_hold_what_matters() -> None:
         )
         for index, one in enumerate(applied):
             seen[one.refusal or "marker or else"] += 1
-            stated = [
-                segment.producer
-                for group in parse_entry(index, entries[index]).file.topics
-                for segment in group.segments
-            ]
+            parsed = parse_entry(index, entries[index])
+            seen["pending offsets"] += parsed.HasField("offsets_pending") and one.commits == (None,)
+            stated = [segment.producer for group in parsed.file.topics for segment in group.segments]
             for landed, batch in zip(one.landed, stated, strict=True):
                 seen[landed.refusal or ("repeated" if landed.segment is None else "landed")] += 1
                 seen["covered"] += landed.segment is not None and batch.covered > 0
@@ -162,7 +160,15 @@ def test_the_histories_hold_what_matters() -> None:
         "barrier",
         "position",
     }
-    wanted |= {"deleted", "deleted topics", "raised", "covered", "without records", "committed offsets"}
+    wanted |= {
+        "deleted",
+        "deleted topics",
+        "raised",
+        "covered",
+        "without records",
+        "committed offsets",
+        "pending offsets",
+    }
     assert not [name for name in [*wanted, "repeated", "landed", "wrapped"] if seen[name] < 10], seen
 
 

@@ -1,6 +1,6 @@
 """Random histories of the intake log, by one seed: topics that come and go, plain segments, producers that
 repeat, wrap, raise their epochs and cover numbers without records, transactions, ticks, barriers, positions of sources,
-consumer groups.
+consumer groups, and their offsets in transactions.
 
 Entries are made without asking a fold, so that many of them do not count: repetitions, gaps, fenced epochs,
 files behind a barrier.
@@ -83,11 +83,11 @@ class RandomHistory:
             )
         elif roll < 0.22:
             self._move()
-        elif roll < 0.25:
+        elif roll < 0.29:
             self._group()
-        elif roll < 0.3:
+        elif roll < 0.33:
             self._open()
-        elif roll < 0.45 and self._senders:
+        elif roll < 0.46 and self._senders:
             self._end(self.chance.choice(self._senders))
         else:
             self._file()
@@ -127,7 +127,19 @@ class RandomHistory:
             partitions=[0, self.chance.randrange(1, PARTITIONS)], offsets=[self._topics, 7]
         )
         roll = self.chance.random()
-        if roll < 0.3 or not self._claims:
+        transactional = [sender for sender in self._senders if sender.transactional_id]
+        if transactional and self._claims and roll < 0.3:
+            sender = self.chance.choice(transactional)
+            self._add(
+                offsets_pending=pb.OffsetsPending(
+                    topic_ids=[topic_id],
+                    time_us=self.now_us,
+                    producer_id=sender.producer_id,
+                    epoch=sender.epoch,
+                    commit=pb.GroupCommit(group=group, claim=claim, topics=[offsets]),
+                )
+            )
+        elif roll < 0.5 or not self._claims:
             self._claims = [len(self.entries) + 1, *self._claims[:1]]
             self._add(slots_claimed=pb.GroupSlotsClaimed(slots=range(GROUP_SLOTS), node_id=1))
         elif roll < 0.9:
