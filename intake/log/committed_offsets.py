@@ -40,6 +40,7 @@ from intake.log.consumer_groups import (
 )
 from intake.log.fold import IntakeFold
 from intake.log.sequencer import Sequencer
+from intake.log.transactions import OpenTransaction
 from intake.producers import Producer
 from intake.segments import LARGEST
 
@@ -274,10 +275,12 @@ class CommittedOffsets:
         commit, time_us = pending.commit, self._clock.now_us()
         rows = _rows(commit, time_us)
         outcome: HoldOutcome = "ok"
+        transaction: OpenTransaction | None = None
 
         def make(fold: IntakeFold) -> pb.IntakeEntry | None:
-            nonlocal outcome
+            nonlocal outcome, transaction
             outcome = self._judge_pending(pending, fold)
+            transaction = fold.transactions.get(pending.producer_id)
             entry = _Entry[pb.GroupCommit](self._sequencer.entry_bytes_max)
             if outcome != "ok" or not rows:
                 return None
@@ -293,8 +296,12 @@ class CommittedOffsets:
             )
             return pb.IntakeEntry(offsets_pending=body)
 
+        def holds(fold: IntakeFold) -> bool:
+            # Behind the end of the transaction, the offsets would belong to the next one.
+            return transaction is None or fold.transactions.get(pending.producer_id) is transaction
+
         try:
-            applied = self._sequencer.append_made(make)
+            applied = self._sequencer.append_made(make, holds)
         except OutcomeUnknown:
             return "unknown"
         except RetryLater:
@@ -303,7 +310,7 @@ class CommittedOffsets:
             return outcome
         if applied.refusal is not None:
             return "fenced" if applied.refusal == "fenced" else "unknown_producer"
-        return applied.commits[0] or "ok"
+        return (applied.commits[0] or "ok") if applied.commits else "not_appended"
 
     def _judge_pending(self, pending: PendingCommit, fold: IntakeFold) -> HoldOutcome:
         groups, commit = fold.consumer_groups, pending.commit

@@ -1,7 +1,7 @@
 """Open transactions: their producers, start times and offsets.
 
 Pure; part of the intake fold. A transaction begins with the first batch of a transactional producer after a
-marker, or with its first offsets of a consumer group (`intake.log.consumer_groups` has them). It ends with
+marker, or with its first offsets of a consumer group. `intake.log.consumer_groups` has these. It ends with
 the next marker of the producer's epoch, or when the producer is opened again. Offset ranges per partition are
 ascending. An overdue transaction is ended by a log entry (`Sequencer.end_overdue`); nothing here compares a
 deadline with a clock.

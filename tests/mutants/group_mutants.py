@@ -120,6 +120,12 @@ GROUPS = (
         _PENDING,
     ),
     _mutant(
+        "a pending commit is held for the next transaction",
+        _APPENDED,
+        "return transaction is None or fold.transactions.get(pending.producer_id) is transaction",
+        "return True",
+    ),
+    _mutant(
         "an unchanged offset is left out over a pending one",
         _APPENDED,
         " and not groups.pending(commit.group):",

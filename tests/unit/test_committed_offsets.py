@@ -385,6 +385,44 @@ def test_what_comes_between_the_read_and_the_append_voids_a_pending_commit(outco
     assert not len(two.sequencer.fold.transactions), "it begins none"
 
 
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_pending_commit_does_not_follow_the_end_of_its_transaction(*, commit: bool) -> None:
+    deployment = Deployment()
+    one, two = deployment.daemon(), deployment.daemon(claims=False)
+    producer = one.open()
+    assert one.hold("g", {0: 5}, producer) == "ok"
+    append = deployment.log.append
+
+    def end_first(index: int, data: bytes) -> object:
+        deployment.log.append = append  # type: ignore[method-assign]
+        # The client got no answer, and gave the transaction up.
+        two.end(producer, commit=commit)
+        return append(index, data)
+
+    deployment.log.append = end_first  # type: ignore[method-assign, assignment]
+    assert one.hold("g", {1: 6}, producer) == "not_appended"
+    assert (one.read("g"), one.pending("g")) == ({0: 5} if commit else {}, set())
+    assert not len(one.sequencer.fold.transactions)
+
+
+def test_a_pending_commit_may_follow_the_beginning_of_its_transaction() -> None:
+    deployment = Deployment()
+    one, two = deployment.daemon(), deployment.daemon(claims=False)
+    producer = one.open()
+    append = deployment.log.append
+
+    def begin_first(index: int, data: bytes) -> object:
+        deployment.log.append = append  # type: ignore[method-assign]
+        two.claim = one.claim
+        assert two.hold("other", {0: 5}, producer) == "ok"
+        return append(index, data)
+
+    deployment.log.append = begin_first  # type: ignore[method-assign, assignment]
+    assert one.hold("g", {1: 6}, producer) == "ok"
+    one.end(producer)
+    assert (one.read("g"), one.read("other")) == ({1: 6}, {0: 5})
+
+
 @pytest.mark.parametrize("fault", UNSETTLED)
 def test_a_pending_commit_of_unknown_outcome_is_not_a_failure(fault: AppendFault) -> None:
     deployment = Deployment()
