@@ -571,6 +571,11 @@ class FetchReader:
             if source is None:
                 source, cached = chunk.source, known
             for batch in chunk.beyond(at):
+                # A chunk of a read from another place is cut at other records. A client skips records
+                # before the offset that it asked for, and not those of an earlier batch of the answer.
+                # The next fetch begins with this batch.
+                if taken and batch.base_offset < at:
+                    return taken, source, at, cached
                 size += len(batch.data)
                 if taken and size > max_bytes:
                     return taken, source, at, cached

@@ -131,6 +131,24 @@ def test_a_fetch_inside_a_batch_gives_the_whole_batch(driver: Driver, reader: Fe
             with_nothing_kept.close()
 
 
+def test_batches_of_one_answer_do_not_overlap(driver: Driver) -> None:
+    """Producers' batches of one record share a batch, and reads from other places cut chunks at other records. A
+    client skips only records before the offset that it asked for."""
+    send_batches(driver, "clicks", [1] * 60)
+    limits = FetchLimits(chunk_bytes=400)
+    for start in range(1, 30):
+        reader = fetch_reader(driver, limits)
+        for offset in (start, 0):
+            fetched = reader.read(driver.topic_id("clicks"), 0, offset, 2**20, committed=True)
+            batches = batches_of(fetched)
+            assert batches[0].base_offset <= offset
+            follows = [batch.next_offset for batch in batches[:-1]]
+            assert [batch.base_offset for batch in batches[1:]] == follows, (start, offset)
+            one = client(driver, reader, position=offset)
+            assert one.to_end() == expected(driver, "clicks")[offset:]
+        reader.close()
+
+
 def test_a_batch_over_the_limit_is_given_alone(driver: Driver, reader: FetchReader) -> None:
     send_batches(driver, "clicks", [200, 200])
     fetched = reader.read(driver.topic_id("clicks"), 0, 0, 1, committed=True)
