@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 
 from tests.harness.group_member import group_options
 from tests.harness.history import Outcome
 from tests.harness.kafka_reader import digest_of
-from tests.harness.kafka_sender import CLIENT, Record, answer_of
+from tests.harness.kafka_sender import CLIENT, Answers, Record
 from tests.harness.kafka_transactional_sender import TIMEOUT_S, asked, begun, flush
 from tests.harness.ledger_file import LedgerFile
 from tests.harness.payload import LIFE_NUMBERS, Payload
@@ -117,21 +117,15 @@ class KafkaLoop:
             self._number += 1
         lines = [one.line for one in records]
         self._ledger.write("send", sender=self._name, attempt=1, tx=name, records=lines, sources=sources)
-        answers: dict[int, list[object]] = {}
+        answers = Answers(lambda _: "unknown")
         for record in records:
             try:
-                record.produce(producer, partial(self._answered, answers, record.number))
+                record.produce(producer, partial(answers.take, record.number))
             except (KafkaException, BufferError):
                 # The producer is fenced, or its transaction has failed. What follows is refused, too.
                 break
         flush(producer)
-        self._ledger.write("ack", sender=self._name, attempt=1, records=list(answers.values()))
-
-    @staticmethod
-    def _answered(
-        answers: dict[int, list[object]], number: int, error: KafkaError | None, message: Message
-    ) -> None:
-        answers[number] = answer_of(number, error, message, "unknown")
+        self._ledger.write("ack", sender=self._name, attempt=1, records=answers.lines)
 
     def _offsets(self, producer: Producer, name: str, messages: list[Message]) -> Outcome:
         ends = {(one.topic() or "", one.partition() or 0): (one.offset() or 0) + 1 for one in messages}

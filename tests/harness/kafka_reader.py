@@ -17,6 +17,7 @@ from tests.harness.payload import digest
 
 POLL_S = 0.5
 READ_MAX = 500
+SOCKET_MS = 15_000
 QUIET_S = 3.0
 """At the end, a reader that got nothing for so long has what there is, or is stuck; the judge sees which."""
 PATIENCE_S = 60.0
@@ -49,6 +50,9 @@ class KafkaReader:
                 # An offset that a daemon does not know must be seen, not skipped.
                 "auto.offset.reset": "error",
                 **CLIENT,
+                # A daemon reads for up to 5 s for one Fetch of many partitions. A client that waits less never gets
+                # the answer, if it is far behind on a busy machine.
+                "socket.timeout.ms": SOCKET_MS,
             }
         )
         self._places = [

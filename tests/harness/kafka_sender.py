@@ -115,21 +115,18 @@ class KafkaSender:
             records.append(Record(self._number, topic, place, payload(self._seed, self._name, self._number)))
             self._number += 1
         self._ledger.write("send", sender=sender, attempt=1, records=[one.line for one in records])
-        answers: dict[int, list[object]] = {}
+        answers = Answers(self._outcome)
         for record in records:
-            record.produce(self._producer, partial(self._answered, answers, record.number))
+            record.produce(self._producer, partial(answers.take, record.number))
         left = self._producer.flush(DELIVERY_S[self._kind] + 10.0)
-        self._ledger.write("ack", sender=sender, attempt=1, records=list(answers.values()))
+        self._ledger.write("ack", sender=sender, attempt=1, records=answers.lines)
         # What has no answer may still be carried out, after the records of the next burst.
-        if left or any(answer[1] == "unknown" for answer in answers.values()):
+        if left or answers.unknown:
             self._lines_of_order += 1
             self._producer = self._new_producer()
 
-    def _answered(
-        self, answers: dict[int, list[object]], number: int, error: KafkaError | None, message: Message
-    ) -> None:
-        certain = self._kind == "kafka-plain" and error is not None and error.code() in FAILED
-        answers[number] = answer_of(number, error, message, "failed" if certain else "unknown")
+    def _outcome(self, error: KafkaError) -> Outcome:
+        return "failed" if self._kind == "kafka-plain" and error.code() in FAILED else "unknown"
 
     def _new_producer(self) -> Producer:
         idempotent = self._kind == "kafka-idempotent"
@@ -147,15 +144,40 @@ class KafkaSender:
         return Producer(options if idempotent else options | {"retries": 0})
 
 
-def answer_of(number: int, error: KafkaError | None, message: Message, otherwise: Outcome) -> list[object]:
-    """A record's line in an `ack`. `otherwise` is the outcome of an error."""
-    offset, place = message.offset(), message.partition()
-    # -1001 is librdkafka's own mark. Any other offset is the daemon's, also in an error.
-    offset = None if offset is None or offset == -1001 else offset
-    outcome: Outcome = "ok"
-    if error is not None:
-        outcome, offset = otherwise, None if offset == -1 else offset
-    return [
-        *(number, outcome, None if place is None or place < 0 else place, offset, None),
-        None if error is None else str(error)[:200],
-    ]
+class Answers:
+    """The answers to the records of one burst, in the order in which they come."""
+
+    def __init__(self, otherwise: Callable[[KafkaError], Outcome]) -> None:
+        """`otherwise`: the outcome of a record with this error."""
+        self._otherwise = otherwise
+        self.lines: list[list[object]] = []
+        """The records of an `ack`."""
+        self._counted: dict[tuple[str | None, int | None], int] = {}
+        """Per partition, the offset that librdkafka gives to the next record of a batch with an error."""
+
+    @property
+    def unknown(self) -> bool:
+        """Whether a record may be there or not."""
+        return any(line[1] == "unknown" for line in self.lines)
+
+    def take(self, number: int, error: KafkaError | None, message: Message) -> None:
+        """One answer."""
+        offset, place = message.offset(), message.partition()
+        # -1001 is librdkafka's own mark. Any other offset is the daemon's, also in an error.
+        offset = None if offset == -1001 else offset
+        outcome: Outcome = "ok"
+        if error is not None:
+            outcome = self._otherwise(error)
+            offset = self._offset_of_error((message.topic(), place), offset)
+        text = None if error is None else str(error)[:200]
+        known = None if place is None or place < 0 else place
+        self.lines.append([number, outcome, known, offset, None, text])
+
+    def _offset_of_error(self, place: tuple[str | None, int | None], offset: int | None) -> int | None:
+        # An answer with an error has the offset -1. librdkafka counts up from it over the records of the batch, so
+        # the second one has 0. The first one shows what the daemon said.
+        counted = self._counted.pop(place, None)
+        if offset is None or offset not in (-1, counted):
+            return offset
+        self._counted[place] = offset + 1
+        return None

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tests.harness.history import Outcome
-from tests.harness.kafka_sender import CLIENT, Record, answer_of
+from tests.harness.kafka_sender import CLIENT, Answers, Record
 from tests.harness.ledger_file import LedgerFile
 from tests.harness.payload import LIFE_NUMBERS, payload
 
@@ -140,21 +140,15 @@ class KafkaTransactionalSender:
             records.append(Record(self._number, topic, rng.randrange(self._topics[topic]), content))
             self._number += 1
         self._ledger.write("send", sender=sender, attempt=1, tx=name, records=[one.line for one in records])
-        answers: dict[int, list[object]] = {}
+        answers = Answers(lambda _: "unknown")
         for record in records:
             try:
-                record.produce(producer, partial(self._answered, answers, record.number))
+                record.produce(producer, partial(answers.take, record.number))
             except (KafkaException, BufferError):
                 # The producer is fenced, or its transaction has failed. What follows is refused, too.
                 break
         flush(producer)
-        self._ledger.write("ack", sender=sender, attempt=1, records=list(answers.values()))
-
-    @staticmethod
-    def _answered(
-        answers: dict[int, list[object]], number: int, error: KafkaError | None, message: Message
-    ) -> None:
-        answers[number] = answer_of(number, error, message, "unknown")
+        self._ledger.write("ack", sender=sender, attempt=1, records=answers.lines)
 
     def _end(self, producer: Producer, name: str, step: str) -> Outcome:
         self._note(name, step)

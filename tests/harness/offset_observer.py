@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from tests.harness.kafka_reader import SOCKET_MS
 from tests.harness.kafka_sender import CLIENT
 from tests.harness.ledger_file import LedgerFile
 
@@ -75,6 +76,7 @@ class OffsetObserver:
 
     def _ends(self) -> Offsets:
         options = {"bootstrap.servers": self._servers, "group.id": "unused", **CLIENT}
+        options["socket.timeout.ms"] = SOCKET_MS
         consumer = Consumer(options)
         found: Offsets = {}
         for topic, count in self._topics.items():

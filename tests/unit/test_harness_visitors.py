@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 
 from intake.inputs import read_inputs, read_messages
 from intake.record_json import Input
@@ -25,6 +26,7 @@ from tests.harness.http_sender import (
     read_answers,
     refusal,
 )
+from tests.harness.kafka_sender import Answers
 from tests.harness.ledger_file import LedgerFile
 from tests.harness.loading import load, read_ledger
 from tests.harness.payload import digest, payload
@@ -55,6 +57,46 @@ def test_the_product_reads_what_they_write(form: str) -> None:
         found = list(read_messages(io.BytesIO(delimited(places, contents)), "alpha", LIMIT))
     assert digests(found) == [content.digest for content in contents]
     assert [item.partition for item in found] == [place.partition for place in places]
+
+
+class Answered:
+    """A record as librdkafka gives it to a delivery callback."""
+
+    def __init__(self, offset: int, topic: str = "alpha") -> None:
+        self._offset, self._topic = offset, topic
+
+    def offset(self) -> int:
+        return self._offset
+
+    def partition(self) -> int:
+        return 1
+
+    def topic(self) -> str:
+        return self._topic
+
+
+def test_the_offset_of_an_error_is_what_the_daemon_said() -> None:
+    """librdkafka counts up from the offset of the answer over the records of a batch."""
+    answers = Answers(lambda _: "unknown")
+    error = KafkaError(KafkaError.INVALID_PRODUCER_EPOCH)
+    given = [
+        (-1, "alpha"),
+        (0, "alpha"),
+        (-1, "beta"),
+        (1, "alpha"),
+        (0, "beta"),
+        (-1001, "alpha"),
+        (0, "alpha"),
+        (1, "alpha"),
+    ]
+    for number, (offset, topic) in enumerate(given):
+        message: Any = Answered(offset, topic)
+        answers.take(number, error, message)
+    assert [line[3] for line in answers.lines] == [None, None, None, None, None, None, 0, 1]
+    assert answers.unknown
+    message = Answered(5)
+    answers.take(9, None, message)
+    assert answers.lines[-1] == [9, "ok", 1, 5, None, None]
 
 
 class Server(BaseHTTPRequestHandler):

@@ -272,7 +272,7 @@ class KafkaRun(Supervisor):
             target = rng.randrange(DAEMONS)
             self._at(at_s, lambda act=act, target=target: self._act_on(act, target))  # type: ignore[misc]
         for number in range(1, self.options.rounds):
-            self._at(self._played_from_s + (number - 0.5) * ROUND_EVERY_S, self._archive_and_clean)
+            self._at(self._played_from_s + (number - 0.5) * ROUND_EVERY_S, self._archive)
         super()._play()
         for number, daemon in enumerate(self._daemons):
             if daemon is not None:
@@ -282,11 +282,16 @@ class KafkaRun(Supervisor):
             f"{self._elapsed_s():6.1f} s  fetched while faults went on, by origin: {dict(self.origins)}"
         )
 
-    def _archive_and_clean(self) -> None:
-        if self._round is not None or (self._cleaning is not None and self._cleaning.poll() is None):
-            return
-        self._cleaning = self.scene.start("clean", "-m", "archiver", "clean")
-        self._begin_round(0.0)
+    def _archive(self) -> None:
+        # Archiving and cleaning need the same lease.
+        if self._round is None and (self._cleaning is None or self._cleaning.poll() is not None):
+            self._begin_round(0.0)
+
+    def _tick(self) -> None:
+        before = self._rounds_done
+        super()._tick()
+        if self._rounds_done > before:
+            self._cleaning = self.scene.start("clean", "-m", "archiver", "clean")
 
     def _act_on(self, act: str, target: int) -> None:
         daemon = self._daemons[target]
