@@ -101,6 +101,15 @@ class KnownBatch:
         return self.covered or self.rows
 
 
+@dataclass(frozen=True, slots=True)
+class LastEnd:
+    """How the client of a producer ended its last transaction."""
+
+    index: int
+    """Of the entry."""
+    commit: bool
+
+
 @dataclass(slots=True)
 class Producer:
     """State of a producer in the log."""
@@ -115,6 +124,10 @@ class Producer:
     last_used_us: int
     batches: dict[TopicPartition, deque[KnownBatch]] = field(default_factory=dict)
     """Of the newest epoch in that partition; the newest last."""
+    resumed: bool = False
+    """The client of the epoch before goes on with this one."""
+    last_end: LastEnd | None = None
+    """In this epoch; None also if it was not ended by its client as such."""
 
     @property
     def newest_epoch(self) -> int:
@@ -169,13 +182,22 @@ class Producers:
         """The producer of that transactional id."""
         return self._by_name.get(transactional_id)
 
-    def open(self, index: int, transactional_id: str, transaction_timeout_us: int, time_us: int) -> Producer:
+    def open(
+        self,
+        index: int,
+        transactional_id: str,
+        transaction_timeout_us: int,
+        time_us: int,
+        *,
+        resumed: bool = False,
+    ) -> Producer:
         """The producer that the entry at `index` opens: a new one, or the known one with its next epoch."""
         known = self._by_name.get(transactional_id) if transactional_id else None
         # Without a next epoch `fence` forgets the producer, and the id starts again with a new one.
         if known is not None and self.fence(known):
             known.transaction_timeout_us = transaction_timeout_us
             known.last_used_us = max(known.last_used_us, time_us)
+            known.resumed = resumed
             return known
         # The index of its entry is unique in the log, so it serves as the producer's id.
         producer = Producer(index, 0, transactional_id, transaction_timeout_us, time_us)
@@ -201,6 +223,7 @@ class Producers:
         producer.epoch += 1
         # Sequence numbers start at 0 in each epoch, so batches of the earlier epoch say nothing any more.
         producer.batches.clear()
+        producer.resumed, producer.last_end = False, None
         return True
 
     def forgetting_time(

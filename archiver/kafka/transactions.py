@@ -214,6 +214,7 @@ class TransactionRequests:
             found = judge_producer(self._fold(), transactional_id, stated)
         if not isinstance(found, Producer):
             raise self._refused(request, found)
+        self._transactions.note_begun(stated)
 
     # --- AddOffsetsToTxn
 
@@ -315,6 +316,8 @@ class TransactionRequests:
             return Refused(ErrorCode.not_coordinator)
         if refusal == "unknown":
             return Refused(ErrorCode.invalid_producer_id_mapping)
+        if refusal == "ended":
+            return Refused(ErrorCode.invalid_txn_state)
         if request.version >= FENCED_SINCE[request.api]:
             return Refused(ErrorCode.producer_fenced)
         return Refused(ErrorCode.invalid_producer_epoch)

@@ -191,28 +191,32 @@ class ProducerBatch(_message.Message):
     def __init__(self, producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., transactional: _Optional[bool] = ..., covered: _Optional[int] = ...) -> None: ...
 
 class ProducerOpened(_message.Message):
-    __slots__ = ("transactional_id", "transaction_timeout_us", "time_us")
+    __slots__ = ("transactional_id", "transaction_timeout_us", "time_us", "resumed")
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     TRANSACTION_TIMEOUT_US_FIELD_NUMBER: _ClassVar[int]
     TIME_US_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_FIELD_NUMBER: _ClassVar[int]
     transactional_id: str
     transaction_timeout_us: int
     time_us: int
-    def __init__(self, transactional_id: _Optional[str] = ..., transaction_timeout_us: _Optional[int] = ..., time_us: _Optional[int] = ...) -> None: ...
+    resumed: bool
+    def __init__(self, transactional_id: _Optional[str] = ..., transaction_timeout_us: _Optional[int] = ..., time_us: _Optional[int] = ..., resumed: _Optional[bool] = ...) -> None: ...
 
 class TransactionEnded(_message.Message):
-    __slots__ = ("producer_id", "epoch", "commit", "fence", "time_us")
+    __slots__ = ("producer_id", "epoch", "commit", "fence", "time_us", "by_client")
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     FENCE_FIELD_NUMBER: _ClassVar[int]
     TIME_US_FIELD_NUMBER: _ClassVar[int]
+    BY_CLIENT_FIELD_NUMBER: _ClassVar[int]
     producer_id: int
     epoch: int
     commit: bool
     fence: bool
     time_us: int
-    def __init__(self, producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., commit: _Optional[bool] = ..., fence: _Optional[bool] = ..., time_us: _Optional[int] = ...) -> None: ...
+    by_client: bool
+    def __init__(self, producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., commit: _Optional[bool] = ..., fence: _Optional[bool] = ..., time_us: _Optional[int] = ..., by_client: _Optional[bool] = ...) -> None: ...
 
 class Barrier(_message.Message):
     __slots__ = ("written_before_ms",)

@@ -137,20 +137,26 @@ class Range(_message.Message):
     def __init__(self, base: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class Producer(_message.Message):
-    __slots__ = ("producer_id", "epoch", "transactional_id", "transaction_timeout_us", "last_used_us", "batches")
+    __slots__ = ("producer_id", "epoch", "transactional_id", "transaction_timeout_us", "last_used_us", "batches", "resumed", "ended_at", "committed")
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     TRANSACTION_TIMEOUT_US_FIELD_NUMBER: _ClassVar[int]
     LAST_USED_US_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
     producer_id: int
     epoch: int
     transactional_id: str
     transaction_timeout_us: int
     last_used_us: int
     batches: _containers.RepeatedCompositeFieldContainer[Batches]
-    def __init__(self, producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., transactional_id: _Optional[str] = ..., transaction_timeout_us: _Optional[int] = ..., last_used_us: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[Batches, _Mapping]]] = ...) -> None: ...
+    resumed: bool
+    ended_at: int
+    committed: bool
+    def __init__(self, producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., transactional_id: _Optional[str] = ..., transaction_timeout_us: _Optional[int] = ..., last_used_us: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[Batches, _Mapping]]] = ..., resumed: _Optional[bool] = ..., ended_at: _Optional[int] = ..., committed: _Optional[bool] = ...) -> None: ...
 
 class Batches(_message.Message):
     __slots__ = ("topic", "partition", "sequences", "rows", "bases", "epoch", "covered", "append_us")

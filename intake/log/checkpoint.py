@@ -39,7 +39,7 @@ from intake.log.fold import DeletedTopic, FoldState, IntakeFold, TopicState
 from intake.log.source_positions import MARK_BYTES, Begun, Finished, SourceState
 from intake.log.state import PartitionState, merged
 from intake.log.transactions import OpenTransaction
-from intake.producers import BATCHES_REMEMBERED, KnownBatch, Producer
+from intake.producers import BATCHES_REMEMBERED, KnownBatch, LastEnd, Producer
 from intake.segments import FileRef, HeldSegments, SegmentRef
 
 FORMAT = 1
@@ -47,7 +47,8 @@ FORMAT = 1
 # Format 4 also added configs of topics, committed offsets of consumer groups, and deletions of records.
 STATE_FORMATS = (1, 2, 3, 4, 5, 6)
 """Of the state: 2 added deleted topics and positions of sources, 3 mirrored topics, 4 epochs that producers
-raised themselves, and batches with more sequence numbers than records, 5 append times, 6 pending offsets."""
+raised themselves, and batches with more sequence numbers than records, 5 append times, 6 pending offsets, and
+how producers came to their epoch and ended their last transaction."""
 MAGIC = b"archiver.state.1"
 
 
@@ -238,8 +239,9 @@ def _state_message(checkpoint: Checkpoint) -> pb.IntakeState:
 
 def _state_format(state: FoldState) -> int:
     """The oldest format that can express the state, so that older versions can read it."""
-    # An earlier version would forget these offsets at the end of the transaction.
-    if state.pending_offsets:
+    # An earlier version would forget these offsets at the end of the transaction, and answer a repeated
+    # request of the client as if it were another one.
+    if state.pending_offsets or any(producer.resumed or producer.last_end for producer in state.producers):
         return 6
     # An earlier version would forget which records have the append time.
     if any(held.append_time_changes for held in state.partitions.values()):
@@ -315,6 +317,9 @@ def _producer_message(producer: Producer, topics: Mapping[TopicId, int]) -> pb.P
         transactional_id=producer.transactional_id,
         transaction_timeout_us=producer.transaction_timeout_us,
         last_used_us=producer.last_used_us,
+        resumed=producer.resumed,
+        ended_at=0 if producer.last_end is None else producer.last_end.index,
+        committed=producer.last_end is not None and producer.last_end.commit,
         batches=[
             pb.Batches(
                 topic=topics[topic_id],
@@ -442,6 +447,8 @@ def _producer(message: pb.Producer, topic_ids: Sequence[TopicId]) -> Producer:
         message.transactional_id,
         message.transaction_timeout_us,
         message.last_used_us,
+        resumed=message.resumed,
+        last_end=LastEnd(message.ended_at, message.committed) if message.ended_at else None,
     )
     for item in message.batches:
         epoch = item.epoch or message.epoch

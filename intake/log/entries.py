@@ -26,7 +26,8 @@ ENTRY_FORMATS = (1, 2, 3, 4, 5, 6, 7)
 """Format 2 added producers, transactions and barriers, format 3 deleted topics and positions of sources,
 format 4 mirrored topics, format 5 growth of topics that are not mirrored, epochs that a producer without a
 transactional id raised itself, producers without an entry of their own, and batches with more sequence
-numbers than records, format 6 segments with append times, format 7 offsets of transactions."""
+numbers than records, format 6 segments with append times, format 7 offsets of transactions, ends of them that
+stay known, and producers that go on in the next epoch."""
 
 _BODIES_OF_5 = ("configured", "records_deleted", "slots_claimed", "offsets_committed", "offsets_removed")
 
@@ -59,6 +60,9 @@ def format_of(entry: pb.IntakeEntry) -> int:
         return 7
     segments = [segment for group in entry.file.topics for segment in group.segments]
     # In descending order: the newest content of an entry decides.
+    if entry.producer.resumed or entry.transaction.by_client:
+        # An older version would forget it, and write other checkpoints than newer ones.
+        return 7
     if any(segment.log_append_time for segment in segments):
         # An older version would show these times to consumers as those of the producers.
         return 6

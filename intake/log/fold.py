@@ -49,7 +49,7 @@ from intake.log.entries import parse_entry, stated_configs
 from intake.log.source_positions import Positions, contradiction
 from intake.log.state import DeletedTopic, FoldState, Gap, PartitionState, TopicState, merged
 from intake.log.transactions import OpenTransaction, Transactions
-from intake.producers import SEQUENCE_COUNT, Producer, Producers, Refusal, Repeated, Run, Stamp
+from intake.producers import SEQUENCE_COUNT, LastEnd, Producer, Producers, Refusal, Repeated, Run, Stamp
 from intake.segments import LARGEST, LARGEST_BYTES, FileRef, SegmentRef, Segments
 
 __all__ = [
@@ -291,7 +291,7 @@ class IntakeFold:
         elif body == "producer":
             applied = self._open_producer(index, entry.producer)
         elif body == "transaction":
-            applied = self._end_transaction(entry.transaction)
+            applied = self._end_transaction(index, entry.transaction)
         elif body == "barrier":
             # Clocks of processes differ, so a later barrier may state an earlier time. The latest time holds.
             self._barrier_ms = max(self._barrier_ms, entry.barrier.written_before_ms)
@@ -607,7 +607,11 @@ class IntakeFold:
             # The earlier incarnation is fenced by the new epoch and cannot end its transaction any more.
             self._close(known.producer_id, commit=False)
         producer = self._producers.open(
-            index, opened.transactional_id, opened.transaction_timeout_us, opened.time_us
+            index,
+            opened.transactional_id,
+            opened.transaction_timeout_us,
+            opened.time_us,
+            resumed=opened.resumed,
         )
         return Applied(producer=(producer.producer_id, producer.epoch))
 
@@ -634,12 +638,13 @@ class IntakeFold:
             return "fenced"
         return producer if producer.transactional_id else "wrong_kind"
 
-    def _end_transaction(self, ended: pb.TransactionEnded) -> Applied:
+    def _end_transaction(self, index: int, ended: pb.TransactionEnded) -> Applied:
         producer = self._transactional(ended.producer_id, ended.epoch)
         if not isinstance(producer, Producer):
             return Applied(refusal=producer)
         self._close(producer.producer_id, commit=ended.commit)
         producer.last_used_us = max(producer.last_used_us, ended.time_us)
+        producer.last_end = LastEnd(index, ended.commit) if ended.by_client else None
         # Set for an overdue transaction: a late commit of this epoch must not end the next transaction.
         if ended.fence:
             self._producers.fence(producer)

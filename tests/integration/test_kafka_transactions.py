@@ -278,6 +278,11 @@ def test_a_producer_goes_on_with_its_id_and_the_next_epoch(served: Listening) ->
         stated = {"producer_id": first[0], "producer_epoch": first[1]}
         assert producer.open(**stated) is OK
         assert (producer.producer_id, producer.epoch) == (first[0], first[1] + 1)
+        # The answer was lost, and the client asks again.
+        assert producer.open(**stated) is OK
+        assert (producer.producer_id, producer.epoch) == (first[0], first[1] + 1)
+        assert producer.open(**stated | {"producer_epoch": first[1] + 1}) is OK
+        assert (producer.producer_id, producer.epoch) == (first[0], first[1] + 2)
         assert producer.open(**stated) is ErrorCode.producer_fenced
         assert producer.open(version=3, **stated) is ErrorCode.invalid_producer_epoch
         other = {"producer_id": first[0] + 1_000_000, "producer_epoch": producer.epoch}
@@ -321,6 +326,10 @@ def test_a_repeated_end_is_answered_by_what_happened(served: Listening) -> None:
         assert producer.end() is OK
         # The second one changed nothing.
         assert served.writer.sequencer.refresh().next_index == tail
+        assert producer.end(commit=False) is ErrorCode.invalid_txn_state
+        # Another transaction, which gets no records.
+        assert producer.add("unended") == [OK]
+        assert producer.end(commit=False) is OK
         assert producer.produce("unended", 1) is OK
         assert "repeated" in end_overdue(served, 61)
         assert producer.end() is ErrorCode.producer_fenced

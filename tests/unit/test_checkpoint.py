@@ -19,10 +19,10 @@ from archiver.runtime.errors import Corrupted, Halt
 from archiver.runtime.ids import TopicId, TopicPartition
 from intake.log import history_file
 from intake.log.checkpoint import MAGIC, Checkpoint, HistoryRef, decode, encode, same
-from intake.log.entries import parse_entry
+from intake.log.entries import format_of, parse_entry
 from intake.log.fold import IDS_REMEMBERED, Applied, IntakeFold
 from intake.log.state import Gap, PartitionState, TopicState, merged
-from intake.producers import SEQUENCE_COUNT, Producer, Stamp
+from intake.producers import SEQUENCE_COUNT, LastEnd, Producer, Stamp
 from intake.segments import SegmentRef
 from tests.support.intake.intake_entries import topic_id_of
 from tests.support.intake.intake_history import RandomHistory
@@ -239,6 +239,44 @@ def test_a_producer_that_the_log_knows_from_a_raised_epoch_needs_the_newer_forma
     known = found.fold().producers.get(7)
     assert known is not None
     assert known.newest_epoch == 3
+
+
+def test_how_a_client_came_to_its_epoch_and_ended_its_transaction_is_kept() -> None:
+    fold, index = IntakeFold(), 0
+
+    def stored(**body: object) -> Producer:
+        """The producer in the checkpoint behind another entry."""
+        nonlocal index
+        entry = log_pb.IntakeEntry(id=bytes(16), **body)  # type: ignore[arg-type]
+        entry.format = format_of(entry)
+        fold.apply(index, entry.SerializeToString())
+        index += 1
+        data = encode(Checkpoint(fold.state(), ()))
+        found = decode(data, "here")
+        assert same(found.state, fold.state())
+        producer = found.fold().producers.get(0)
+        assert producer is not None
+        newer = producer.resumed or producer.last_end is not None
+        assert entry.format == (7 if entry.producer.resumed or entry.transaction.by_client else 2)
+        assert pb.IntakeState.FromString(unseal(MAGIC, data, "here")).format == (6 if newer else 1)
+        return producer
+
+    def opened(*, resumed: bool) -> log_pb.ProducerOpened:
+        return log_pb.ProducerOpened(transactional_id="x", transaction_timeout_us=1, resumed=resumed)
+
+    def ended(epoch: int, *, commit: bool, by_client: bool = True) -> log_pb.TransactionEnded:
+        return log_pb.TransactionEnded(producer_id=0, epoch=epoch, commit=commit, by_client=by_client)
+
+    assert not stored(producer=opened(resumed=False)).resumed
+    assert stored(producer=opened(resumed=True)).resumed
+    assert stored(transaction=ended(1, commit=True)).last_end == LastEnd(2, commit=True)
+    assert stored(transaction=ended(1, commit=False)).last_end == LastEnd(3, commit=False)
+    # An earlier epoch changes nothing.
+    assert stored(transaction=ended(0, commit=True)).last_end == LastEnd(3, commit=False)
+    assert stored(transaction=ended(1, commit=True, by_client=False)).last_end is None
+    assert stored(transaction=ended(1, commit=True)).last_end == LastEnd(6, commit=True)
+    again = stored(producer=opened(resumed=False))
+    assert (again.resumed, again.last_end) == (False, None)
 
 
 def test_covered_numbers_need_the_newer_format() -> None:

@@ -167,6 +167,98 @@ def test_an_end_of_unknown_outcome_is_repeated_anywhere(
         assert ending.records() - before == (1 if commit else 0)
 
 
+def test_an_end_that_contradicts_the_last_one_is_refused(daemons: tuple[Daemon, Daemon]) -> None:
+    one, _ = daemons
+    producer = one.opened()
+    # Without a transaction in this epoch there is nothing to contradict.
+    assert one.end(producer, commit=False) is one.end(producer) is None
+    for number, commit in enumerate((True, False)):
+        one.transactions.note_begun(producer)
+        one.send(producer, number)
+        assert one.end(producer, commit=commit) is None
+        # A repetition, and the other way: its client would take lost records for committed ones.
+        assert one.end(producer, commit=commit) is None
+        assert one.end(producer, commit=not commit) == "ended"
+        # The client begins another transaction, which gets no records.
+        tail = one.log.tail()
+        one.transactions.note_begun(producer)
+        for _ in range(2):
+            assert one.end(producer, commit=not commit) is None
+        assert one.log.tail() == tail
+    assert one.records() == 1
+    # The next epoch has no last transaction.
+    assert one.end(one.opened()) is None
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_end_of_which_another_daemon_may_know_the_begin(
+    daemons: tuple[Daemon, Daemon], *, committed: bool
+) -> None:
+    one, other = daemons
+    producer = one.opened()
+    one.send(producer, 0)
+    assert one.end(producer, commit=committed) is None
+    one.transactions.note_begun(producer)
+    other.claim_all()
+    assert other.end(producer, commit=committed) is None
+    # A commit must not be confirmed if its records may have been aborted.
+    assert other.end(producer, commit=not committed) == (None if committed else "ended")
+
+
+def test_a_late_end_of_the_last_transaction_is_no_commit_of_the_next(daemons: tuple[Daemon, Daemon]) -> None:
+    """As after a wake-up of the first daemon, if another client makes it claim the id again."""
+    one, other = daemons
+    producer = one.opened()
+    one.send(producer, 0)
+    other.claim_all()
+    assert other.end(producer, commit=False) is None
+    other.transactions.note_begun(producer)
+    other.send(producer, 1)
+    one.claim_all()
+    assert one.end(producer, commit=False) is None
+    # Its records are aborted, and the client learns it.
+    assert one.end(producer) == "ended"
+    other.claim_all()
+    assert other.end(producer) == "ended"
+    assert other.records() == 0
+
+
+def test_a_producer_that_goes_on_twice_has_one_epoch(
+    log: OvertakenLog, daemons: tuple[Daemon, Daemon]
+) -> None:
+    one, other = daemons
+    first = one.opened()
+    second = ProducerEpoch(first.producer_id, first.epoch + 1)
+    # Without a known answer, here and at another daemon.
+    log.script(AppendFault.REPLY_LOST, AppendFault.REPLY_LOST)
+    with pytest.raises((OutcomeUnknown, RetryLater)):
+        one.open(first)
+    log.heal()
+    assert one.open(first) == second
+    other.claim_all()
+    tail = one.log.tail()
+    assert other.open(first) == second
+    assert one.log.tail() == tail
+    third = other.open(second)
+    assert third == ProducerEpoch(first.producer_id, first.epoch + 2)
+    # Only the last step is repeated, and nothing of an epoch that another instance got.
+    assert other.open(first) == "fenced"
+    assert other.open(second) == third
+    assert other.open() == ProducerEpoch(first.producer_id, first.epoch + 3)
+    assert other.open(second) == other.open(ProducerEpoch(first.producer_id, first.epoch + 2)) == "fenced"
+    assert other.open(ProducerEpoch(first.producer_id + 1, first.epoch)) == "fenced"
+
+
+def test_a_fenced_producer_does_not_go_on(daemons: tuple[Daemon, Daemon]) -> None:
+    one, _ = daemons
+    first = one.opened()
+    second = one.open(first)
+    assert isinstance(second, ProducerEpoch)
+    one.send(second, 0)
+    one.sequencer.end_overdue(2_000_000_000_000_000)
+    assert one.open(second) == one.open(first) == "fenced"
+
+
 def test_an_abort_by_an_administrator_spares_the_next_producer(
     log: OvertakenLog, daemons: tuple[Daemon, Daemon]
 ) -> None:

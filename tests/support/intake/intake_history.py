@@ -158,7 +158,10 @@ class RandomHistory:
         index = len(self.entries)
         self._add(
             producer=pb.ProducerOpened(
-                transactional_id=name, transaction_timeout_us=60_000_000, time_us=self.now_us
+                transactional_id=name,
+                transaction_timeout_us=60_000_000,
+                time_us=self.now_us,
+                resumed=bool(name) and self.chance.random() < 0.5,
             )
         )
         known = next((one for one in self._senders if name and one.transactional_id == name), None)
@@ -176,6 +179,7 @@ class RandomHistory:
                 epoch=sender.epoch,
                 commit=commit,
                 fence=fence,
+                by_client=self.chance.random() < 0.7,
                 time_us=self.now_us,
             )
         )
