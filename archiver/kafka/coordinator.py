@@ -165,9 +165,12 @@ class GroupCoordinator:
             raise Refused(ErrorCode.not_coordinator)
         return await self._claims.require(slot_of(name))
 
-    def is_claimed(self, name: str) -> bool:
-        """Whether the slot of a group or a transactional id is claimed."""
-        return self._claims.number(slot_of(name)) is not None
+    def claim(self, name: str) -> int | None:
+        """The claim under which this daemon coordinates a name; None if it does not now."""
+        try:
+            return self._claims.number(slot_of(name))
+        except Refused:
+            return None
 
     async def require_members(self, name: str, *, may_be_empty: bool = False) -> int:
         """As `require`, for a request that depends on whether the group has members.
@@ -254,7 +257,7 @@ class GroupCoordinator:
         transactional: bool = False,
     ) -> int:
         """The claim under which a commit of these offsets is stored; raises `Refused` if it must not be."""
-        is_claimed = not transactional or self.is_claimed(name)
+        is_claimed = not transactional or self.claim(name) is not None
         number = await self.require(name, may_be_empty=not transactional)
         if not is_claimed:
             # As for EndTxn: the request may be from before the claim, and of an earlier transaction.

@@ -82,6 +82,8 @@ class Session:
     """Set when the client sends nothing more: its connection is closed, or is being closed."""
     commits: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held until a commit of offsets is queued, so that those of a connection keep their order."""
+    claims: dict[str, int] = field(default_factory=dict)
+    """By transactional id: the newest claim under which a request of this connection was answered."""
     release: Callable[[KafkaRequest], None] = lambda _: None
     """Frees the memory of a request that waits for other clients, and keeps nothing of its bytes."""
     answer_bytes: int = 0

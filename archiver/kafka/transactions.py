@@ -8,11 +8,9 @@ order of their arrival.
 
 A client that got no answer sends EndTxn again, and may then begin its next transaction. A late EndTxn of the
 first attempt must not end that one. So it does not count at a daemon that was replaced, because its claim is
-old. A daemon that only now claims the transactional id answers the first EndTxn with a retriable error: the
-request may have waited there since before a pause.
-
-WriteTxnMarkers is what an administrator sends to abort a transaction (`kafka-transactions abort`). Any daemon
-appends it, as any daemon ends an overdue transaction.
+old. If the daemon claims the transactional id again, the request may have waited in its connection since
+before that. So EndTxn counts only on a connection that had an answer under the claim: its client has sent the
+request after that. Otherwise the answer is a retriable error, and a client that still waits sends it again.
 """
 
 from __future__ import annotations
@@ -46,6 +44,8 @@ from intake.producers import Producer
 _log = logging.getLogger(__name__)
 
 _NO_ID: Final = -1
+SESSION_IDS_MAX: Final = 100
+"""Transactional ids of one connection whose claims are remembered."""
 FENCED_SINCE: Final[Mapping[ApiKey, int]] = {
     ApiKey.INIT_PRODUCER_ID: 4,
     ApiKey.ADD_PARTITIONS_TO_TXN: 2,
@@ -109,6 +109,15 @@ class TransactionRequests:
         if not allowed:
             raise Refused(ErrorCode.transactional_id_authorization_failed)
 
+    def _note_answer(self, session: Session, transactional_id: str, claim: int | None) -> None:
+        """What the client sends next for the id, it sends after an answer under this claim."""
+        if claim is None:
+            return
+        # A client that uses more ids on a connection repeats some of its EndTxn requests.
+        if len(session.claims) >= SESSION_IDS_MAX:
+            session.claims.clear()
+        session.claims[transactional_id] = claim
+
     # --- InitProducerId
 
     async def open(self, session: Session, request: KafkaRequest) -> Body:
@@ -141,6 +150,7 @@ class TransactionRequests:
         claim = await self._coordinator.require(name)
         found = await self._run(lambda: self._transactions.open(name, timeout_ms * 1000, claim, resumed))
         if isinstance(found, ProducerEpoch):
+            self._note_answer(session, name, claim)
             return found
         raise self._refused(request, found)
 
@@ -161,6 +171,8 @@ class TransactionRequests:
             if any(one.name not in known and self._may_write(session, one.name) for one in topics):
                 await self._read_on()
             codes = self._partition_codes(session, topics)
+            name = body.v3_and_below_transactional_id
+            self._note_answer(session, name, self._coordinator.claim(name))
         except Refused as error:
             codes = {(one.name, number): error.code for one in topics for number in one.partitions}
         return {
@@ -228,6 +240,7 @@ class TransactionRequests:
             if not self._coordinator.claims.is_own(slot_of(name)):
                 raise Refused(ErrorCode.not_coordinator)
             await self._require_producer(request, name, ProducerEpoch(body.producer_id, body.producer_epoch))
+            self._note_answer(session, name, self._coordinator.claim(name))
         except Refused as error:
             return {"error_code": int(error.code)}
         return {"error_code": 0}
@@ -241,9 +254,9 @@ class TransactionRequests:
         try:
             self._require(session, "write", name)
             # Without a wait if the slot is claimed: the order of arrival stays.
-            is_claimed = self._coordinator.is_claimed(name)
             claim = await self._coordinator.require(name)
-            if not is_claimed:
+            if session.claims.get(name) != claim:
+                self._note_answer(session, name, claim)
                 raise Refused(ErrorCode.coordinator_load_in_progress)
             found = await self._run(
                 lambda: self._transactions.end(name, stated, claim, commit=body.committed)

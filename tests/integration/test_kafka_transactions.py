@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from kio.schema.errors import ErrorCode
 
 from archiver.kafka.protocol import ApiKey
+from archiver.kafka.transactions import SESSION_IDS_MAX
 from intake.log.checkpoint import CheckpointStore
 from intake.log.committed_offsets import CommittedOffsets, OffsetBounds
 from intake.log.consumer_groups import slot_of
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.timeout(120)
 
 NAMES = (
     "committed", "aborted", "fenced", "late", "resumed", "unended", "async", "errors", "other", "stale",
-    "shown", "hanging"
+    "shown", "hanging", "waited"
 )  # fmt: skip
 TOPICS = [{"name": name, "partitions": 2} for name in NAMES]
 
@@ -340,12 +341,7 @@ def test_an_end_under_a_lost_claim_ends_nothing(served: Listening) -> None:
     with Transactional(served, "stale") as producer:
         assert producer.open() is OK
         assert producer.produce("stale", 0) is OK
-        # Another daemon claims the slot. This one has not read that yet.
-        found = served.application
-        other = Sequencer(
-            found.intake_log, found.ids, found.clock, found.settings.log, CheckpointStore(found.objects)
-        )
-        CommittedOffsets(other, found.clock, OffsetBounds(2**30, 1)).claim_slots([slot_of("stale")], 99)
+        _claim_elsewhere(served, "stale")
         assert producer.end() is ErrorCode.not_coordinator
         assert is_open(served, "stale")
         # It claims the slot again. The first request may be from before that, so it counts for nothing.
@@ -353,6 +349,59 @@ def test_an_end_under_a_lost_claim_ends_nothing(served: Listening) -> None:
         assert is_open(served, "stale")
         assert producer.end() is OK
     assert stored(served, "stale") == [b"0"]
+
+
+def test_an_end_from_before_a_claim_that_another_client_caused_ends_nothing(served: Listening) -> None:
+    """It waited in its connection while the daemon was paused, and its client went to another daemon."""
+    with Transactional(served, "waited") as late, Transactional(served, _with_slot_of("waited")) as other:
+        assert late.open() is OK
+        assert late.add("waited") == [OK]
+        assert late.produce("waited", 0) is OK
+        _claim_elsewhere(served, "waited")
+        until("the other client makes the daemon claim the slot", lambda: other.open() is OK)
+        assert late.end() is ErrorCode.coordinator_load_in_progress
+        assert is_open(served, "waited")
+        # A client that still waits for the answer sends it again.
+        assert late.end() is OK
+        # One that had an answer under the claim has no such wait.
+        assert other.add("waited") == [OK]
+        assert other.produce("waited", 0) is OK
+        assert other.end() is OK
+    assert stored(served, "waited") == [b"0", b"0"]
+
+
+def test_an_end_after_an_added_partition_needs_no_other_request(served: Listening) -> None:
+    name = "reconnected"
+    with Transactional(served, name) as producer, Transactional(served, name) as again:
+        assert producer.open() is OK
+        again.producer_id, again.epoch = producer.producer_id, producer.epoch
+        assert again.add("waited") == [OK]
+        assert again.end() is OK
+
+
+def test_ids_of_one_connection_are_bounded(served: Listening) -> None:
+    with Transactional(served, "many") as producer:
+        for number in range(SESSION_IDS_MAX + 1):
+            producer.name = f"many-{number}"
+            assert producer.open() is OK
+        producer.name = "many-0"
+        assert producer.open() is OK
+        assert producer.end() is OK
+
+
+def _with_slot_of(name: str) -> str:
+    """Another transactional id of the same coordinator."""
+    found = (f"{name}-{number}" for number in range(10_000))
+    return next(one for one in found if slot_of(one) == slot_of(name))
+
+
+def _claim_elsewhere(served: Listening, name: str) -> None:
+    """As another daemon, of which this one has not read yet."""
+    found = served.application
+    other = Sequencer(
+        found.intake_log, found.ids, found.clock, found.settings.log, CheckpointStore(found.objects)
+    )
+    CommittedOffsets(other, found.clock, OffsetBounds(2**30, 1)).claim_slots([slot_of(name)], 99)
 
 
 def test_a_transactional_id_needs_its_permissions(tmp_path: Path) -> None:

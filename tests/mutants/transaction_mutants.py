@@ -107,8 +107,8 @@ TRANSACTIONS = (
     _mutant(
         "an end from before the claim counts",
         _REQUESTS,
-        "            if not is_claimed:\n                raise Refused(ErrorCode.coordinator_load_in_progress)\n",
-        "",
+        "            if session.claims.get(name) != claim:\n",
+        "            if name not in session.claims:\n",
         *_CLIENTS,
     ),
     _mutant(
