@@ -584,6 +584,24 @@ def test_the_opener_of_an_id_is_the_newest_entry_with_such_ids() -> None:
     assert producers.opener(producer_id) is None
 
 
+def test_a_producer_of_a_lost_log_and_one_with_its_id_again() -> None:
+    """Behind a restore of an older log: the reason why such clients are ended first (decision 0089)."""
+    lost, restored = Log(), Log()
+    producer_id, _ = lost.open()
+    for sequence in range(3):
+        assert lost.file((0, Stamp(producer_id, 0, sequence), 1))[0].segment is not None
+    assert restored.open()[0] == producer_id
+    for sequence in range(4):
+        assert restored.file((0, Stamp(producer_id, 0, sequence), 1))[0].segment is not None
+    # Its next record counts as a repetition of another client's.
+    again = restored.file((0, Stamp(producer_id, 0, 3), 1))[0]
+    assert (again.segment, again.refusal, again.runs) == (None, None, ((3, 1),))
+    # A client that was opened before the backup has a gap instead.
+    assert restored.file((0, Stamp(producer_id, 0, 6), 1))[0].refusal == "out_of_order"
+    # A Kafka client of the lost log is refused, and goes on with a raised epoch.
+    assert restored.file((0, Stamp(ids_of_opening(1, bytes(8))[0], 0, 3), 1))[0].refusal == "unknown_producer"
+
+
 def test_the_next_number_is_known_for_the_present_epoch_only() -> None:
     log = Log()
     producer_id, _ = log.open("x")
