@@ -105,7 +105,7 @@ def test_taken_after_a_lost_answer_is_another_writers_with_the_same_bytes(
 
 
 @pytest.mark.parametrize(("theirs", "taken"), [(b"ours", False), (b"them", True), (b"longer", True)])
-def test_without_metadata_the_bytes_tell(
+def test_without_metadata_the_bytes_decide(
     store: S3ObjectStore,
     faults: S3Faults,
     server: S3Server,

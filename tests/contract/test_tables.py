@@ -131,7 +131,7 @@ def test_swap_sets_snapshot_and_properties_in_one_commit(tables: Tables, tmp_pat
     assert snapshot.summary["n"] == "2"
 
 
-def test_live_files_tell_bounds_and_partition(tables: Tables, tmp_path: Path) -> None:
+def test_live_files_report_bounds_and_partition(tables: Tables, tmp_path: Path) -> None:
     made(tables, tmp_path)
     view = append(tables, (0, 10), (10, 25))
     files = sorted(tables.live_files(view), key=lambda item: item.path)

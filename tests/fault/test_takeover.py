@@ -225,7 +225,7 @@ def test_c3_what_a_stale_leader_committed_is_adopted(
         check_once(successor, sent)
 
 
-def test_t1_a_successor_tells_what_it_finds_before_it_plans(
+def test_t1_a_successor_reports_what_it_finds_before_it_plans(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first table has the rows of a predecessor, and the ledger does not know: that goes into the log

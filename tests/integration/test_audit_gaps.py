@@ -175,7 +175,7 @@ class Deaf(Backlog):
         raise Corrupted("a shelf is gone")
 
 
-def test_without_the_log_footers_and_ledger_tell(world: Transactions) -> None:
+def test_without_the_log_footers_and_ledger_decide(world: Transactions) -> None:
     world.archived()
     document = world.looked_at(Deaf(world.intake.fold))
     assert reported(document, "verdict", "gaps", "rows") == [

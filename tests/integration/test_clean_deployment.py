@@ -177,7 +177,7 @@ def _let_go_on(driver: Driver, snapshot_id: int) -> None:
     )
 
 
-def test_the_stray_of_a_killed_writer_goes(driver: Driver) -> None:
+def test_the_unreferenced_file_of_a_killed_writer_goes(driver: Driver) -> None:
     send(driver, "one", "kept")
     failpoints.arm("writer.append.before=error")
     (lost,) = driver.send("kept", [b"never"])

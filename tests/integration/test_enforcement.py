@@ -328,7 +328,7 @@ def test_a_record_in_doubt_is_looked_for_before_it_is_refused(
     assert sorted(values(deployment, STRICT), key=repr) == sorted([BAD, order(0)], key=repr)
 
 
-def test_produce_tells_each_record(deployment: Deployment) -> None:
+def test_produce_reports_each_record(deployment: Deployment) -> None:
     lines = [
         {"topic": topic, "value": text(value), "partition": 0}
         for topic in (STRICT, LENIENT)

@@ -289,7 +289,7 @@ def expiring(bench: Bench, tables: Tables, leader: Leader, at: int, **limits: in
     bench.commit(tables, leader, snapshots_max=1, snapshots_age_s=-1e10, **limits)
 
 
-def test_our_own_expiry_takes_a_foreign_delete_and_tells_of_it_in_the_same_commit(
+def test_our_own_expiry_takes_a_foreign_delete_and_reports_it_in_the_same_commit(
     tables: Tables, bench: Bench
 ) -> None:
     leader = bench.leader()
@@ -308,7 +308,7 @@ def test_our_own_expiry_takes_a_foreign_delete_and_tells_of_it_in_the_same_commi
 
 
 @pytest.mark.parametrize("fault", [fault for fault in SwapFault if fault is not SwapFault.NONE])
-def test_a_lost_reply_tells_of_it_once(tables: Tables, bench: Bench, fault: SwapFault) -> None:
+def test_a_lost_reply_reports_it_once(tables: Tables, bench: Bench, fault: SwapFault) -> None:
     leader = bench.leader()
     erasure = erased(tables, bench, leader)
     expiring(bench, tables, leader, 5)
@@ -327,7 +327,7 @@ def test_a_lost_reply_tells_of_it_once(tables: Tables, bench: Bench, fault: Swap
     assert [(one.rows, one.snapshots) for one in read_expired(view.properties).changes] == [(5, (erasure,))]
 
 
-def test_retire_and_forget_tell_of_it_as_well(tables: Tables, bench: Bench) -> None:
+def test_retire_and_forget_report_it_as_well(tables: Tables, bench: Bench) -> None:
     leader = bench.leader()
     erasure = erased(tables, bench, leader)
     bench.write(leader, view_of(tables), (0, 5, 9))

@@ -257,7 +257,7 @@ class Mute(KafkaClient):
         return {place: one for place, one in super().bounds(places).items() if place != self.of}
 
 
-def test_a_partition_that_tells_no_offsets_is_asked_again_soon_and_then_seldom(
+def test_a_partition_that_reports_no_offsets_is_asked_again_soon_and_then_seldom(
     site: Site, cluster: Cluster, topic: str
 ) -> None:
     cluster.create(topic, 2)

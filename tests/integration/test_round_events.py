@@ -110,7 +110,7 @@ def test_a_run_without_work_says_nothing(driver: Driver) -> None:
     assert driver.application.ledger().next_index == tail + 1, "the new epoch alone"
 
 
-def test_a_folder_tells_its_topic(driver: Driver) -> None:
+def test_a_folder_reports_its_topic(driver: Driver) -> None:
     driver.send("files", [b"a"])
     driver.archive()
     state = driver.application.topic("files")

@@ -93,7 +93,9 @@ def test_a_worker_without_a_python_says_so(
 
 
 @pytest.mark.spark
-def test_what_spark_tells_of_a_job_holds_no_key_of_the_store(sessions: SparkSessions, job: RefineJob) -> None:
+def test_what_spark_reports_of_a_job_holds_no_key_of_the_store(
+    sessions: SparkSessions, job: RefineJob
+) -> None:
     """Its pages and event logs are made of this."""
     SparkRefiner(sessions.session).refine(job)
     session: Any = sessions.session()

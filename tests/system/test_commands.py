@@ -147,7 +147,7 @@ def test_audit_of_an_empty_deployment(deployment: Deployment) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("trouble", ["locked", "nobody answers"])
-def test_audit_without_its_catalog_cannot_tell(trouble: str, archived: Deployment) -> None:  # noqa: F811
+def test_audit_without_its_catalog_is_unknown(trouble: str, archived: Deployment) -> None:  # noqa: F811
     document = archived.document()
     path = archived.root / "catalog.db"
     changed = (

@@ -55,7 +55,7 @@ def restore(deployment: Deployment, newest: Path) -> None:
     newest.rename(deployment.root / "metadata.db")
 
 
-def test_files_that_the_log_does_not_name_tell_of_it(deployment: Deployment) -> None:
+def test_files_that_the_log_does_not_name_report_it(deployment: Deployment) -> None:
     sent = sample_records(60)
     acknowledged = deployment.produce(sent)
     copy = copied(deployment)
@@ -78,7 +78,7 @@ def test_one_lost_record_is_enough(deployment: Deployment) -> None:
     check_present(deployment, sample_records(7), acknowledged)
 
 
-def test_a_checkpoint_tells_of_it(deployment: Deployment) -> None:
+def test_a_checkpoint_reports_it(deployment: Deployment) -> None:
     sent = sample_records(60)
     acknowledged = deployment.produce(sent)
     copy = copied(deployment)
@@ -148,7 +148,7 @@ def test_a_copy_that_went_on_by_itself(deployment: Deployment) -> None:
 
 
 @pytest.mark.parametrize("point", ["writer.upload.after", "writer.append.before"])
-def test_a_stray_of_a_killed_writer_stops_nothing(tmp_path: Path, point: str) -> None:
+def test_an_unreferenced_file_of_a_killed_writer_stops_nothing(tmp_path: Path, point: str) -> None:
     deployment = Deployment(tmp_path / "d", failpoints_asked=True)
     acknowledged = deployment.produce(sample_records(60))
     for _ in range(3):

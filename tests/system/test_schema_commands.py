@@ -117,7 +117,7 @@ def test_show_of_a_topic_without_a_message_says_so(deployment: Deployment) -> No
     assert "orders, schema version 1: neither key nor value has a message" in done.out
 
 
-def test_plan_tells_what_the_newest_schema_would_do_and_does_nothing(deployment: Deployment) -> None:
+def test_plan_reports_what_the_newest_schema_would_do_and_does_nothing(deployment: Deployment) -> None:
     first = deployment.cli("schema", "plan", "orders", "--output", "json")
     assert (first.code, first.json()["version"], first.json()["recorded_version"]) == (0, 1, None)
     assert whats(first) == [("added", "id", True), ("added", "customer", True), ("added", "lines", True)]

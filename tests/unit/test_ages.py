@@ -26,7 +26,7 @@ def test_the_end_of_the_newest_archive_that_is_old_enough() -> None:
     assert ages.older_than(0, 1000, 29) == 20, "an archive that is not committed is not retired"
 
 
-def test_what_does_not_go_on_tells_nothing_new() -> None:
+def test_what_does_not_go_on_reports_nothing_new() -> None:
     ages = Ages()
     ages.add(0, 20, 200)
     ages.add(0, 10, 900)

@@ -29,7 +29,7 @@ def condemned(sequence_number: int) -> dict[str, CondemnedObject]:
     [(5, 0, True), (5, 4, True), (5, 5, True), (5, 6, False), (0, 1, False)],
     ids=["none of this epoch", "an older one", "the one that was there", "a younger one", "the first commit"],
 )
-def test_d2_a_fence_is_younger_than_the_condemnation(condemned_at: int, fenced_at: int, needed: bool) -> None:
+def test_d2_a_fence_is_younger_than_the_mark(condemned_at: int, fenced_at: int, needed: bool) -> None:
     assert swept(fenced_at=fenced_at).needs_fence(condemned(condemned_at), [ARCHIVE]) is needed
 
 

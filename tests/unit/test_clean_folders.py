@@ -115,7 +115,7 @@ def deployment() -> _Deployment:
     return _Deployment()
 
 
-def test_d2_a_condemned_archive_goes_after_a_fence(deployment: _Deployment) -> None:
+def test_d2_a_marked_archive_goes_after_a_fence(deployment: _Deployment) -> None:
     deployment.condemned()
     assert deployment.vacuumed.clean().deleted == [deployment.key]
     assert not deployment.is_there

@@ -87,7 +87,7 @@ def test_a_killed_archive_without_a_replacement_stays() -> None:
     assert found == {key(0, 10): "killed", key(0, 10, 2): "killed", key(20, 30): "killed"}
 
 
-def test_a_condemned_archive_goes_also_if_only_a_killed_one_holds_its_offsets() -> None:
+def test_a_marked_archive_goes_also_if_only_a_killed_one_holds_its_offsets() -> None:
     """The killed one stays for streams. It was committed, compacted and expired before the ledger had an
     entry of its commit."""
     condemned, killed = key(0, 10), key(0, 10, 2)
@@ -104,7 +104,7 @@ def test_a_condemned_archive_goes_also_if_only_a_killed_one_holds_its_offsets() 
     assert judged(folder(ledger, condemned={killed}), condemned, killed) == {killed: "killed"}
 
 
-def test_a_stray_goes_if_archives_that_stay_hold_all_of_its_offsets_and_it_is_old() -> None:
+def test_an_unreferenced_file_goes_if_archives_that_stay_hold_all_of_its_offsets_and_it_is_old() -> None:
     named = {key(0, 6, 2), key(6, 12, 2)}
     assert judged(folder(None, named), *named, key(0, 10)) == {key(0, 10): "stray"}
     assert judged(folder(None, named), *named, key(0, 13)) == {}
@@ -148,7 +148,7 @@ def test_an_archive_that_another_writer_compacted_away_stays_for_streams() -> No
     assert judged(folder(), *chain, key(0, 20)) == {key(0, 20): "stray"}
 
 
-def test_of_two_that_hold_the_same_offsets_one_stays_also_when_the_other_is_condemned() -> None:
+def test_of_two_that_hold_the_same_offsets_one_stays_also_when_the_other_is_marked() -> None:
     one, other = key(0, 10, 1), key(0, 10, 2)
     assert judged(folder(), one, other) == {one: "stray"}
     assert judged(folder(condemned={one}), one, other) == {one: "stray"}

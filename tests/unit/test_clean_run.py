@@ -59,7 +59,7 @@ def barriers(vacuumed: Vacuumed) -> int:
     )
 
 
-def test_archived_files_are_condemned_and_go_after_the_grace() -> None:
+def test_archived_files_are_marked_and_go_after_the_grace() -> None:
     vacuumed, keys = archived()
     report = vacuumed.clean()
     assert (report.condemned, report.deleted, report.waiting, report.needed) == (keys[:2], [], 2, 1)
@@ -121,7 +121,7 @@ def test_a_held_lease_names_its_holder_and_nothing_is_written() -> None:
     assert (vacuumed.tails(), vacuumed.keys()) == (before, keys)
 
 
-def test_a_run_condemns_and_deletes_no_more_than_the_limit_oldest_first() -> None:
+def test_a_run_marks_and_deletes_no_more_than_the_limit_oldest_first() -> None:
     vacuumed, keys = archived(6, deletes_max=2)
     report = vacuumed.clean()
     assert (report.condemned, report.over, report.more) == (keys[:2], 3, True)
@@ -155,7 +155,7 @@ def test_no_configuration_goes_below_the_floors(wrong: dict[str, object]) -> Non
 # unreferenced files and the barrier
 
 
-def test_a_stray_of_a_killed_writer_goes() -> None:
+def test_an_unreferenced_file_of_a_killed_writer_goes() -> None:
     vacuumed, keys = archived(1)
     stray = vacuumed.upload()
     vacuumed.later()
@@ -276,7 +276,7 @@ def test_nothing_is_deleted_while_it_is_doubted_that_it_may_go() -> None:
     assert vacuumed.clean().deleted == keys[:2]
 
 
-def test_a_condemned_file_that_is_needed_again_stops_everything_with_a_finding() -> None:
+def test_a_marked_file_that_is_needed_again_stops_everything_with_a_finding() -> None:
     vacuumed, keys = archived()
     vacuumed.clean()
     vacuumed.later()

@@ -79,7 +79,7 @@ def file(partition: tuple[int | None, int | None], offset_max: int | None) -> Li
     return LiveFile("p", 1, 1, 0, (0,), 0, offset_max, *partition, 1, 1)
 
 
-def test_files_tell_how_far_a_snapshot_reaches_at_least() -> None:
+def test_files_report_how_far_a_snapshot_reaches_at_least() -> None:
     """A file gives no bound if it mixes partitions, is external, or is of a partition that the topic does not
     have."""
     files = [

@@ -282,7 +282,7 @@ def test_a_place_that_is_not_known_makes_the_sum_unknown() -> None:
         (0, 0),
     ],
 )
-def test_a_repair_tells_of_no_more_rows_than_are_still_missing(lacking: int, left: int | None) -> None:
+def test_a_repair_reports_no_more_rows_than_are_still_missing(lacking: int, left: int | None) -> None:
     """Restored rows are subtracted from the recorded removals. Other losses are not added."""
     reported = ExpiredChanges(
         (Change(rows=3, below=(5,), snapshots=(7,)), Change(hidden=1, below=(9,), snapshots=(8,)))

@@ -107,7 +107,7 @@ def test_a_java_home_without_java_is_not_passed_over(tmp_path: Path) -> None:
         require_java({**path_with(tmp_path), "JAVA_HOME": "/nowhere"})
 
 
-def test_a_java_that_fails_or_tells_nothing(tmp_path: Path) -> None:
+def test_a_java_that_fails_or_reports_nothing(tmp_path: Path) -> None:
     pretend(tmp_path, "Unable to locate a Java Runtime.", code=1)
     with pytest.raises(JavaUnfit, match=r"failed with exit code 1 \('Unable to locate a Java Runtime.'\)"):
         require_java(path_with(tmp_path))
@@ -143,7 +143,7 @@ def test_the_script_ends_with_3_and_the_message(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_the_script_tells_what_was_not_tested(tmp_path: Path) -> None:
+def test_the_script_reports_what_was_not_tested(tmp_path: Path) -> None:
     pretend(tmp_path, 'openjdk version "21.0.2"')
     done = run_check(path_with(tmp_path))
     assert done.returncode == 0

@@ -213,7 +213,7 @@ def test_beyond_what_is_stable_the_log_has_not_the_last_word() -> None:
     assert (found.missing, found.gaps) == ((), ((13, 15),))
 
 
-def test_a_log_that_cannot_tell_its_gaps_is_stood_in_for() -> None:
+def test_a_log_that_cannot_give_its_gaps_is_replaced() -> None:
     """The footers of archives state the gaps. For ranges without a file, the ledger does."""
     assert (one(HOLED, gaps=None).verdict, one(HOLED, gaps=None).gaps) == ("valid", ((13, 15),))
     passed = one([WHOLE[0], WHOLE[2]], gaps=None, passed=((10, 20),))

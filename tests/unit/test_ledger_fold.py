@@ -524,7 +524,7 @@ def test_fold_against_a_naive_model(steps: list[tuple]) -> None:  # type: ignore
     assert {key for key in of_this_epoch if topic.knows(key)} == of_this_epoch
 
 
-def test_d4_a_condemned_key_is_never_taken_in() -> None:
+def test_d4_a_marked_key_is_never_taken_in() -> None:
     feed = Feed()
     written, unwritten, other = file(0, 0, 5), file(0, 5, 9), file(1, 0, 2)
     feed.written(1, written)
@@ -539,7 +539,7 @@ def test_d4_a_condemned_key_is_never_taken_in() -> None:
     assert (feed.fold.refused, feed.topic.totals.files) == (2, 1)
 
 
-def test_a_condemned_key_of_a_topic_without_a_table_is_never_taken_in() -> None:
+def test_a_marked_key_of_a_topic_without_a_table_is_never_taken_in() -> None:
     feed = Feed()
     feed.add(1, condemned=pb.Condemned(keys=[file(0, 0, 5).key]))
     feed.written(1, file(0, 0, 5), table=False)
@@ -557,7 +557,7 @@ def test_what_is_reported_gone_is_forgotten_and_a_second_mark_keeps_the_first_ti
     ]
 
 
-def test_l3_a_deposed_leader_condemns_nothing() -> None:
+def test_l3_a_deposed_leader_marks_nothing() -> None:
     feed = Feed()
     feed.add(1, condemned=pb.Condemned(keys=["a"]))
     feed.start(2)

@@ -122,7 +122,7 @@ def test_an_archive_takes_the_place_of_several() -> None:
     assert topic_of(feed).rewrites.replaced == {}
 
 
-def test_p2_what_stands_for_a_condemned_archive_is_refused() -> None:
+def test_p2_what_stands_for_a_marked_archive_is_refused() -> None:
     feed = begun()
     feed.add(2, condemned=pb.Condemned(keys=["other"], why="because"))
     rewritten(feed, 2, archive(2), more=("other",))
@@ -160,7 +160,7 @@ def test_p2_a_key_is_taken_in_once_and_only_in_its_epoch() -> None:
 
 
 @pytest.mark.parametrize("doomed", [1, 2])
-def test_what_is_condemned_is_not_exchanged(doomed: int) -> None:
+def test_what_is_marked_is_not_exchanged(doomed: int) -> None:
     feed = begun()
     feed.add(2, condemned=pb.Condemned(keys=[key(doomed)]))
     rewritten(feed, 2, archive(2))

@@ -98,7 +98,7 @@ def test_older_versions_stop_at_a_moved_start() -> None:
         fold.apply(0, entry.SerializeToString())
 
 
-def test_p2_a_key_of_this_epoch_that_was_condemned_is_used_up() -> None:
+def test_p2_a_key_of_this_epoch_that_was_marked_is_used_up() -> None:
     """D4: an unreferenced object of the leader's own epoch. No archive gets its name, also after its
     deletion."""
     feed = Feed()
@@ -115,7 +115,7 @@ def test_p2_a_key_of_this_epoch_that_was_condemned_is_used_up() -> None:
     assert topic.watermark(0) == 20
 
 
-def test_a_condemned_object_remembers_how_far_its_table_had_come() -> None:
+def test_a_marked_object_remembers_how_far_its_table_had_come() -> None:
     feed = Feed()
     feed.files(1, (0, 10, 100))
     feed.add(1, table_committed=pb.TableCommitted(topic_id=bytes.fromhex(TOPIC), sequence_number=7))

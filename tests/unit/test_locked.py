@@ -110,7 +110,7 @@ def test_an_unchecked_installation_is_found() -> None:
     assert unchecked("RUN pip install pyarrow\n") == ["pip install pyarrow"]
 
 
-def test_the_audit_asks_of_every_lock_and_does_not_pass_over_what_it_cannot_tell() -> None:
+def test_the_audit_asks_of_every_lock_and_reports_what_it_cannot_decide() -> None:
     recipe = (ROOT / "Makefile").read_text().partition("\naudit-dependencies:")[2].partition("\n\n")[0]
     (asked,) = re.findall(r"for lock in ([a-z ]+);", recipe)
     assert {f"{name}.lock" for name in asked.split()} == {path.name for path in LOCKS}

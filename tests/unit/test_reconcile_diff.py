@@ -191,7 +191,7 @@ def test_a_folder_of_an_unknown_topic_is_reported_as_a_warning() -> None:
     assert [(item.id, item.severity, item.topic) for item in findings] == [("orphan", "warning", None)]
 
 
-def test_many_strays_are_summed_up() -> None:
+def test_many_unreferenced_files_are_summed_up() -> None:
     findings = found(
         replace(
             GOOD,

@@ -77,7 +77,7 @@ def test_d1_what_a_retained_snapshot_names_stays_however_it_is_spelled(root: str
     assert due(root + OLD.replace("=", "%3D")) == []
 
 
-def test_what_was_condemned_before_the_ledger_heard_of_the_exchange_goes_all_the_same() -> None:
+def test_what_was_marked_before_the_ledger_heard_of_the_exchange_goes_all_the_same() -> None:
     """The ledger recorded the exchange so late that an earlier snapshot is still retained. No later commit is
     certain to come (seed 41566 of the rig)."""
     assert due(f"s3://bucket/{NEW}", exchanged_at=10) == []

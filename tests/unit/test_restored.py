@@ -64,7 +64,9 @@ def test_a_whole_deployment_passes(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("log_index", [0, 9, 10, None])
-def test_a_stray_whose_writer_had_read_no_further_is_no_proof(scene: Scene, log_index: int | None) -> None:
+def test_an_unreferenced_file_whose_writer_had_read_no_further_is_no_proof(
+    scene: Scene, log_index: int | None
+) -> None:
     for number in range(40):
         stray(scene, NOW_US + 1_000_000 * number, log_index, number)
     check(scene)

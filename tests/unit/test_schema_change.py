@@ -127,7 +127,7 @@ def journal_of(change: SchemaChange, now_us: int = NOW_US) -> Journal:
     return journal
 
 
-def test_the_page_and_the_status_tell_of_an_incompatible_change() -> None:
+def test_the_page_and_the_status_report_an_incompatible_change() -> None:
     journal = journal_of(changed(sale(OTHER)))
     found = advice(None, journal, NOW_US, 10.0)
     (one,) = found

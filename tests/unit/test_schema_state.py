@@ -213,7 +213,7 @@ def test_registry_ids_are_the_next_version_with_the_same_columns() -> None:
     assert decide("t", (known, second.schema, third.schema), None, third.schema.value.source()).changes == ()
 
 
-def test_a_first_version_tells_its_columns() -> None:
+def test_a_first_version_reports_its_columns() -> None:
     decision = decide("t", (), ORDER, ORDER)
     assert {one.what for one in decision.changes} == {"added"}
     assert [one.path for one in decision.changes if one.side == "key"] == [

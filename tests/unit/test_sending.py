@@ -129,7 +129,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_an_error_of_the_teller_ends_the_run() -> None:
+def test_an_error_of_the_reporter_ends_the_run() -> None:
     writer = StubWriter()
 
     def tell(_: Sent) -> None:
@@ -243,7 +243,7 @@ def test_an_empty_input() -> None:
     assert writer.closed == 1
 
 
-def test_the_first_error_of_the_teller_is_not_swallowed() -> None:
+def test_the_first_error_of_the_reporter_is_not_swallowed() -> None:
     writer = StubWriter()
 
     def tell(_: Sent) -> None:
@@ -285,7 +285,7 @@ def test_the_end_says_why_not_the_whole_input_was_handed_over(
     assert [sent.outcome for sent in reported][1] == ("ok" if error is None else "failed")
 
 
-def test_an_end_that_fails_still_closes_and_tells() -> None:
+def test_an_end_that_fails_still_closes_and_reports() -> None:
     writer = StubWriter()
     reported: list[Sent] = []
     stub: Any = writer

@@ -540,7 +540,7 @@ def test_a_problem_of_several_lines_is_reported_from_the_next_one(tmp_path: Path
     ]
 
 
-def test_the_check_tells_descriptor_sets_and_messages_by_their_lines(
+def test_the_check_reports_descriptor_sets_and_messages_by_their_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "shop.binpb").write_bytes(DESCRIPTOR_SET)

@@ -129,7 +129,7 @@ def written_ms(key: str) -> int:
     return parsed.written_ms
 
 
-def test_what_is_condemned_or_no_intake_file_is_not_chosen() -> None:
+def test_what_is_marked_or_no_intake_file_is_not_chosen() -> None:
     model = Model()
     first, second = model.upload(), model.upload()
     stored = [first, second, "intake/readme.txt"]
