@@ -50,6 +50,7 @@ LONGEST = (
     ),
     *("tests/integration/test_spark_connect.py", "tests/integration/test_spark_cluster.py"),
     *("tests/system/test_bucket_two_daemons.py", "tests/system/test_mirror_two_daemons.py"),
+    "tests/programs/",
     *("tests/simulation/publish/test_publish_shares.py", "tests/simulation/test_simulation.py"),
 )
 """Minutes each: begun last, one of them would run alone at the end."""
