@@ -163,21 +163,23 @@ class Answers:
     def take(self, number: int, error: KafkaError | None, message: Message) -> None:
         """One answer."""
         offset, place = message.offset(), message.partition()
-        # -1001 is librdkafka's own mark. Any other offset is the daemon's, also in an error.
-        offset = None if offset == -1001 else offset
         outcome: Outcome = "ok"
         if error is not None:
             outcome = self._otherwise(error)
-            offset = self._offset_of_error((message.topic(), place), offset)
+            offset = self._offset_of_error(error, (message.topic(), place), offset)
         text = None if error is None else str(error)[:200]
         known = None if place is None or place < 0 else place
         self.lines.append([number, outcome, known, offset, None, text])
 
-    def _offset_of_error(self, place: tuple[str | None, int | None], offset: int | None) -> int | None:
-        # An answer with an error has the offset -1. librdkafka counts up from it over the records of the batch, so
-        # the second one has 0. The first one shows what the daemon said.
+    def _offset_of_error(
+        self, error: KafkaError, place: tuple[str | None, int | None], offset: int | None
+    ) -> int | None:
+        # An answer with an error has the offset -1, which the Python client gives as None. librdkafka counts up
+        # from it over the records of the batch, so the second one has 0. The first one shows what the daemon said.
         counted = self._counted.pop(place, None)
-        if offset is None or offset not in (-1, counted):
-            return offset
-        self._counted[place] = offset + 1
-        return None
+        if offset is None and error.code() > 0:
+            self._counted[place] = 0
+        elif offset is not None and offset == counted:
+            self._counted[place] = offset + 1
+            return None
+        return offset

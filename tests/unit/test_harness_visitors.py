@@ -62,10 +62,10 @@ def test_the_product_reads_what_they_write(form: str) -> None:
 class Answered:
     """A record as librdkafka gives it to a delivery callback."""
 
-    def __init__(self, offset: int, topic: str = "alpha") -> None:
+    def __init__(self, offset: int | None, topic: str = "alpha") -> None:
         self._offset, self._topic = offset, topic
 
-    def offset(self) -> int:
+    def offset(self) -> int | None:
         return self._offset
 
     def partition(self) -> int:
@@ -78,18 +78,12 @@ class Answered:
 def test_the_offset_of_an_error_is_what_the_daemon_said() -> None:
     """librdkafka counts up from the offset of the answer over the records of a batch."""
     answers = Answers(lambda _: "unknown")
-    error = KafkaError(KafkaError.INVALID_PRODUCER_EPOCH)
-    given = [
-        (-1, "alpha"),
-        (0, "alpha"),
-        (-1, "beta"),
-        (1, "alpha"),
-        (0, "beta"),
-        (-1001, "alpha"),
-        (0, "alpha"),
-        (1, "alpha"),
+    refused, purged = KafkaError(KafkaError.INVALID_PRODUCER_EPOCH), KafkaError(KafkaError._PURGE_QUEUE)
+    given: list[tuple[KafkaError, int | None, str]] = [
+        *((refused, None, "alpha"), (refused, 0, "alpha"), (refused, None, "beta"), (refused, 1, "alpha")),
+        *((refused, 0, "beta"), (purged, None, "alpha"), (refused, 0, "alpha"), (refused, 1, "alpha")),
     ]
-    for number, (offset, topic) in enumerate(given):
+    for number, (error, offset, topic) in enumerate(given):
         message: Any = Answered(offset, topic)
         answers.take(number, error, message)
     assert [line[3] for line in answers.lines] == [None, None, None, None, None, None, 0, 1]
