@@ -285,6 +285,8 @@ class OffsetRequests:
                 raise Refused(ErrorCode.group_authorization_failed)
             claim = await self._coordinator.require(name, may_be_empty=True)
             await self._queue.settled(name)
+            # A commit of the member before may come into the log later.
+            await self._queue.resolve()
             await self._coordinator.read_on()
             if not self._groups().is_current(name, claim):
                 self._coordinator.claims.check()

@@ -12,6 +12,10 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Executor
 
+from kio.schema.errors import ErrorCode
+
+from archiver.kafka.topic_configs import Refused
+from archiver.runtime.errors import ArchiverError
 from archiver.runtime.logging import LogLimit
 from intake.log.committed_offsets import Commit, CommittedOffsets, HoldOutcome, PendingCommit, Removal
 
@@ -29,6 +33,8 @@ class OffsetQueue:
         self._waiting: deque[tuple[Item, asyncio.Future[HoldOutcome]]] = deque()
         self._last: dict[str, asyncio.Future[HoldOutcome]] = {}
         """Of each group with something in work, the last of it."""
+        self._unresolved = False
+        """The last append is of unknown outcome, so it may come into the log later."""
         self._task: asyncio.Task[None] | None = None
         self._log_limit = LogLimit()
 
@@ -48,6 +54,19 @@ class OffsetQueue:
         if last is not None:
             await asyncio.wait((last,))
 
+    async def resolve(self) -> None:
+        """Wait until what was appended with an unknown outcome is in the log, or never will be. Raises
+        `Refused` if that is not known yet.
+        """
+        if not self._unresolved:
+            return
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._offsets.resolve)
+        except ArchiverError as error:
+            _log.warning("a commit of unknown outcome is not resolved yet: %s", error)
+            raise Refused(ErrorCode.coordinator_load_in_progress) from error
+        self._unresolved = False
+
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while self._waiting:
@@ -63,6 +82,9 @@ class OffsetQueue:
                 if self._log_limit.allows(loop.time()):
                     _log.exception("unexpected error in %d commits of consumer groups", len(items))
                 outcomes = ["unknown"] * len(items)
+            # Every append resolves an earlier one first. What is not appended shows nothing.
+            if "unknown" in outcomes or not all(one == "not_appended" for one in outcomes):
+                self._unresolved = "unknown" in outcomes
             for (item, outcome), found in zip(taken, outcomes, strict=True):
                 if self._last.get(_group(item)) is outcome:
                     del self._last[_group(item)]

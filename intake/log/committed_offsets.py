@@ -238,6 +238,13 @@ class CommittedOffsets:
         """
         return self._sequencer.refresh().consumer_groups
 
+    def resolve(self) -> None:
+        """Wait until an entry of unknown outcome is in the log, or never will be.
+
+        Raises `RetryLater` or `OutcomeUnknown` if that is not known yet.
+        """
+        self._sequencer.append_made(lambda _: None)
+
     def commit(self, commits: Sequence[Commit]) -> list[CommitOutcome]:
         """Commit offsets; returns the outcome of each commit, in their order."""
         time_us = self._clock.now_us()

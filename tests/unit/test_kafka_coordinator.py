@@ -624,3 +624,19 @@ async def test_a_commit_of_unknown_outcome_may_be_sent_again(ground: Ground) -> 
     ground.log.heal()
     assert await one.commit("g", 6) == "ok"
     assert await fetched(one, "g") == 6
+
+
+@played
+async def test_a_fetch_waits_for_a_commit_of_unknown_outcome(ground: Ground) -> None:
+    """Else the next member starts before it, and sees the offset go backwards by its own commit."""
+    one = ground.daemon()
+    assert await one.commit("g", 5) == "ok"
+    # The last attempt is on its way, and arrives just before the next append.
+    ground.log.script(*[AppendFault.DROPPED] * (SETTINGS.append_attempts_max - 1), AppendFault.LATE)
+    assert await one.commit("g", 6) == "unknown"
+    assert await fetched(one, "g") == 6
+    ground.log.script(*[AppendFault.DROPPED] * 100)
+    assert await one.commit("g", 7) == "unknown"
+    assert await fetched(one, "g") is None, "it is not known yet"
+    ground.log.heal()
+    assert await fetched(one, "g") == 7
