@@ -13,8 +13,13 @@ def _mutant(name: str, path: str, old: str, new: str, *tests: str) -> Mutant:
     return Mutant(f"groups: {name}", path, old, new, tests or _TESTS, simulated=False)
 
 
+def _played(name: str, path: str, old: str, new: str) -> Mutant:
+    """The rig of the Kafka listener notices it."""
+    return Mutant(f"groups: {name}", path, old, new, rig="kafka")
+
+
 GROUPS = (
-    _mutant(
+    _played(
         "a commit under a stale claim counts",
         _FOLDED,
         "        return held is not None and held.number == claim",
@@ -197,12 +202,11 @@ GROUPS = (
         "or (old and known.times_us[place] < fresh_us)",
         "",
     ),
-    _mutant(
+    _played(
         "a member of an earlier generation commits",
         "archiver/kafka/group.py",
         "        if generation is not None and generation != self.generation:\n",
         "        if generation is not None and generation > self.generation:\n",
-        "tests/unit/test_kafka_group.py",
     ),
     _mutant(
         "a static member that was replaced commits",
@@ -233,6 +237,13 @@ GROUPS = (
         "tests/unit/test_kafka_coordinator.py",
     ),
     _mutant(
+        "a fetch does not wait for a commit of unknown outcome",
+        "archiver/kafka/group_offsets.py",
+        "            await self._queue.resolve()\n",
+        "",
+        "tests/unit/test_kafka_coordinator.py",
+    ),
+    _mutant(
         "offsets are read without the newest entries",
         "archiver/kafka/group_offsets.py",
         "            await self._coordinator.read_on()\n            if not",
@@ -252,6 +263,20 @@ GROUPS = (
         "claim is not None and claim.time_us < now_us - round(self._expiry_s * 1e6)",
         "claim is not None",
         "tests/unit/test_kafka_coordinator.py",
+    ),
+    _played(
+        "a commit is acknowledged before it is appended",
+        "archiver/kafka/offset_queue.py",
+        "        return asyncio.shield(outcome)\n",
+        "        done: asyncio.Future[CommitOutcome] = loop.create_future()\n"
+        '        done.set_result("ok")\n'
+        "        return done\n",
+    ),
+    _played(
+        "every member gets all partitions",
+        "archiver/kafka/group.py",
+        'self._assign(one, assignments.get(one.member_id, b""))',
+        'self._assign(one, next(iter(assignments.values()), b""))',
     ),
     _mutant(
         "memory has no bound",

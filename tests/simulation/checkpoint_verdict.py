@@ -53,6 +53,13 @@ def _compare(key: str, from_checkpoint: Backlog, from_start: Backlog) -> None:
         {t.producer_id: t for t in other.transactions},
     )
     _equal(key, "sources", {s.name: s for s in one.sources}, {s.name: s for s in other.sources})
+    _equal(key, "claims", list(one.slot_claims), list(other.slot_claims))
+    _equal(
+        key,
+        "groups",
+        {g.group: g for g in one.consumer_groups},
+        {g.group: g for g in other.consumer_groups},
+    )
     _equal(key, "ids", list(one.ids), list(other.ids))
     for tp, state in other.partitions.items():
         end = state.next_offset

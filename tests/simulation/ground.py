@@ -54,6 +54,8 @@ class Ground:
         """Everything below is archived, and is not read here again."""
         self.strikes: Callable[[], bool] = lambda: False
         """Whether a bit goes wrong now in what the log was moved to."""
+        self.watchers: list[Callable[[int, pb.IntakeEntry, Applied], None]] = []
+        """Called with every entry and its result, once it is applied."""
         self._rotten = False
         self.met: Counter[str] = Counter()
         """What happened how often: a run in which nothing happens proves nothing."""
@@ -119,6 +121,8 @@ class Ground:
         self._check_files(index, entry, applied)
         self._check_epochs(index, entry, applied)
         self._check_gone(index, entry, applied)
+        for watcher in self.watchers:
+            watcher(index, entry, applied)
         self._tick_us = max(self._tick_us, entry.tick.time_us)
         self._barrier_ms = max(self._barrier_ms, entry.barrier.written_before_ms)
         for tp in self.partitions():

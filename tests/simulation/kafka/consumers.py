@@ -10,7 +10,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from aiokafka.record.memory_records import MemoryRecords
 from kio.schema.errors import ErrorCode
@@ -40,6 +40,19 @@ class Read:
     """The last stable offset that the answer named."""
 
 
+class Judged(Protocol):
+    """What one consumer has seen."""
+
+    name: str
+    committed: bool
+    """It reads committed records only."""
+    reads: list[Read]
+    batches: set[tuple[TopicPartition, int, int]]
+    """Every batch that was served: partition, first and last offset."""
+    ends: int
+    """How often its end was compared with that of the log."""
+
+
 class Consumer:
     """Follows every partition until all senders have finished and the end is reached."""
 
@@ -61,9 +74,7 @@ class Consumer:
         self._senders_finished = senders_finished
         self.reads: list[Read] = []
         self.batches: set[tuple[TopicPartition, int, int]] = set()
-        """Every batch that was served: partition, first and last offset."""
         self.ends = 0
-        """How often its end was compared with that of the log."""
 
     def live(self, process: Process) -> None:
         following = _Following(self, process, self._random, self._brokers)
@@ -247,7 +258,7 @@ class _Following:
 
 
 def judge_consumers(
-    consumers: Sequence[Consumer],
+    consumers: Sequence[Judged],
     held: Mapping[TopicPartition, Mapping[int, bytes]],
     stored: Sequence[tuple[TopicPartition, int, int]],
     book: Book,
@@ -264,7 +275,7 @@ def judge_consumers(
     return counts
 
 
-def _judge_read(consumer: Consumer, read: Read, held: Mapping[int, bytes], book: Book) -> int:
+def _judge_read(consumer: Judged, read: Read, held: Mapping[int, bytes], book: Book) -> int:
     """One answer; the number of its records that were not committed."""
     where = f"{consumer.name}: {read.tp} [{read.start}, {read.end})"
     missed = [at for at in range(read.start, read.end) if at in held and at not in read.records]
@@ -286,7 +297,7 @@ def _judge_read(consumer: Consumer, read: Read, held: Mapping[int, bytes], book:
     return aborted
 
 
-def _judge_batches(consumer: Consumer, stored: Sequence[tuple[TopicPartition, int, int]]) -> None:
+def _judge_batches(consumer: Judged, stored: Sequence[tuple[TopicPartition, int, int]]) -> None:
     """A producer's batch is served as a whole."""
     cuts: dict[TopicPartition, set[int]] = defaultdict(set)
     """Offsets at which no served batch may begin."""

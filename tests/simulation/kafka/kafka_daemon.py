@@ -11,6 +11,7 @@ import asyncio
 import random
 from asyncio import events
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from archiver.kafka.consume import ConsumeHandler
@@ -28,6 +29,7 @@ from intake.log.backlog import Backlog
 from intake.log.fold import TopicState
 from intake.read.reader import IntakeReader
 from intake.write.writer import IntakeWriter
+from tests.simulation.kafka.coordination import Coordinating, Coordination
 from tests.simulation.kafka.stepped_loop import SteppedLoop, SteppedThreads
 from tests.simulation.kafka.wire import Brokers, Connection, DaemonPort, Reply
 from tests.simulation.schedule import Process, Violation
@@ -82,6 +84,15 @@ def _no_schema(_topic_id: str, _version: int) -> TopicSchema:
     raise AssertionError("there are no archives in this simulation")
 
 
+@dataclass(frozen=True)
+class Setup:
+    """What all daemons of a run share."""
+
+    limits: FetchLimits
+    coordinating: Coordinating | None = None
+    """None: without consumer groups."""
+
+
 class Daemon:
     """Serves Kafka clients until the run is over."""
 
@@ -92,20 +103,20 @@ class Daemon:
         choices: random.Random,
         brokers: Brokers,
         is_over: Callable[[], bool],
-        limits: FetchLimits,
+        setup: Setup,
     ) -> None:
         self.name = name
         self._world = world
         self._random = choices
         self._brokers = brokers
         self._is_over = is_over
-        self._limits = limits
+        self._setup = setup
 
     def live(self, process: Process) -> None:
         station = Station(self._world, process)
         loop = SteppedLoop(station.clock)
         try:
-            served = _Served(station, loop, self._random, self._limits)
+            served = _Served(station, loop, self._random, self._setup)
             try:
                 self._brokers.enter(self.name, served.port)
                 served.run(self._is_over)
@@ -118,9 +129,7 @@ class Daemon:
 class _Served:
     """The product of one daemon process."""
 
-    def __init__(
-        self, station: Station, loop: SteppedLoop, choices: random.Random, limits: FetchLimits
-    ) -> None:
+    def __init__(self, station: Station, loop: SteppedLoop, choices: random.Random, setup: Setup) -> None:
         self._process = station.process
         self._random = choices
         self._loop = loop
@@ -151,7 +160,7 @@ class _Served:
             except ArchiverError:
                 return -1
 
-        self._reader = FetchReader(log, station.objects, stream_of, CLUSTER_ID, station.clock, limits)
+        self._reader = FetchReader(log, station.objects, stream_of, CLUSTER_ID, station.clock, setup.limits)
         self._answers = AnswerMemory(_ANSWERS_BYTES)
         counts = ListenerCounts()
         self._consume = ConsumeHandler(
@@ -173,6 +182,11 @@ class _Served:
             lambda: self._writer, _allow, _allow, self._batches, log_start, lambda _: BATCH_BYTES_MAX, counts
         )
         self._producer_ids = ProducerIds(self._requests, station.clock, _ID_AGE_MAX_S)
+        self._coordination = (
+            None
+            if setup.coordinating is None
+            else Coordination(station, loop, log, setup.coordinating, self._requests, choices)
+        )
         self.port = DaemonPort(self._process, lambda: sequencer.fold.topics_by_name)
         self._process.between = self._go_on
 
@@ -200,14 +214,22 @@ class _Served:
             work.append(self._batches.decode)
         if self._writer.due_in_s == 0.0:
             work.append(self._writer.write_due)
-        for threads in (self._requests, self._fetches, self._watching):
+        pools = [self._requests, self._fetches, self._watching]
+        if self._coordination is not None:
+            pools += self._coordination.threads
+            if self._coordination.belief.due_in_us == 0:
+                work.append(self._coordination.belief.renew)
+        for threads in pools:
             work += [partial(threads.run_one, place) for place in range(threads.ready)]
         return work
 
     def _rest_us(self) -> int:
         """Until something is due by itself."""
         times = [one for one in (self._loop.due_in_s(), self._writer.due_in_s) if one is not None]
-        return min([_IDLE_US, *(round(one * 1e6) + 1 for one in times)])
+        due_us = [round(one * 1e6) + 1 for one in times]
+        if self._coordination is not None:
+            due_us.append(self._coordination.belief.due_in_us)
+        return min([_IDLE_US, *due_us])
 
     def _go_on(self) -> None:
         """What the event loop does now."""
@@ -223,11 +245,14 @@ class _Served:
             task.add_done_callback(lambda one: self._tasks.pop(one, None))
         while self.port.left:
             connection = self.port.left.popleft()
+            connection.session.ended.set()
             for task in [one for one, of in self._tasks.items() if of is connection]:
                 task.cancel()
         self._loop.pump()
         if self._trouble is not None:
             raise self._trouble
+        if self._coordination is not None:
+            self._coordination.check()
 
     async def _answer(self, reply: Reply) -> None:
         session = reply.connection.session
@@ -252,6 +277,7 @@ class _Served:
                 return await self._consume.fetch(session, request)
             case ApiKey.LIST_OFFSETS:
                 return await self._consume.offsets(session, request)
-            case ApiKey.INIT_PRODUCER_ID:
+            case ApiKey.INIT_PRODUCER_ID if request.body.transactional_id is None:
                 return await self._producer_ids(session, self._writer, allowed=True)
-        raise AssertionError(f"{request.api.name} is sent by no client here")
+        assert self._coordination is not None, f"{request.api.name} is sent by no client here"
+        return await self._coordination.answer(reply)

@@ -17,6 +17,8 @@ from tests.support.kafka.record_batches import RawRecord, batch_bytes, records_b
 
 KEY = b"key"
 """Of every record that a Kafka client sends. Its header is its place in its stream."""
+_TRANSACTIONAL = 1 << 4
+"""Kafka's flag of a batch."""
 Place = tuple[str, int]
 """Topic and partition, as clients name them."""
 
@@ -24,8 +26,10 @@ Place = tuple[str, int]
 def batch_of(records: Sequence[Sent], stamp: Stamp | None) -> bytes:
     """A record batch of a producer."""
     rows = records_bytes([RawRecord(KEY, one.value, (("n", b"%d" % one.place),)) for one in records])
-    producer = (-1, -1, -1) if stamp is None else (stamp.producer_id, stamp.epoch, stamp.sequence)
-    return batch_bytes(rows, producer=producer)
+    if stamp is None:
+        return batch_bytes(rows)
+    flags = _TRANSACTIONAL if stamp.transactional else 0
+    return batch_bytes(rows, flags=flags, producer=(stamp.producer_id, stamp.epoch, stamp.sequence))
 
 
 def open_producer_id(connection: Connection) -> Reply:
@@ -34,14 +38,20 @@ def open_producer_id(connection: Connection) -> Reply:
     return connection.send(ApiKey.INIT_PRODUCER_ID, 4, body, "InitProducerId")
 
 
-def produce(connection: Connection, batches: Mapping[Place, bytes], acks: int, timeout_ms: int) -> Reply:
+def produce(
+    connection: Connection,
+    batches: Mapping[Place, bytes],
+    acks: int,
+    timeout_ms: int,
+    transactional_id: str | None = None,
+) -> Reply:
     """Send batches, at most one for each partition."""
     topics: dict[str, list[SimpleNamespace]] = {}
     for (topic, partition), data in batches.items():
         part = SimpleNamespace(index=partition, records=memoryview(data))
         topics.setdefault(topic, []).append(part)
     body = SimpleNamespace(
-        transactional_id=None,
+        transactional_id=transactional_id,
         acks=acks,
         timeout=timeout_ms,
         topic_data=[SimpleNamespace(name=name, partition_data=parts) for name, parts in topics.items()],

@@ -78,19 +78,23 @@ class DaemonPort:
 
 
 class Brokers:
-    """The ports that clients can find: the newest of every daemon."""
+    """The ports that clients can find: of every daemon the last one that was opened and is open."""
 
     def __init__(self) -> None:
-        self._ports: dict[str, DaemonPort] = {}
+        self._ports: dict[str, list[DaemonPort]] = {}
 
     def enter(self, actor: str, port: DaemonPort) -> None:
         """A daemon has started."""
-        self._ports[actor] = port
+        self._ports.setdefault(actor, []).append(port)
+
+    def port(self, actor: str) -> DaemonPort | None:
+        """The port of a daemon; None if nothing listens."""
+        return next((port for port in reversed(self._ports.get(actor, ())) if port.is_open), None)
 
     @property
     def live(self) -> list[DaemonPort]:
         """In a fixed order."""
-        return [port for _, port in sorted(self._ports.items()) if port.is_open]
+        return [port for actor in sorted(self._ports) if (port := self.port(actor)) is not None]
 
 
 @dataclass(eq=False)
@@ -166,3 +170,17 @@ class Connection:
         if not self.closed:
             self.closed = True
             self.port.detach(self, noticed=self.process.schedule.random.random() < 0.5)
+
+
+def answered(reply: Reply, patience_us: int) -> Mapping[str, Any]:
+    """Wait for the answer. Raises `Disconnected`, and closes the connection if none comes in that time."""
+    connection = reply.connection
+    process = connection.process
+    until_us = process.schedule.now_us + patience_us
+    while not reply.arrived:
+        if connection.closed or process.schedule.now_us >= until_us:
+            connection.close()
+            raise Disconnected
+        process.wait(until_us - process.schedule.now_us)
+    assert reply.body is not None, "the request has an answer"
+    return reply.body
