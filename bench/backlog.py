@@ -1,11 +1,15 @@
-"""What many archives that wait for one commit cost: in the memory of a process that reads the ledger, and to
-commit at last.
+"""Measures what a backlog of archives that wait for one commit costs: fold memory, commit CPU time,
+and manifest read time.
 
-Measured, for 200 archives and for 2,000 (`archive.pending_files_max` by default), each in a new table on a
-SQL catalog in SQLite with its metadata on a local disk: bytes that the fold of the ledger keeps for each
-waiting archive, before and after somebody looked at what it says of its columns; CPU time of the commit; and
-then, of the manifests that it made, CPU time to read them by pyiceberg's compiled reader, which the fast
-audit takes, and by the reader of our own, which the deep audit takes. Repeated, so that a spread is shown.
+The backlogs have 200 and 2,000 archives (`archive.pending_files_max` by default). Each goes into a
+new table on a SQL catalog in SQLite, with metadata on a local disk. Each measurement is repeated to
+show a spread. Measured:
+
+- bytes that the fold of the ledger keeps for each pending archive, before and after its column
+  description is decoded;
+- CPU time of the commit;
+- CPU time to read the new manifests, by pyiceberg's compiled reader (fast audit) and by the
+  project's own reader (deep audit).
 
     python -m bench.backlog [--quick] [--output bench/results/backlog.json]
 """

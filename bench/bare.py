@@ -1,8 +1,8 @@
-"""What refinement costs at least: the libraries alone, no Spark, no promises.
+"""Refines intake files with pyarrow and ptars alone, as the lower bound of what refinement costs.
 
-A process reads its share of the intake files, decodes the values with ptars, encodes them again and compares,
-and writes one synced Parquet file. No partitions, no ingest times, no digests, no bounds beyond what the
-options write.
+Each process reads its share of the intake files and decodes the values with ptars. It encodes them
+again, compares the bytes, and writes one synced Parquet file. There is no Spark, and there are no
+partitions, ingest times or digests. Bounds are only those that the Parquet options write.
 """
 
 from __future__ import annotations

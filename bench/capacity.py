@@ -1,12 +1,12 @@
-"""How many bytes and objects it takes to run: what docs/operations/capacity.md reckons with. Bytes and
-counts, no times.
+"""Measures stored bytes and object counts, which docs/operations/capacity.md uses for sizing. It
+measures no times.
 
-- `intake`: a flush of records of 146 bytes (*Intake writer* in docs/performance.md), spread over so many
-  partitions with so many records each: bytes of its file and of its entry in the intake log, and objects that
-  were created.
-- `ledger`: rounds on one table with an archive of every partition in each (as bench/growth_table.py makes
-  them): bytes of the control log's entries by what they say, per round. Each archive has bounds of 12
-  columns.
+- `intake`: one flush of records of 146 bytes (*Intake writer* in docs/performance.md). Partitions
+  and records per partition vary. Reported are the bytes of the file and of its intake log entry,
+  and the number of created objects.
+- `ledger`: rounds on one table, each with one archive of every partition (made by
+  bench/growth_table.py). Reported are the bytes of control log entries per round, by entry type.
+  Each archive has bounds of 12 columns.
 
     python -m bench.capacity [--quick] [--output bench/results/capacity.json]
 """

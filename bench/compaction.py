@@ -1,9 +1,9 @@
-"""What merging the small archives of a day that is over costs, and what it brings queries.
+"""Measures what merging a past day's small archives costs, and how much faster queries become.
 
-A table with thousands of small archives of nested orders, all of one day; queries by DuckDB and by Spark over
-the files that its newest snapshot names, before and after; `archiver clean` two days later, by a clock that
-is ahead. Afterwards the audit must be valid, and both engines must find the same. Each query is timed several
-times, alternately, the first time not counted.
+The table has thousands of small archives of nested orders, all of one day. DuckDB and Spark query
+the files of its newest snapshot, before and after the merge. `archiver clean` runs two days later,
+by a clock that is set ahead. Afterwards the audit must be valid, and both engines must return the
+same results. Each query is timed several times in alternation; the first run is not counted.
 
     python -m bench.compaction [--quick] [--records 2000000] [--archives 4000] [--output
     bench/results/compaction.json]

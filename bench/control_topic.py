@@ -1,14 +1,19 @@
-"""How fast control events are published, beside a bare producer of the same library that sends the same
-bytes.
+"""Measures how fast control events are published, compared with a bare producer of the same library
+and bytes.
 
-Measured on a real broker of one node, on loopback, with a topic of 4 partitions. This process is kept on one
-core and the broker on the others. The ledger is in SQLite, with rounds of one table, or of twenty, each with
-the five kinds of events. The *publisher* reads it, sends its events in waves, each acknowledged before the
-next (docs/operations/control-topic.md), and writes its position down, synced: all of what a daemon does for
-them. The *bare* producer, idempotent too and with the same acknowledgements, is given everything at once and
-flushed. Rounds of both alternate, each in a topic of its own; the ratio is that of the same round, of events
-per CPU second of the process (its threads, librdkafka's among them) and per wall second. `waves` is how often
-the publisher has to wait for the broker.
+The broker is real, has one node on loopback, and a topic of 4 partitions. This process runs on one
+core and the broker on the others. The ledger is in SQLite. Its rounds have one table or twenty,
+each with the five kinds of events.
+
+- The *publisher* does the daemon's whole work (docs/operations/control-topic.md). It reads the
+  ledger and sends events in waves; each wave is acknowledged before the next. It stores its
+  position with a sync.
+- The *bare* producer is idempotent too and waits for the same acknowledgements. It gets all events
+  at once and is flushed.
+
+Rounds of both alternate, each in its own topic. A ratio compares both within one round. It is of
+events per CPU second of the process (including librdkafka's threads) and per wall second. `waves`
+is how often the publisher waits for the broker.
 
     python -m bench.control_topic [--events 4000] [--repetitions 7] [--quick] [--output
     bench/results/control_topic.json]

@@ -1,18 +1,18 @@
-"""How many bytes are stored for a byte received, beside a Kafka broker's segments, and what reading intake
-files asks of a bucket.
+"""Measures stored bytes per received byte, compared with a Kafka broker's segments, and the GETs
+for intake files.
 
 For each message of bench/cost_messages.py:
 
-- bytes: the same records, sent through the writer into a local folder and archived into a table by what
-  `archiver archive` drives; and sent to a real broker by a real producer with `compression.type=zstd`, in
-  batches of 16 KiB and of 1 MiB at most. Received are the bytes of keys and values. Segments are the broker's
-  `.log` files, without their indexes;
-- `archive_cpu_s_per_gib`: CPU seconds of all processes for a GiB received, from the log to the commit, on a
-  warm session;
-- `intake_reads`: GETs for one full intake file of 288 partitions, of all tasks together, by how many tasks
-  share its partitions; counted in a proxy before s3proxy.
+- bytes: the writer stores the records in a local folder, and the code behind `archiver archive`
+  archives them into a table. A real producer sends the same records to a real broker with
+  `compression.type=zstd`, in batches of at most 16 KiB and 1 MiB. Received bytes are those of keys
+  and values. Segments are the broker's `.log` files, without their indexes;
+- `archive_cpu_s_per_gib`: CPU seconds of all processes per GiB received, from the log to the
+  commit, on a warm session;
+- `intake_reads`: GETs for one full intake file of 288 partitions, summed over all tasks, by the
+  number of tasks that share its partitions. A proxy in front of s3proxy counts them.
 
-bench/cost_model.py makes a month of them.
+bench/cost_model.py derives monthly costs from the results.
 
     python -m bench.cost [--quick] [--bytes 256MiB] [--repetitions 3] [--output bench/results/cost.json]
 """

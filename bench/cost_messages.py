@@ -1,8 +1,9 @@
-"""The messages whose cost is measured: those of the limit, and one like the published benchmark of Bufstream
-sends.
+"""Defines the messages whose cost is measured: those of `bench.limit`, and one like Bufstream's
+published benchmark.
 
-That one is 1 KiB, a quarter of it random and else zeros. There they come from a pool of 1,024, in which
-codecs find whole messages again; here each has random bytes of its own.
+That message has 1 KiB: a quarter is random and the rest is zeros. Bufstream's benchmark draws
+messages from a pool of 1,024, so codecs find whole messages again. Here each message has its own
+random bytes.
 """
 
 from __future__ import annotations

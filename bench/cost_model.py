@@ -1,7 +1,9 @@
-"""What a steady stream costs a month: bytes, requests and processors as measured, times a price list. Pure;
-prints the page's tables.
+"""Computes monthly costs of a steady stream from measured bytes, requests and CPU time and a price
+list.
 
-python -m bench.cost_model
+The functions are pure. The command prints the tables of the documentation page.
+
+    python -m bench.cost_model
 """
 
 from __future__ import annotations

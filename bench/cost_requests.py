@@ -1,11 +1,13 @@
-"""What a GiB of records asks of a bucket: followed from the settings and the product's own planner. Pure.
+"""Computes the object store requests per GiB of records from the settings and the product's own
+planner.
 
-Records come steadily to all partitions of one topic, to the last of them a fifth more than to the first: were
-they all alike, they would be cut at the same places, which they never are. Writers share them evenly, and
-each closes a file when it is full (`intake.delay_max_bytes`) or old (`intake.delay_max`). Rounds follow each
-other by the tick; what is due, how it is cut into archives and which of these share a task is asked of the
-functions of a round. A task opens each intake file that one of its partitions has records in, so the planner
-decides how often a file is opened.
+The functions are pure. Records arrive steadily in all partitions of one topic. The last partition
+gets a fifth more than the first: with equal rates all partitions would be cut at the same places,
+which never happens. Writers share the records evenly. Each closes a file when it is full
+(`intake.delay_max_bytes`) or old (`intake.delay_max`). Rounds follow each other at the tick
+interval. The product's functions of a round decide what is due, how it is cut into archives, and
+which archives share a task. A task opens each intake file that holds records of one of its
+partitions. So the planner decides how often a file is opened.
 """
 
 from __future__ import annotations

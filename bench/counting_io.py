@@ -1,9 +1,9 @@
-"""Counts what table metadata costs a file system: each request, and the bytes of each. Catalogs import
-`CountingIO` by its name.
+"""Counts the file system requests for table metadata and the bytes of each; catalogs import
+`CountingIO` by name.
 
-Owns the counters of this process. A request is what an object store would be asked: to read a file, to write
-one, to look whether one is there, to delete one. Counted where pyiceberg opens and closes files, above the
-product's own `GuardedFileIO`, so nothing is left out.
+The counters are global to the process. A request is one that an object store would receive: read a
+file, write a file, check for existence, delete a file. Counting happens where pyiceberg opens and
+closes files, above the product's `GuardedFileIO`. So it includes every request.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A daemon as users run it, measured from outside: what its processes take, and what its port says.
+"""Runs an `archiver serve` process as users do and measures its CPU time, memory and metrics from
+outside.
 
-Owns a folder with a configuration, and one `archiver serve` on it. Whatever the configuration does not say is
-as it is by default. CPU time and memory are the kernel's (`/proc`), by part: the daemon itself, the JVM, and
-Spark's Python workers with what starts them.
+`Site` owns a folder with a configuration and one daemon on it. Settings that the configuration
+omits have their defaults. CPU time and memory come from the kernel (`/proc`). They are split by
+part: the daemon itself, the JVM, and Spark's Python workers with their parent process.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""What a deep audit reads per second, beside what refinement writes per second from the same records on the
-same session.
+"""Measures the read rate of a deep audit, compared with the write rate of refining the same records
+in the same session.
 
-Records are orders of about 140 bytes, in four partitions. A small round warms the session up. Then rounds of
-the same size: send, refine, audit the whole table, whose intake is still there; at last the intake is
-removed, and the whole is audited as often again. The ratio to refinement is what can be compared between
-machines. Java is needed.
+Records are orders of about 140 bytes, in four partitions. A small round warms the session up.
+Rounds of equal size follow: send, refine, and audit the whole table while its intake still exists.
+Then the intake is removed, and the whole table is audited as many times again. The ratio to
+refinement is comparable between machines. Java is required.
 
-Of the last audits also: CPU time per row by process, the kernel's. And what a worker does with the same
-archives, in this process and by a profile, which itself takes some: `read` is pyarrow's reader, `rebuild`
-makes the producers' bytes anew (`encode` of it is ptars alone), `digest` is what is compared, `look` all
-else.
+The last audits also report CPU time per row by process, from the kernel. The work of one worker on
+the same archives is profiled in this process; the profiler itself costs some time. `read` is
+pyarrow's reader. `rebuild` encodes the producers' bytes again (`encode` is the share of ptars).
+`digest` is the comparison value, and `look` all other work.
 
     python -m bench.deep_audit [--quick] [--rows 1000000] [--rounds 3] [--output
     bench/results/deep_audit.json]

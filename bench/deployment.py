@@ -1,5 +1,5 @@
-"""What a user would write to have the benches' messages in tables: topics, a configuration, and beside it the
-messages' descriptors.
+"""Writes a deployment's configuration for the messages of the benches: topics, settings and message
+descriptors.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""What judging records at the edge of the intake costs whoever sends them.
+"""Measures what validating records at the edge of the intake costs the sender.
 
-Measured: CPU seconds of this process with all its threads, from the first record handed over to the last
-acknowledgement, for records whose value is a Protobuf message: sent one by one (`send`) and as columns
-(`send_batch`). Each case is a topic of its own with other rules: `none`; `reject`; and `coerce`, which is
-`reject` and gives every message an envelope, for which the newest version of a registry stands in.
-Repetitions are interleaved; a ratio is `none` by the case in the same repetition, so 1 means that judging
-costs nothing, and `added_us` is what it adds to a record.
+Measured are CPU seconds of this process with all threads, from the first record to the last
+acknowledgement. Record values are Protobuf messages, sent one by one (`send`) and as columns
+(`send_batch`). Each case is a topic with other rules: `none`, `reject` and `coerce`. `coerce` is
+`reject` and also gives every message an envelope; the newest version of a registry is simulated for
+it. Repetitions are interleaved. A ratio is `none` by the case in the same repetition, so 1 means
+that validation is free. `added_us` is the added time per record.
 
-Three messages: `small`, of numbers and texts, where parsing tells everything; and of `bench.schema` the
-`flat` and the `nested` one, which have timestamps, whose range must be looked at as well.
+Three messages are used. `small` has numbers and texts, for which parsing is a complete check.
+`flat` and `nested` of `bench.schema` have timestamps, whose range must be checked as well.
 
     python -m bench.edge [--quick] [--output bench/results/edge.json]
 """

@@ -1,22 +1,23 @@
-"""How fast the log in etcd appends and is read, beside a bare client that does the same puts and beside the
-log in SQLite; what it takes.
+"""Measures append and read rates and the size of the log in etcd, compared with a bare client and
+the log in SQLite.
 
-Entries are those of `bench.log`: what a flush of 20 segments over 400 partitions appends. One member of etcd,
-and three that make a cluster, on loopback and one disk. In blocks that take turns:
+Entries are those of `bench.log`: what a flush of 20 segments over 400 partitions appends. etcd runs
+as one member and as a cluster of three, on loopback and one disk. The contenders run in alternating
+blocks:
 
 - `log`: `append` of the log, index by index;
-- `bare`: the same two puts (entry and tail) in one transaction that compares nothing, by a plain gRPC client
-  on one connection;
+- `bare`: the same two puts (entry and tail) in one transaction without comparisons, by a plain gRPC
+  client on one connection;
 - `sqlite`: `append` of the log in SQLite, on the same disk.
 
-A ratio is the time of a contender by that of the log in etcd, in the same repetition. Then both logs are read
-to their ends, and a second connection asks again and again for the next entry while the first appends: `seen`
-is from the beginning of an append until the other has read the entry (readers poll; nothing watches), `poll`
-what one question costs that finds nothing.
+A ratio is the time of a contender by that of the log in etcd, in the same repetition. Then both
+logs are read to their ends. In addition, a second connection polls for the next entry while the
+first appends. `seen` is the time from the start of an append until the other connection has read
+the entry. `poll` is the time of one poll that finds nothing. Readers poll; they use no watch.
 
-Bytes are etcd's own numbers: of its file before and after the appends, and again when its history was
-compacted and the file defragmented. What the entries of intake and ledger take is counted in a deployment
-with real rounds of archiving.
+Byte counts are etcd's own figures of its file size. They are taken before and after the appends,
+and after compaction and defragmentation. The sizes of intake and ledger entries are counted in a
+deployment with real archiving rounds.
 
     python -m bench.etcd_log [--quick] [--appends 1000] [--repetitions 5] [--output
     bench/results/etcd_log.json]

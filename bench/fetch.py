@@ -1,8 +1,10 @@
-"""What a Kafka consumer's fetches cost this machine: records per core-second from archives and from intake.
+"""Measures what a Kafka consumer's fetches cost, in records per core-second, from archives and from
+intake.
 
-The nested order that other benches refine, with its schema and as raw bytes, in one partition. Each run reads
-the whole partition in order, 1 MiB a fetch, through a reader of its own: from intake; from an archive that
-is verified on the way; from one that was verified before. Batches are encoded, but not sent.
+The records are the nested orders of the other benches, with their schema and as raw bytes, in one
+partition. Each run reads the whole partition in order, 1 MiB a fetch, through its own reader. The
+three sources are intake, an archive that is verified during the read, and an archive verified
+before. Batches are encoded but not sent.
 
     python -m bench.fetch [--quick] [--repetitions 5] [--output bench/results/fetch.json]
 """

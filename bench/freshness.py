@@ -1,26 +1,27 @@
-"""How long it takes from the acknowledgement of a batch until a query finds all of it, and what a daemon
-costs that has nothing to do.
+"""Measures the time from a batch's acknowledgement until queries find all of it, and the CPU use of
+an idle daemon.
 
-A real `archiver serve` with a local folder, SQLite, and a table on a SQL catalog. Beside it a process sends
-Protobuf orders of 130 bytes with keys to 8 partitions through the library, as a program on that machine does:
-batches at an even pace, each handed over when its time comes. A reader loads the table by pyiceberg again and
-again, with a pause of a quarter of a second, and reads the manifests of each new snapshot: a batch is visible
-when the bounds of `kafka.offset` of files in the snapshot have reached its last offset in every partition.
-Times are taken when the reader has read that, so they are too long by as much as its poll (`poll_s`), never
-too short. At the end the table has as many records as were sent.
+A real `archiver serve` runs with a local folder, SQLite, and a table on a SQL catalog. Another
+process sends Protobuf orders of 130 bytes with keys to 8 partitions through the library. It sends
+batches at an even pace, each at its scheduled time. A reader loads the table by pyiceberg with a
+pause of a quarter of a second and reads the manifests of each new snapshot. A batch is visible when
+the bounds of `kafka.offset` in the snapshot's files reach its last offset in every partition. Times
+are taken after the reader has read them. So they are too long by up to its poll interval
+(`poll_s`), never too short. At the end the table must have as many records as were sent.
 
-- `profiles`: with the settings as they are by default, with the eager ones of docs/operations/freshness.md,
-  and with these while the daemon reconciles and cleans each minute and audits every 20 s (`upkeep`); `cycles`
-  counts what of this ended well. What comes before the first snapshot, while Spark starts, and within
-  `warm_up_s` after it is left out. Sending goes on until all that was measured is visible. `oldest_s` is of
-  each snapshot the batch that waited longest, and its slope over time says whether archiving keeps up.
-- `idle`: CPU of a daemon with 1,000 topics and a table each, to which nobody sends; and with one.
+- `profiles`: three profiles of settings. `defaults` has the default settings, `eager` the settings
+  of docs/operations/freshness.md. `upkeep` is `eager` with reconciling and cleaning each minute and
+  an audit every 20 s; `cycles` counts their successful runs. Batches before the first snapshot,
+  while Spark starts, and within `warm_up_s` after it are left out. Sending continues until all
+  measured batches are visible. `oldest_s` is the age of the oldest batch in each snapshot; its
+  slope over time shows whether archiving keeps up.
+- `idle`: CPU of a daemon without traffic, with 1,000 topics and a table each, and with one.
+
+A run replaces the requested parts of the result file and keeps the other parts.
 
     python -m bench.freshness [--parts eager upkeep defaults idle] [--seconds 300] [--rate 20000]
     [--idle-topics 1000] [--idle-seconds 60]
                               [--quick] [--output FILE]
-
-A part that is asked for replaces that part of the file, and what else is in it stays.
 """
 
 from __future__ import annotations

@@ -1,18 +1,21 @@
-"""What committed offsets of many consumer groups cost: CPU, bytes of entries, memory, and checkpoints.
+"""Measures what committed offsets of many consumer groups cost: CPU, bytes of entries, memory, and
+checkpoints.
 
-10,000 groups with 100 partitions each, all of one topic. In a round every group commits once, in flushes of
-`FLUSH` commits; a consumer's default is a round every 5 s. The load of a deployment follows: `core_share` is
-the CPU of a round by these 5 s, `bytes_per_s` the entries of a round by them.
+10,000 groups have 100 partitions each, all of one topic. In a round every group commits once, in
+flushes of `FLUSH` commits; a consumer's default is a round every 5 s. The load of a deployment
+follows: `core_share` is the CPU of a round by these 5 s, `bytes_per_s` the entries of a round by
+them.
 
-Ways to commit: `whole` is one consumer for all partitions of a group, and every offset has advanced.
-`members` are ten consumers of a group with every tenth partition each. With `idle` consumers no offset has
-advanced.
-`committer` is the CPU of `CommittedOffsets.commit` on a log in SQLite. `follower` is that of a process that
-reads the log and applies its entries, as every daemon does.
+Ways to commit: `whole` is one consumer for all partitions of a group, and every offset has
+advanced. `members` are ten consumers of a group with every tenth partition each. With `idle`
+consumers no offset has advanced. `committer` is the CPU of `CommittedOffsets.commit` on a log in
+SQLite. `follower` is that of a process that reads the log and applies its entries, as every daemon
+does.
 
-Memory is the growth of the resident size of a process that loads a checkpoint with all offsets. `checkpoint`
-is the CPU to make one from the one before, as a daemon does each `log.checkpoint_bytes`: load it, apply the
-entries, encode, store, read back and compare. Repetitions are interleaved.
+Memory is the growth of the resident size of a process that loads a checkpoint with all offsets.
+`checkpoint` is the CPU to make a checkpoint from the previous one, as a daemon does each
+`log.checkpoint_bytes`. Its steps are: load, apply the entries, encode, store, read back and
+compare. Repetitions are interleaved.
 
     python -m bench.group_offsets [--quick] [--output bench/results/group_offsets.json]
 """

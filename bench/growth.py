@@ -1,30 +1,37 @@
-"""Does anything cost more the longer a deployment lives? Curves: each figure at several ages, and the last of
-them by the first.
+"""Measures whether costs grow with the age of a deployment: each figure at several ages, and the
+last by the first.
 
-*A table* (bench/growth_table.py) gets archives of 1 or of 200 partitions with each commit: the first is about
-commits (10,000 of them), the second about archives in the ledger and entries in manifests (a million). Per
-commit: requests to the file system and bytes read and written in the metadata folder, wall and CPU time of
-the commit, of the ledger's entries beside it, of the round's look at the table before it, and of its
-planning. A window is the 100 commits from that age on. What comes seldom (merging manifests) may fall beside
-a window, so `between` says the means of everything from one window to the next. At each window also: what is
-kept (snapshots, manifests, the metadata file, the ledger's checkpoint), what a new process takes to read both
-logs, and the fast audit of the whole, in manifest entries per second.
+*Tables* (bench/growth_table.py) get archives of 1 or of 200 partitions with each commit. The first
+tests many commits (10,000). The second tests many archives in the ledger and entries in manifests
+(a million). A window is the 100 commits from an age on. Measured per commit:
 
-Machines are faster or slower from one minute to the next. So in each later window every commit to the old
-table is followed by one to a young table, which is between its own first and second hundred of commits then,
-and times are compared with those.
+- requests to the file system, and bytes read and written in the metadata folder;
+- wall and CPU time of the commit, of the ledger entries for it, of the round's check of the table
+  before it, and of planning.
 
-Commits follow each other as fast as they can, but the snapshots are shown to the committer as old as if there
-were `--cadence` seconds from one to the next, 10 s unless told otherwise, which is the fastest that a daemon
-commits by default: else it would keep every snapshot of this run, because it keeps the young ones.
+Rare work (merging manifests) may fall outside a window, so `between` has the means from one window
+to the next. Each window also reports:
 
-*The intake log* is filled with up to 100,000 entries of 20 segments over 400 partitions, with archiving off:
-what a new process takes to read it, to look at every partition, and to plan a round. Each is looked at where
-it has most to do, just before a checkpoint is due.
+- retained state (snapshots, manifests, the metadata file, the ledger's checkpoint);
+- the time in which a new process reads both logs;
+- the fast audit of the whole table, in manifest entries per second.
 
-Tables and log are measured at once, each in a process of its own. After `--minutes` the tables begin no
-commit but those of a last window, so a curve may end early; it says where. A part that is not asked for stays
-in the file as it was.
+Machine speed varies from minute to minute. So in each later window every commit to the old table is
+followed by one to a young table. The young table is then between its own first and second hundred
+commits. Times are compared with those of the young table.
+
+Commits follow each other without pauses. The committer sees snapshots with ages as if `--cadence`
+seconds were between them. The default is 10 s, the fastest commit interval of a daemon with default
+settings. Without this it would retain every snapshot of the run, because it keeps young ones.
+
+*The intake log* is filled with up to 100,000 entries of 20 segments over 400 partitions, without
+archiving. Measured is how long a new process takes to read it, to inspect every partition, and to
+plan a round. Each measurement is taken at its most expensive point, just before a checkpoint is
+due.
+
+Tables and log are measured at the same time, each in its own process. After `--minutes` the tables
+start no commit except those of a last window. So a curve may end early; the result says where. A
+run keeps the parts of the file that were not requested.
 
     python -m bench.growth [--quick] [--parts tables intake] [--tables 1:10000 200:5000] [--entries 100000]
     [--minutes 600]

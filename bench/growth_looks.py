@@ -1,15 +1,13 @@
-"""What a new process takes to start on a table that bench/growth.py has filled, or on a long intake log, and
-to audit or plan it.
+"""Measures how long a new process takes to start on, audit or plan a deployment that
+bench/growth.py has filled.
 
     python -m bench.growth_looks {restart,audit,behind} FOLDER PARTITIONS
 
-prints one JSON document: times, CPU times, and memory at its peak, beside what it was once everything was
-imported.
+prints one JSON document: wall times, CPU times, peak memory, and memory after the imports.
 
-- `restart`: both logs are read, each from its newest checkpoint, until a round could begin;
+- `restart`: read both logs, each from its newest checkpoint, until a round could begin;
 - `audit`: the fast audit, as the command does it;
-- `behind`: the intake log is read, everybody is looked at once and once more, and one round of the backlog is
-  planned.
+- `behind`: read the intake log, inspect every partition twice, and plan one round of the backlog.
 """
 
 from __future__ import annotations

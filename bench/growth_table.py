@@ -1,14 +1,14 @@
-"""A table that archives come to round by round, with its ledger: what bench/growth.py and others put their
-questions to.
+"""Builds a table with its ledger that gets archives round by round, for bench/growth.py and other
+benches.
 
-The committer on a SQL catalog in SQLite with its metadata on a local disk, the ledger in SQLite with its
-checkpoints, all five events of a round, the leadership of a daemon, and the product's limits as they are by
-default. Each archive is described by the footer of a real archive of orders; only its place, offsets and
-times are counted on, because a commit never opens one.
+It has the committer on a SQL catalog in SQLite with metadata on a local disk. The ledger is in
+SQLite with its checkpoints and all five events of a round. It also has a daemon's leadership and
+the product's default limits. Each archive is described by the footer of one real archive of orders;
+only its path, offsets and times differ. A commit never opens an archive.
 
-A *whole* table has, besides, what planning, a restart and an audit look at: the intake log in SQLite, which
-names the records of each round, with its checkpoints and shelves, and an object for each archive, which is a
-link to that one real archive.
+A *whole* table also has what planning, a restart and an audit read. These are the intake log in
+SQLite with the records of each round, its checkpoints and archived log segments. Each archive has
+an object, which is a link to the one real archive.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""What many partitions cost the intake writer, how large its files are, and where the time to an
-acknowledgement goes.
+"""Measures what many partitions cost the intake writer, how large its files are, and the parts of
+acknowledgement time.
 
-- `partitions`: the same records spread over 10, 100, 1,000 and 10,000 partitions, one flush each, through
-  `send_batch` into a local folder with SQLite as the log, from the call to the acknowledgement. Numbers of
-  partitions take turns; a ratio is within one repetition.
-- `file_bytes`: stored bytes of intake files by raw bytes (keys, values, headers), for 400 segments of 10
-  records of 165 bytes: one payload of random bytes only, which nothing compresses, and one that repeats half
-  of its bytes.
-- `acknowledgement`: one sender that waits for each acknowledgement before it sends again. *Before the upload*
-  is waiting for company (`delay_max`) and encoding, *upload* the object store's create, *append* the log's
-  append, *rest* everything else: entry, fold, waking the sender. Beside it the bare cost of as many bytes: a
-  new file with fsync of file and folder, and a line of a growing file with fdatasync. Bare and ours take
-  turns.
+- `partitions`: the same records spread over 10, 100, 1,000 and 10,000 partitions, one flush each.
+  They go through `send_batch` into a local folder with SQLite as the log. Time is from the call to
+  the acknowledgement. Numbers of partitions alternate; a ratio is within one repetition.
+- `file_bytes`: stored bytes of intake files by raw bytes (keys, values, headers), for 400 segments
+  of 10 records of 165 bytes. One payload has only random bytes, which do not compress; the other
+  repeats half of its bytes.
+- `acknowledgement`: one sender that waits for each acknowledgement before it sends again. *Before
+  the upload* is the batching delay (`delay_max`) and encoding, *upload* the object store's create,
+  *append* the log's append. *rest* is all other time: entry, fold, waking the sender. The bare cost
+  of as many bytes is measured for comparison. It is a new file with fsync of file and folder, and a
+  line of a growing file with fdatasync. Both alternate.
 
     python -m bench.intake [--quick] [--output bench/results/intake.json]
 """

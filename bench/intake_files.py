@@ -1,4 +1,6 @@
-"""Records in intake files, as the product's writer leaves them, and the plans that refine them."""
+"""Writes records into intake files through the product's writer and returns the plans that refine
+them.
+"""
 
 from __future__ import annotations
 

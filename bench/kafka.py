@@ -1,12 +1,13 @@
-"""What the Kafka protocol costs a server: this listener and Apache Kafka's broker.
+"""Measures what the Kafka protocol costs a server: this listener and Apache Kafka's broker.
 
-Both servers run at the same time on the same cores. One client program (librdkafka) produces the same records
-to both in turns: 139 bytes a record, batches of 500 records, `acks=all`, local disk. Only the process of the
-server is counted, user and system time. A case is a number of partitions, of connections, and a compression;
-each case has its own topic. A bounded number of batches is in flight. The latency of a batch is the time from
-its last record to its delivery report. The broker has one replica and does not sync its files (its default).
-This listener syncs each file and entry before it acknowledges. Afterwards one consumer reads each topic from
-its beginning; here all records come from intake files. `bench.fetch` measures fetches from archives.
+Both servers run at the same time on the same cores. One client program (librdkafka) produces the
+same records to both in turns: 139 bytes a record, batches of 500 records, `acks=all`, local disk.
+Only the server process is counted, user and system time. A case is a number of partitions, of
+connections, and a compression; each case has its own topic. A bounded number of batches is in
+flight. The latency of a batch is the time from its last record to its delivery report. The broker
+has one replica and does not sync its files (its default). This listener syncs each file and entry
+before it acknowledges. Afterwards one consumer reads each topic from its beginning; here all
+records come from intake files. `bench.fetch` measures fetches from archives.
 
     python -m bench.kafka [--quick] [--batches 1000] [--repetitions 5] [--output bench/results/kafka.json]
 """

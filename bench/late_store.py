@@ -1,12 +1,13 @@
-"""What a store that answers late costs a task, and what it brings that intake is read ahead and archives are
-stored beside the work.
+"""Measures what store latency costs a refinement task, and how much read-ahead and background
+uploads recover.
 
-A topic is refined by one task in this process, without Spark: in 200 partitions, of which each intake file
-has a little, and in 4. With `archive.reads_max` and `archive.uploads_max` 0, where each intake file and each
-archive is waited for, and as with a bucket. The store is a local folder that opens an intake file, and
-answers the create of an archive, later by 0, 10 and 30 ms: as a bucket does that is so far away, but for the
-further reads of a file, which are as quick as the disk. Repetitions are in turns; ratios are of the same
-repetition, by the clock and by CPU.
+One task in this process, without Spark, refines a topic. It has 200 partitions with few records of
+each in every intake file, or 4 partitions. One variant has `archive.reads_max` and
+`archive.uploads_max` 0, so the task waits for each intake file and archive. The other has the
+settings for a bucket. The store is a local folder that delays opening an intake file and the
+response to an archive's create by 0, 10 or 30 ms. This simulates a distant bucket, except that
+further reads of an open file are as fast as the disk. Repetitions alternate. Ratios are of the same
+repetition, by wall time and by CPU.
 
     python -m bench.late_store [--quick] [--repetitions 3] [--output bench/results/late_store.json]
 """

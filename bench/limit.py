@@ -1,22 +1,25 @@
-"""How close refinement comes to the limit of the libraries it stands on, and where its time goes.
+"""Measures how close refinement comes to the limit of its libraries, and where its time goes.
 
-For a narrow message (8 columns), a wide one (40) and nested orders, 2 million records each, from the same
-intake files but for what ends in `_few` and what is `whole`, which have files of their own with the same
-records:
+The messages are narrow (8 columns), wide (40) and nested orders, 2 million records each. All
+contenders read the same intake files, except `_few` and `whole`, which have their own files with
+the same records:
 
-- `default`, `tuned`: pyarrow and ptars alone (`bench/bare.py`), one process per core, with pyarrow's own
-  Parquet options and with encodings and statistics as an archive has them, both zstd at the level of
+- `default`, `tuned`: pyarrow and ptars alone (`bench/bare.py`), one process per core. `default` has
+  pyarrow's Parquet options, `tuned` the encodings and statistics of an archive. Both use zstd at
+  the level of archives;
+- `task`: all work of a refinement task, in this process, without Spark;
+- `refine`: the product's refinement on a warm Spark session on all cores, from planning to stored
   archives;
-- `task`: everything a refinement task does, in this process, without Spark;
-- `refine`: the product's refinement on a warm Spark session on all cores, from planning to stored archives;
-- `refine_few`: the same with the records in as many partitions as there are cores, so in few large archives;
-- `whole`: what `archiver archive` drives, on as many new ones: the log read, planned, refined, told to the
-  ledger and committed to a table on a SQL catalog; `whole_few`: the same with a partition per core.
+- `refine_few`: the same with as many partitions as cores, so with few large archives;
+- `whole`: the code behind `archiver archive`, on as many new records. It reads the log, plans,
+  refines, records the result in the ledger and commits to a table on a SQL catalog. `whole_few` is
+  the same with a partition per core.
 
-Figures are records per core-second: records by the CPU seconds of all processes, the JVM and its workers
-among them. What is compared alternates, in another order in each repetition, and a ratio is that of one
-repetition. `steps` are CPU seconds: of the libraries by a clock around each call, of a task by a profile of
-one more run; `spark` is what `refine` takes beyond the task in the same repetition.
+Figures are records per core-second: records by the CPU seconds of all processes, including the JVM
+and its workers. Compared runs alternate, in another order in each repetition, and a ratio is of one
+repetition. `steps` are CPU seconds. For the libraries a clock around each call measures them; for a
+task, a profile of one more run. `spark` is the CPU time of `refine` beyond the task in the same
+repetition.
 
     python -m bench.limit [--quick] [--records 2000000] [--repetitions 5] [--shapes narrow,wide,nested]
     [--output bench/results/limit.json]

@@ -1,25 +1,25 @@
-"""How fast the log in SQLite appends, against the bare cost of the same synced writes, and how several
+"""Measures the append rate of the log in SQLite, compared with bare synced writes, and how several
 writers share it.
 
-Entries are what a flush of 20 segments over 400 partitions appends. Compared are, in blocks that take turns
-on one disk:
+Entries are what a flush of 20 segments over 400 partitions appends. The contenders run in
+alternating blocks on one disk:
 
 - `log`: `append` of the log, index by index;
-- `frames`: what SQLite must write at least: as many bytes as the WAL frames of the same appends (a page and
-  24 bytes each, counted beforehand), one write and one fdatasync per append, into a file whose blocks exist
-  already and are used again and again, as those of a WAL are. It neither copies pages into a database now and
-  then nor looks at locks, index or free space: a hard limit;
+- `frames`: the least that SQLite must write, with one write and one fdatasync per append. The bytes
+  are those of the WAL frames of the same appends (a page and 24 bytes each, counted beforehand).
+  The file's blocks exist already and are reused, like those of a WAL. There is no checkpointing and
+  no handling of locks, index or free space, so this is a hard limit;
 - `frames_growing`: the same bytes appended to a file that grows;
 - `entry_growing`: only the entry's own bytes, appended to a file that grows.
 
-A ratio is the time of the bare writes by the time of the log, in the same repetition: 1 would be as fast as
-the bare writes. The log is measured once its WAL is used again; its first one, which grows, would be compared
-with a file that does not.
+A ratio is the time of the bare writes by the time of the log, in the same repetition. 1 would be as
+fast as the bare writes. The log is measured once it reuses its WAL: its first WAL grows, and the
+file of `frames` does not.
 
-Then 1, 8 and 64 processes, each with its own connection and its own fold, append to one log as a writer does
-after each upload: as fast as they can, and 8 and 64 of them at the pace of the default `intake.delay_max`, an
-append every 0.2 s each. Every process folds what all of them append. Afterwards the log must hold exactly
-what they were told is there.
+Then 1, 8 and 64 processes append to one log, each with its own connection and fold. They append
+like a writer after each upload, without pauses. 8 and 64 processes also run at the pace of the
+default `intake.delay_max`, one append every 0.2 s each. Every process folds all appended entries.
+Afterwards the log must hold exactly the acknowledged entries.
 
     python -m bench.log [--quick] [--output bench/results/log.json]
 """

@@ -1,11 +1,10 @@
-"""How much memory `archiver archive --all` takes at its peak for backlogs of one partition, process by
-process.
+"""Measures the peak memory of `archiver archive --all` for backlogs of one partition, by process.
 
-Each backlog is of nested orders in a new deployment with the settings' defaults; the command runs in a
-process of its own, as a user starts it. Peaks are those that Linux keeps of each process (VmHWM), asked for
-every 50 ms until it ends; pages that a worker shares with the process it was forked from count for both.
-`together` is the largest sum of resident memory at one time, shared pages once (PSS), looked at every half
-second.
+Each backlog is of nested orders in a new deployment with default settings. The command runs in its
+own process, as a user starts it. Peaks are Linux's figures for each process (VmHWM), polled every
+50 ms until it ends. Pages that a worker shares with its parent process count for both. `together`
+is the largest sum of resident memory at one time, with shared pages counted once (PSS), sampled
+every half second.
 
     python -m bench.memory [--quick] [--sizes 100MiB,1GiB,10GiB] [--output bench/results/memory.json]
 """

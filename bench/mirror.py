@@ -1,13 +1,18 @@
-"""How fast the mirror takes in a Kafka topic, beside a bare consumer of the same library that only collects
-the fields.
+"""Measures how fast the mirror ingests a Kafka topic, compared with a bare consumer that only
+collects the fields.
 
-Measured on a real broker of one node, on loopback, with a topic of 4 partitions and records of about 150 raw
-bytes, a header on every fourth. This process is kept on one core and the broker on the others. The *bare*
-consumer reads every record with `consume` and puts topic, partition, offset, timestamp, key, value and
-headers into lists. The *mirror* reads the same records, stores them as intake files in a local folder
-(synced) and names them in a log in SQLite: all of what a daemon does for them, with Python's collector set as
-a daemon sets it; the bare consumer has it as Python comes. Rounds alternate; the ratio is that of the same
-round, of records per CPU second of the process (its threads, librdkafka's among them) and per wall second.
+The broker is real, has one node on loopback, and a topic of 4 partitions. Records have about 150
+raw bytes, with a header on every fourth. This process runs on one core and the broker on the
+others.
+
+- The *bare* consumer uses the same library. It reads every record with `consume` and puts topic,
+  partition, offset, timestamp, key, value and headers into lists.
+- The *mirror* does the daemon's whole work. It reads the same records, stores them as synced intake
+  files in a local folder, and appends them to a log in SQLite.
+
+For the mirror, Python's garbage collector is configured as in a daemon; for the bare consumer it
+has its defaults. Rounds alternate. A ratio compares both within one round. It is of records per CPU
+second of the process (including librdkafka's threads) and per wall second.
 
     python -m bench.mirror [--records 400000] [--repetitions 5] [--quick] [--output bench/results/mirror.json]
 """

@@ -1,4 +1,6 @@
-"""The nested order that the benches refine: lines, tags and a state, 130 bytes with its key at the mean."""
+"""Defines the nested order that the benches refine: lines, tags and a state, on average 130 bytes
+with its key.
+"""
 
 from __future__ import annotations
 

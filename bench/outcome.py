@@ -1,4 +1,4 @@
-"""How a bench ends: what it found, as JSON; and what an earlier run had found."""
+"""Prints and stores a bench's result as JSON, and reads the result of an earlier run."""
 
 from __future__ import annotations
 

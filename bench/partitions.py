@@ -1,28 +1,29 @@
-"""Whether many partitions are kept up with, what they take, and what two thousand of them cost that eight do
-not.
+"""Measures whether archiving keeps up with many partitions, and what 2,000 partitions cost compared
+with 8.
 
-- `many`: a real `archiver serve` with its settings as they are by default, a local folder, SQLite, and 1,000
-  topics with 4 partitions and a table each, on a SQL catalog. A process beside it sends one Protobuf order of
-  130 bytes a second to each partition, one by one, through the library. The daemon's page of metrics is read
-  every 15 s, as Prometheus does: how long the steps of rounds took between two looks, how old the oldest
-  record is that is in no table. Memory is that of the processes, every 5 s. At the end the records of all
-  tables' snapshots are as many as were sent, and no commit id stands in two snapshots of one table.
-- `requests`: the same for fewer topics with the data in a bucket (s3proxy, counted in a proxy before it as
-  bench/requests.py does), from the first record until all are in their tables: requests by kind, and per GiB
-  of raw bytes.
-- `one_topic`: the same records in one topic with 8 and with 2,000 partitions, refined on the same warm Spark
-  session, from planning to stored archives, in turns; the ratio is that of the same repetition. `archive_ms`
-  is what each further archive takes, of CPU. Beside it pyarrow and ptars alone, in one process, with the
-  options of archives, into as many files of consecutive rows: what so many files take.
-- `one_topic_large`: the same with ten times the records, so that an archive has as many as one that was worth
-  waiting for.
+- `many`: a real `archiver serve` with default settings, a local folder, SQLite, and a SQL catalog.
+  It has 1,000 topics with 4 partitions and a table each. Another process sends one Protobuf order
+  of 130 bytes a second to each partition through the library, one by one. The daemon's metrics are
+  read every 15 s, as by Prometheus. They give the duration of round steps between two polls and the
+  age of the oldest record in no table. Memory is sampled per process every 5 s. At the end the
+  tables' snapshots must have as many records as were sent, and no commit id may be in two snapshots
+  of a table.
+- `requests`: the same for fewer topics with the data in a bucket. A proxy in front of s3proxy
+  counts requests, as in bench/requests.py. Counted are requests by kind, and per GiB of raw bytes,
+  from the first record until all are in their tables.
+- `one_topic`: the same records in one topic with 8 and with 2,000 partitions. Both are refined in
+  turns on the same warm Spark session, from planning to stored archives. A ratio is of the same
+  repetition. `archive_ms` is the CPU time of each additional archive. For comparison pyarrow and
+  ptars alone, in one process, write as many files of consecutive rows with the options of archives.
+- `one_topic_large`: the same with ten times the records, so that archives have a size that is
+  normal after a delay.
+
+A run replaces the requested parts of the result file and keeps the other parts.
 
     python -m bench.partitions [--parts one_topic one_topic_large many requests] [--seconds 600] [--topics
     1000] [--records 2000000]
                                [--repetitions 3] [--request-topics 100] [--request-seconds 300] [--quick]
                                [--output FILE]
-
-A part that is asked for replaces that part of the file, and what else is in it stays.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A process and everything that it started: what they are, and what they have taken, as the kernel says
-(`/proc`).
+"""Reads CPU time and memory of a process and its descendants from the kernel (`/proc`), by kind of
+process.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""How fast Kafka record batches become Arrow columns, and columns become batches.
+"""Measures how fast Kafka record batches become Arrow columns, and columns become batches.
 
-Records of 139 bytes in batches of 500, in this process. Decoding includes the header and its checksum, and is
-compared with aiokafka's reader, whose records are put into the same columns. aiokafka reads lz4 and zstd only
-with a further library, so its figures are those of uncompressed batches. Repetitions are interleaved; figures
-are microseconds of CPU per record, ratios are of one repetition (2: aiokafka takes twice the time).
+Records of 139 bytes are in batches of 500, in this process. Decoding includes the header and its
+checksum. It is compared with aiokafka's reader, whose records are put into the same columns.
+aiokafka reads lz4 and zstd only with a further library, so its figures are those of uncompressed
+batches. Repetitions are interleaved. Figures are microseconds of CPU per record, ratios are of one
+repetition (2: aiokafka takes twice the time).
 
     python -m bench.record_batch [--repetitions 5] [--output record_batch.json]
 """

@@ -1,23 +1,24 @@
-"""How many requests each step asks of a bucket, by kind, and how many bytes go in and out.
+"""Measures how many object store requests each step makes, by kind, and how many bytes it uploads
+and downloads.
 
-Counted on their way to s3proxy, a real server, in a proxy before it. Counts do not depend on the machine;
-those of LIST do a little on the time of the day, because a start lists intake by days and tens of hours.
-Measured are
+A proxy in front of s3proxy, a real server, counts them. Counts do not depend on the machine. Those
+of LIST depend slightly on the time of day, because a start lists intake by days and tens of hours.
+Measured are:
 
-- `first_start`: the command `produce` where nothing is yet, with one record: the deployment begins, and one
-  intake file is stored;
-- `start`: the same command later, without the file; every start looks into intake files that came last, up to
-  64 of them, with a GET each;
-- `intake_file`: one intake file of a writer that is open, the mean of some;
-- `round_of_N`: the command `archive` for one table and N archives of one intake file, its own start included;
-  without that start (counted just before) `round_of_1` is `commit`: one archive, read, written and committed.
-  What each more adds is `further_archive`;
-- `idle_minute`: a daemon with all its roles, with the settings as they are by default, and nothing to do;
-- `eager_hour`: a commit every 5 s for an hour, without the waiting in between, by a process that stays; a
-  reconciliation, a cleanup and an audit after the first commit and another at the end, which is more than a
-  daemon does by default. Requests for table metadata;
-- `bulk_in`, `bulk_archived`: many records of random bytes sent at once, and archived; also per GiB of their
-  raw bytes.
+- `first_start`: the command `produce` on an empty bucket, with one record. It creates the
+  deployment and stores one intake file;
+- `start`: the same command later, without the intake file. Every start reads up to 64 of the newest
+  intake files, with a GET each;
+- `intake_file`: one intake file of an open writer, the mean of several;
+- `round_of_N`: the command `archive` for one table and N archives of one intake file, including its
+  start. `commit` is `round_of_1` without that start (counted just before): one archive, read,
+  written and committed. `further_archive` is the addition of each further archive;
+- `idle_minute`: a daemon with all roles and default settings, and no work;
+- `eager_hour`: a commit every 5 s for an hour, without the waits, by one process. A reconciliation,
+  a cleanup and an audit follow the first commit and run again at the end, which is more than a
+  daemon's default. Counted are requests for table metadata;
+- `bulk_in`, `bulk_archived`: many records of random bytes, sent at once and archived; also per GiB
+  of their raw bytes.
 
     python -m bench.requests [--quick] [--output bench/results/requests.json]
 """

@@ -1,16 +1,17 @@
-"""How fast records become columns when messages are wide, deep, or odd.
+"""Measures how fast records become columns for messages that are wide, deep, or odd.
 
-Each case refines records from intake files to stored archives in this process, without Spark: everything of a
-refinement task (decoding, the byte-exact check, digests, bounds, Parquet, fsync). *Codec* is the part of it
-that turns values into columns, in the product's batches.
+Each case refines records from intake files to stored archives in this process, without Spark. It
+includes the whole refinement task: decoding, the byte-exact check, digests, bounds, Parquet, fsync.
+*Codec* is the part that turns values into columns, in the product's batches.
 
-- `plain`: clean cases against pyarrow and ptars alone, as in `bench.limit`: read the same intake files,
-  decode, encode again and compare, write one synced Parquet file at the same zstd level.
-- `odd`: cases against the clean case of the same message, in the same repetition: 1 means that being odd
-  costs nothing.
+- `plain`: clean cases against pyarrow and ptars alone, as in `bench.limit`. These read the same
+  intake files, decode, encode again and compare, and write one synced Parquet file at the same zstd
+  level.
+- `odd`: cases against the clean case of the same message, in the same repetition: 1 means that odd
+  records cost nothing extra.
 
-Repetitions are interleaved; figures are CPU seconds of this process with all its threads, ratios of one
-repetition.
+Repetitions are interleaved. Figures are CPU seconds of this process with all its threads, ratios of
+one repetition.
 
     python -m bench.schema [--quick] [--records 200000] [--repetitions 5] [--output bench/results/schema.json]
 """

@@ -1,5 +1,5 @@
-"""The messages of the schema bench: flat ones of 40 and 8 columns, one of three levels, one with a group and
-JSON, and their values.
+"""Defines messages and values for `bench.schema`: flat ones of 40 and 8 columns, a three-level one,
+a group, and JSON.
 """
 
 from __future__ import annotations

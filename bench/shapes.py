@@ -1,4 +1,4 @@
-"""The three shapes of message that the limit is measured with."""
+"""Defines the three message shapes that `bench.limit` measures."""
 
 from __future__ import annotations
 

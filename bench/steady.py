@@ -1,8 +1,8 @@
-"""Senders in processes of their own, at a steady rate: what they send does not wait for whoever measures, and
-costs the daemon no CPU.
+"""Runs senders in their own processes at a steady rate, independent of the measuring process and
+the daemon.
 
-Owns the pace. Records are handed over when their time has come, whatever became of those before. Times are of
-the clock that all processes of the machine share.
+Records are sent at their scheduled times, even if earlier ones are still unacknowledged. Times are
+of the clock that all processes of the machine share.
 """
 
 from __future__ import annotations

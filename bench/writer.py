@@ -1,10 +1,11 @@
-"""How fast the vectorised batch path of the intake writer is, per core, into local files.
+"""Measures the rate of the intake writer's vectorised batch path, per core, into local files.
 
-Measured: CPU seconds of the whole process (all threads) and wall seconds from the first `send_batch` to the
-last acknowledgement, fsync included, for records of about 150 raw bytes with distinct 12-byte keys, a header
-on every fourth record and 16 partitions. Compared with: pyarrow alone writing the same rows, unsorted and
-without places, as zstd-1 Parquet into a local file (synced), at the same row-group size. Repetitions are
-interleaved; the ratio is of the CPU seconds in the same repetition.
+Measured are CPU seconds of the whole process (all threads) and wall seconds. The time is from the
+first `send_batch` to the last acknowledgement, fsync included. Records have about 150 raw bytes
+with distinct 12-byte keys, a header on every fourth record and 16 partitions. For comparison
+pyarrow alone writes the same rows, unsorted and without offsets, as zstd-1 Parquet into a synced
+local file. Both use the same row-group size. Repetitions are interleaved; a ratio is of the CPU
+seconds in the same repetition.
 
     python -m bench.writer [--records 1000000] [--repetitions 5] [--output bench/results/writer.json]
 """

@@ -1,25 +1,26 @@
-"""The archiver beside what people use today: Spark Structured Streaming and the Iceberg sink for Kafka
-Connect.
+"""Compares the archiver with Spark Structured Streaming and the Iceberg sink for Kafka Connect.
 
-The same nested orders are produced once into a topic of a real broker. In turns each contender takes them
-from there into an Iceberg table on a SQL catalog in SQLite, with data in a local folder, in processes of its
-own that are new for each repetition and were warmed up with a smaller topic:
+The same nested orders are produced once into a topic of a real broker. Each contender in turn
+writes them into an Iceberg table on a SQL catalog in SQLite, with data in a local folder. Its
+processes are new for each repetition and were warmed up with a smaller topic:
 
 - `archiver`: the daemon, mirroring and archiving, with the byte-exact check;
-- `own_intake`: the same daemon where the records were sent to the archiver and not to a broker: they are in
-  intake files before it begins;
-- `streaming`: Structured Streaming with everything in one batch, decoded by ptars in Python workers;
+- `own_intake`: the same daemon, with records that were sent to the archiver and not to a broker.
+  They are in intake files before it begins;
+- `streaming`: Structured Streaming with all records in one batch, decoded by ptars in Python
+  workers;
 - `small_triggers`: the same with 100,000 records in a batch;
-- `sink`: the sink, two tasks on two cores, a commit every 10 s, with a converter of ours for this one
-  message;
-- `sink_by_schema`: the same with a converter that works from the schema, by protobuf-java's DynamicMessage;
-- `libraries`: no peer. A consumer, ptars and pyarrow in a process per core, which check every message and
-  keep nothing on the way: what is left of the work without promises.
+- `sink`: the sink, two tasks on two cores, a commit every 10 s, with a converter written for this
+  one message;
+- `sink_by_schema`: the same with a converter that works from the schema, by protobuf-java's
+  DynamicMessage;
+- `libraries`: not a peer, but the lower bound without guarantees. A consumer, ptars and pyarrow run
+  in a process per core. They check every message and store nothing in between.
 
-Measured is from the moment when a contender may begin until its table has every record: CPU seconds of all
-its processes, without the broker and whoever sent the records, and seconds by the clock. All contenders are
-kept on the same cores. Then the table is read by pyiceberg and compared with the orders (rows, ids, sums); a
-wrong table ends the measurement. A ratio is that of one repetition.
+Measured is the time from a contender's start signal until its table has every record. Figures are
+wall seconds and the CPU seconds of all its processes, without the broker and the sender. All
+contenders run on the same cores. Then pyiceberg reads the table, and it is compared with the orders
+(rows, ids, sums); a wrong table ends the measurement. A ratio is of one repetition.
 
     python -m bench.peers [--quick] [--records 2000000] [--repetitions 5] [--contenders archiver,sink]
     [--output bench/results/peers.json]

@@ -1,6 +1,4 @@
-"""The libraries alone. They compete with nobody: they say what is left of the others' work without promises,
-in Python.
-"""
+"""Runs the libraries alone, as the lower bound of the work in Python without guarantees."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""A program of its own: a topic into an Iceberg table by the libraries that the archiver stands on, and
-nothing beyond.
+"""Copies a topic into an Iceberg table with only the libraries that the archiver uses, as a
+separate program.
 
-`python -m bench.peers.bare_program SETTINGS`, a JSON object. Reads one JSON object a line, `{"topic"}`, takes
-in what the topic has, and answers with `{"files": N}`. Ends with its standard input. A process per core
-consumes its share of the partitions with the client library, decodes the values with ptars, encodes them
-again and compares, and writes one Parquet file; the files become one snapshot. Nothing is stored on the way,
-a crash begins anew, and keys, headers, times and offsets are left out. How it reads and writes is what was
-found best for the archiver: portions of the client, Python's collector, Parquet options.
+`python -m bench.peers.bare_program SETTINGS`, a JSON object. Reads one JSON object a line,
+`{"topic"}`, copies the topic's current records, and answers with `{"files": N}`. Ends with its
+standard input. A process per core consumes its share of the partitions with the client library and
+decodes the values with ptars. It encodes them again, compares the bytes, and writes one Parquet
+file; the files become one snapshot. Nothing is stored in between, so a crash restarts from the
+beginning. Keys, headers, times and offsets are left out. Client batch sizes, Python's garbage
+collector and Parquet options are set as was found best for the archiver.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What the contenders have in common: processes of their own, whose CPU time is counted, and a catalog with a
-table for each topic.
+"""Defines the base class of contenders: own processes with counted CPU time, and a catalog with a
+table per topic.
 """
 
 from __future__ import annotations

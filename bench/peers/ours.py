@@ -1,7 +1,9 @@
-"""The archiver: a daemon with a Kafka source for each topic, so that one can warm it up.
+"""Runs the archiver as a contender: a daemon with one Kafka source per topic, of which the first
+warms it up.
 
-What is measured begins when the second source gets to its cluster: until then nobody listens where it looks
-for a broker. Brokers tell their own address, so only the first questions go through that door.
+The measurement begins when the second source reaches its cluster. Until then no server listens on
+the broker address that this source is configured with. Brokers advertise their own address, so only
+the bootstrap requests pass through that port.
 """
 
 from __future__ import annotations

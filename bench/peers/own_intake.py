@@ -1,9 +1,8 @@
-"""The archiver where producers send to it, and to no broker: the records are in its intake files before it
-may begin.
+"""Runs the archiver as a contender whose records are already in its intake files when it begins.
 
-The peers' records are in a broker then. They are read from that very topic and sent through the library, as
-Arrow batches, before the daemon starts (`sender_program`); what that took is told beside, and a second ratio
-counts it. What is measured begins when a reload takes away what held the topic's archives back.
+The records are read from the peers' topic and sent through the library, as Arrow batches, before
+the daemon starts (`sender_program`). The cost of sending is reported separately, and a second ratio
+includes it. The measurement begins with a reload that removes the delay of the topic's archives.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What the peers are made of: their packages, fetched as those of the tests are, and the Java classes of
-ours, compiled.
+"""Fetches the packages that the peers need, as for the tests, and compiles the project's Java
+classes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A program of its own: topics of a broker into intake files, through the library.
+"""Copies topics of a broker into intake files through the library, as a separate program.
 
-`python -m bench.peers.sender_program SETTINGS`, a JSON object `{"configuration", "brokers", "topics"}`. Says,
-as one JSON object, how many records each topic had and the CPU seconds that this process took from the values
-in memory to the last acknowledgement; what reading them from the broker took is not among these. Each record
-keeps its partition and its time.
+`python -m bench.peers.sender_program SETTINGS`, a JSON object `{"configuration", "brokers",
+"topics"}`. Prints one JSON object: how many records each topic had, and the CPU seconds of this
+process. These run from the values in memory to the last acknowledgement and exclude reading from
+the broker. Each record keeps its partition and its time.
 """
 
 from __future__ import annotations

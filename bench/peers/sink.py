@@ -1,4 +1,4 @@
-"""The Iceberg sink for Kafka Connect, in a standalone worker."""
+"""Runs the Iceberg sink for Kafka Connect as a contender, in a standalone worker."""
 
 from __future__ import annotations
 

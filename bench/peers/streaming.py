@@ -1,4 +1,4 @@
-"""Spark Structured Streaming from Kafka to an Iceberg table."""
+"""Runs Spark Structured Streaming from Kafka to an Iceberg table as a contender."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""A program of its own: Spark Structured Streaming from Kafka to Iceberg, as somebody would write it who does
-not know the archiver.
+"""Copies topics from Kafka to Iceberg with Spark Structured Streaming, as a typical user would
+write it.
 
-`python streaming_program.py SETTINGS`, a JSON object. Reads one JSON object a line, `{"topic", "table",
-"checkpoint", "trigger_records"}`, takes in what the topic has, and answers with `{"batches": N}` or
-`{"error": TEXT}`. Ends with its standard input.
+`python streaming_program.py SETTINGS`, a JSON object. Reads one JSON object a line, `{"topic",
+"table", "checkpoint", "trigger_records"}`, copies the topic's current records, and answers with
+`{"batches": N}` or `{"error": TEXT}`. Ends with its standard input.
 
-Values are decoded by ptars in a Python worker, a batch of Arrow at a time.
+ptars decodes the values in a Python worker, one Arrow batch at a time.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The tables of one contender: a SQL catalog in its folder, which pyiceberg and Java both know by the name
-`local`.
+"""Creates and reads one contender's tables in a SQL catalog in its folder, named `local` in
+pyiceberg and Java.
 """
 
 from __future__ import annotations

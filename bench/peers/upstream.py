@@ -1,4 +1,4 @@
-"""The orders in a topic of a real broker, and what must be found of them in every table."""
+"""Fills a topic of a real broker with the orders and computes what every table must contain."""
 
 from __future__ import annotations
 
