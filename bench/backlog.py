@@ -40,7 +40,7 @@ ROUNDS = 5
 
 
 def spread(values: Sequence[float], digits: int) -> dict[str, float]:
-    """Least, middle and most."""
+    """Return minimum, median and maximum, rounded to `digits`."""
     return {
         name: round(of(values), digits)
         for name, of in (("min", min), ("median", statistics.median), ("max", max))
@@ -48,15 +48,15 @@ def spread(values: Sequence[float], digits: int) -> dict[str, float]:
 
 
 def cpu_s(work: Callable[[], object]) -> float:
-    """CPU time of all threads."""
+    """Return the CPU seconds of all threads of this process during `work`."""
     began = time.process_time()
     work()
     return time.process_time() - began
 
 
 def kept_bytes(reader: Leader, files: int) -> tuple[float, float]:
-    """What the fold of a new process keeps for an archive that waits, before and after its description was
-    decoded.
+    """Return the bytes that the fold of a new reader keeps per pending archive, before and after
+    decoding its description.
     """
     tracemalloc.start()
     try:
@@ -76,7 +76,7 @@ def _described(topic: TopicLedger) -> int:
 
 
 def one_round(table: Table, files: int) -> dict[str, float]:
-    """All archives wait, are committed, and what the table says of them is read."""
+    """Write `files` archives, commit them, read the table's manifests, and return the costs."""
     written, costs = table.write(), Costs()
     folded, looked = kept_bytes(table.reader(), files)
     table.commit([costs], written)
@@ -103,7 +103,7 @@ def one_round(table: Table, files: int) -> dict[str, float]:
 
 
 def run(files: int, rounds: int) -> dict[str, Any]:
-    """So many archives, several times."""
+    """Measure `rounds` backlogs of `files` archives each and return the figures of the case."""
     made = template()
     found: list[dict[str, float]] = []
     for _ in range(rounds):

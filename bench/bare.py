@@ -33,26 +33,28 @@ DEFAULT_OPTIONS: dict[str, Any] = {"compression": "zstd", "compression_level": Z
 
 
 class Steps:
-    """CPU seconds of this process by step."""
+    """Accumulates CPU seconds of this process by step."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(("read", "decode", "encode and compare", "write"), 0.0)
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """What happens inside belongs to that step."""
+        """Count the CPU time of the block as that step."""
         began = time.process_time()
         yield
         self.seconds[name] += time.process_time() - began
 
 
 def refine_share(shape: str, paths: list[str], target: str, options: str) -> tuple[int, dict[str, float]]:
-    """What one process does with its files; the size of its file, and CPU seconds by step."""
+    """Refine the files of one process; return the size of its output file and CPU seconds by step."""
     return refine_files(SHAPES[shape].handler(), paths, target, options)
 
 
 def refine_files(messages: Any, paths: list[str], target: str, options: str) -> tuple[int, dict[str, float]]:
-    """The same, with the handler of any message."""
+    """Refine the files with a message handler; return the output size in bytes and CPU seconds by
+    step.
+    """
     steps = Steps()
     writer: pq.ParquetWriter | None = None
     pending: list[pa.RecordBatch] = []
@@ -70,8 +72,8 @@ def refine_files(messages: Any, paths: list[str], target: str, options: str) -> 
 
 
 def refine_into_many(messages: Any, paths: list[str], folder: Path, rows: int) -> int:
-    """The same into a file for every so many rows, as they come; how many there are. `rows` must divide all
-    that there are.
+    """Write one file per `rows` consecutive rows and return the number of files. `rows` must divide
+    the number of all rows.
     """
     held: list[pa.RecordBatch] = []
     options: dict[str, Any] = {}
@@ -89,7 +91,7 @@ def refine_into_many(messages: Any, paths: list[str], folder: Path, rows: int) -
 
 
 def _decoded(messages: Any, paths: list[str], steps: Steps) -> Iterator[pa.RecordBatch]:
-    """All rows of the files, decoded; raises if some do not give their bytes back."""
+    """Yield all rows of the files, decoded. Raises if re-encoding does not reproduce the bytes."""
     for path in paths:
         with steps.step("read"):
             batches = (
@@ -102,7 +104,9 @@ def _decoded(messages: Any, paths: list[str], steps: Steps) -> Iterator[pa.Recor
 
 
 def decode(messages: Any, values: pa.Array[Any], steps: Steps) -> pa.RecordBatch:
-    """The columns of serialized messages; raises if one of them does not give its bytes back."""
+    """Return the columns of serialized messages. Raises if re-encoding does not reproduce the
+    bytes.
+    """
     with steps.step("decode"):
         decoded: pa.RecordBatch = messages.array_to_record_batch(values)
     with steps.step("encode and compare"):
@@ -111,7 +115,7 @@ def decode(messages: Any, values: pa.Array[Any], steps: Steps) -> pa.RecordBatch
 
 
 def write_whole(table: pa.Table, target: str, options: dict[str, Any]) -> None:
-    """A synced file of its own."""
+    """Write the table as one synced Parquet file."""
     pq.write_table(table, target, row_group_size=GROUP_ROWS, **options)
     _sync(target)
 
@@ -141,7 +145,9 @@ def _written(
 
 
 def options_of(batches: Sequence[pa.RecordBatch]) -> dict[str, Any]:
-    """Encodings chosen from the rows, and statistics outside of lists, as an archive has them."""
+    """Return Parquet options as for an archive: encodings chosen from the rows, and statistics
+    outside of lists.
+    """
     ids = itertools.count(1)
     found = leaves(pa.schema([_numbered(field, ids) for field in batches[0].schema]))
     columns = [
@@ -159,7 +165,7 @@ def options_of(batches: Sequence[pa.RecordBatch]) -> dict[str, Any]:
 
 
 def _numbered(field: pa.Field[Any], ids: Iterator[int]) -> pa.Field[Any]:
-    """The field, and what is inside of it, with field ids as an archive's columns have them."""
+    """Return the field with field ids on itself and its children, as in an archive's columns."""
     kind: Any = field.type
     if pa.types.is_struct(kind):
         kind = pa.struct([_numbered(one, ids) for one in kind])

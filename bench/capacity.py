@@ -41,7 +41,9 @@ BATCH = 1000
 
 
 def flush_of(segments: int, records: int) -> dict[str, Any]:
-    """One flush; the entry before it declares the topic."""
+    """Return file and entry bytes of one flush. The log entry that declares the topic is not
+    counted.
+    """
     made = make_records(segments * records)
     with rig(segments, IntakeSettings()) as it:
         send_and_wait(it.writer, spread_over(made, segments))
@@ -61,7 +63,7 @@ def flush_of(segments: int, records: int) -> dict[str, Any]:
 
 
 def sizes_of(table: Table, first: int) -> Counter[str]:
-    """Bytes of the control log's entries from index `first` on, by body."""
+    """Return the bytes of control log entries from index `first` on, by entry type."""
     found: Counter[str] = Counter()
     log = table.control()
     while entries := log.read(first)[:BATCH]:
@@ -74,7 +76,9 @@ def sizes_of(table: Table, first: int) -> Counter[str]:
 
 
 def rounds_of(archives: int, rounds: int, made: Template) -> dict[str, Any]:
-    """The first round brings the texts of the events, once; it is not counted."""
+    """Return entries and bytes per round. The first round is not counted, because it also writes
+    the event schemas once.
+    """
     with new_table(archives, made) as table:
         table.commit([])
         first = table.control().tail()

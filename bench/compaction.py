@@ -51,23 +51,23 @@ Answer = tuple[int, float, int]
 
 
 class AheadClock(SystemClock):
-    """The system's, and so much more."""
+    """The system clock plus an offset."""
 
     def __init__(self) -> None:
         # Noon of tomorrow: what is sent within hours is of one day.
         self.ahead_s = DAY_S + DAY_S / 2 - time.time() % DAY_S
 
     def now_us(self) -> int:
-        """Microseconds since 1970."""
+        """Return microseconds since 1970."""
         return super().now_us() + round(self.ahead_s * 1e6)
 
     def monotonic_s(self) -> float:
-        """Moves with the other hand."""
+        """Return monotonic seconds; they advance with the offset too."""
         return super().monotonic_s() + self.ahead_s
 
 
 def by_duckdb(paths: Sequence[str]) -> Answer:
-    """Two scans: all of one column, and those of a range of offsets."""
+    """Run two scans, one column of all rows and a range of offsets, and return their results."""
     with duckdb.connect() as connection:
         connection.execute(
             "SELECT count(*), sum(value.total) FROM read_parquet(?, hive_partitioning=false)", [list(paths)]
@@ -83,7 +83,7 @@ def by_duckdb(paths: Sequence[str]) -> Answer:
 
 
 def by_spark(session: SparkSession) -> Callable[[Sequence[str]], Answer]:
-    """The same by Spark's own Parquet reader."""
+    """Return a function that runs the same scans with Spark's own Parquet reader."""
 
     def ask(paths: Sequence[str]) -> Answer:
         frame = session.read.parquet(*paths)
@@ -95,7 +95,7 @@ def by_spark(session: SparkSession) -> Callable[[Sequence[str]], Answer]:
 
 
 def seconds_of(asked: Callable[[Sequence[str]], Answer], paths: Sequence[str]) -> tuple[list[float], Answer]:
-    """Of each repetition after the first, and the answer."""
+    """Return the wall seconds of each repetition after the first, and the query results."""
     found: list[float] = []
     answer = asked(paths)
     for _ in range(REPEATED):
@@ -106,7 +106,7 @@ def seconds_of(asked: Callable[[Sequence[str]], Answer], paths: Sequence[str]) -
 
 
 def named(application: Application) -> list[tuple[str, int]]:
-    """Path and size of every file of the newest snapshot."""
+    """Return path and size of every file of the newest snapshot."""
     settings = application.settings.topics[0].archive
     tables = application.tables(settings.catalog or "")
     view = tables.load(parse_identifier(settings.table or ""))
@@ -119,7 +119,7 @@ def _silent(_line: str) -> None:
 
 
 def cpu_s() -> float:
-    """Of this process."""
+    """Return the CPU seconds of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
@@ -192,7 +192,7 @@ def measure(records: int, archives: int, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and tell."""
+    """Measure, print and write the result."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -63,12 +63,12 @@ CLOCK = SystemClock()
 
 
 def logs_in(file: Path) -> SqliteLogStore:
-    """A metadata store."""
+    """Open a metadata store in SQLite."""
     return SqliteLogStore(file, 30, LogSettings().entry_bytes_max)
 
 
 def fill(log: Log, tables: int, events_min: int) -> None:
-    """So many events, in whole rounds."""
+    """Append whole rounds until the log has at least `events_min` events."""
     writer, events = LedgerWriter(log), 0
     while events < events_min:
         writer.round(*range(1, tables + 1))
@@ -76,7 +76,7 @@ def fill(log: Log, tables: int, events_min: int) -> None:
 
 
 def published(brokers: str, topic: str, control: Log, folder: Path) -> tuple[float, float]:
-    """What our publisher spends."""
+    """Return the CPU and wall seconds of the publisher."""
     settings = settings_of(brokers=brokers, topic=topic)
     with closing(logs_in(folder / f"{topic}.db")) as logs:
         rig = Rig(control, logs.log("published"), MemoryObjectStore(), CLOCK)
@@ -87,7 +87,7 @@ def published(brokers: str, topic: str, control: Log, folder: Path) -> tuple[flo
 
 
 def bare(brokers: str, topic: str, records: Sequence[TopicRecord]) -> tuple[float, float]:
-    """What a producer spends that is only asked to send."""
+    """Return the CPU and wall seconds of a producer that only sends."""
     producer = Producer({"bootstrap.servers": brokers, "enable.idempotence": True, "acks": "all"})
     assert topic in producer.list_topics(topic, timeout=30).topics
     failed: list[str] = []
@@ -112,7 +112,7 @@ def bare(brokers: str, topic: str, records: Sequence[TopicRecord]) -> tuple[floa
 def compared(
     brokers: str, cluster: Cluster, folder: Path, control: Log, tables: int, repetitions: int
 ) -> dict[str, Any]:
-    """A ledger with rounds of so many tables."""
+    """Compare publisher and producer for a ledger whose rounds have `tables` tables."""
     events: list[LedgerEvent] = events_of(control)
     records = [record_of(CLUSTER, event) for event in events]
     found: dict[str, list[tuple[float, float]]] = {"publisher": [], "bare": []}
@@ -188,7 +188,7 @@ def measure(count: int, repetitions: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, print and write the result."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

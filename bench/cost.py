@@ -87,18 +87,20 @@ TASKS_READ = 12
 
 
 def records_of(shape: Shape, size: int) -> int:
-    """How many are about so many bytes."""
+    """Return how many records have about `size` bytes of keys and values."""
     sample = bytes_of(shape.make(SAMPLE_ROWS, 0)) + KEY_BYTES * SAMPLE_ROWS
     return max(FILES_MIN, size * SAMPLE_ROWS // sample)
 
 
 def folder_bytes(folder: Path, pattern: str) -> int:
-    """Of the files in it."""
+    """Return the bytes of the folder's files that match the pattern."""
     return sum(path.stat().st_size for path in folder.glob(pattern) if path.is_file())
 
 
 def archived(folder: Path, shape: Shape, records: int, repetitions: int) -> dict[str, Any]:
-    """What the records take here. The first run warms the session up; its bytes are those that count."""
+    """Return stored bytes and CPU time of archiving. The first run warms the session up and gives
+    the byte counts.
+    """
     application = Application(
         load_settings(write_configuration(folder, shape, PARTITIONS), os.environ), os.environ
     )
@@ -125,7 +127,7 @@ def archived(folder: Path, shape: Shape, records: int, repetitions: int) -> dict
 
 
 def batches(shape: Shape, records: int) -> Iterator[tuple[int, list[Any]]]:
-    """The values that `send` makes, with the number of the first."""
+    """Yield the values that `send` makes, with the number of the first."""
     step = max(1, min(CHUNK_ROWS, records // FILES_MIN))
     for first in range(0, records, step):
         yield first, shape.make(min(step, records - first), first).to_pylist()
@@ -134,7 +136,9 @@ def batches(shape: Shape, records: int) -> Iterator[tuple[int, list[Any]]]:
 def produced(
     server: KafkaServer, shape: Shape, records: int, properties: Mapping[str, Any]
 ) -> tuple[int, int]:
-    """The bytes of keys and values, and those of the broker's segments once all are acknowledged."""
+    """Return the bytes of keys and values, and of the broker's segments once all records are
+    acknowledged.
+    """
     topic = Cluster(server.brokers).create(server.new_name(), PARTITIONS)
     settings = {
         "bootstrap.servers": server.brokers,
@@ -169,7 +173,9 @@ def produced(
 
 
 def stored(folder: Path, server: KafkaServer, name: str, size: int, repetitions: int) -> dict[str, Any]:
-    """Bytes of one message, here and there, and their ratios to what was received."""
+    """Return the stored bytes of one message, here and in Kafka, and their ratios to the received
+    bytes.
+    """
     shape = MESSAGES[name]
     records = records_of(shape, size)
     found = archived(folder, shape, records, repetitions)
@@ -194,7 +200,7 @@ def stored(folder: Path, server: KafkaServer, name: str, size: int, repetitions:
 
 
 def one_batch(shape: Shape, rows: int) -> pa.RecordBatch:
-    """Records without headers."""
+    """Return a batch of records without headers."""
     keys = pa.array([b"%012d" % number for number in range(rows)], pa.binary())
     headers = pa.array([[]] * rows, RECORD_SCHEMA.field("headers").type)
     times = pa.array(1_700_000_000_000_000 + np.arange(rows) * 50).cast(
@@ -204,7 +210,7 @@ def one_batch(shape: Shape, rows: int) -> pa.RecordBatch:
 
 
 def intake_reads(server: S3Server, proxy: S3Faults, shape: Shape, size: int) -> dict[str, Any]:
-    """GETs for one intake file of so many raw bytes."""
+    """Return size and GETs of one intake file of `size` raw bytes."""
     uri = f"s3://{server.new_bucket()}/bench"
     keys = {"access_key_id": ACCESS_KEY_ID, "secret_access_key": SECRET_ACCESS_KEY}
     place = StorePlace(
@@ -234,7 +240,7 @@ def intake_reads(server: S3Server, proxy: S3Faults, shape: Shape, size: int) -> 
 def gets(
     proxy: S3Faults, objects: S3ObjectStore, segments: Sequence[Sequence[SegmentRef]], tasks: int
 ) -> float:
-    """Of so many tasks together, each with an equal share of neighbouring partitions."""
+    """Return the GETs of all tasks together. Each task has an equal share of adjacent partitions."""
     share = len(segments) // tasks
     chosen = sorted({round(number) for number in np.linspace(0, tasks - 1, min(tasks, TASKS_READ))})
     proxy.counts()  # which keeps a list

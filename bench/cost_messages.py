@@ -22,7 +22,7 @@ RANDOM_BYTES = PAYLOAD_BYTES // 4
 
 
 def payload_file() -> descriptor_pb2.FileDescriptorProto:
-    """One field of bytes."""
+    """Return the descriptor of a message with one field of bytes."""
     kind, label = (
         descriptor_pb2.FieldDescriptorProto.TYPE_BYTES,
         descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL,
@@ -33,7 +33,7 @@ def payload_file() -> descriptor_pb2.FileDescriptorProto:
 
 
 def handler() -> Any:
-    """Plain ptars for it."""
+    """Return the ptars handler of the payload message."""
     import ptars
 
     pool = descriptor_pool.DescriptorPool()
@@ -43,7 +43,7 @@ def handler() -> Any:
 
 
 def make_values(count: int, seed: int) -> pa.Array[Any]:
-    """Serialized values."""
+    """Return `count` serialized payload messages."""
     random, zeros = np.random.default_rng(seed), bytes(PAYLOAD_BYTES - RANDOM_BYTES)
     noise = random.bytes(count * RANDOM_BYTES)
     payloads = pa.array(

@@ -34,7 +34,7 @@ VOLUME_GIB = 16 * 1024
 
 @dataclass(frozen=True)
 class Prices:
-    """Dollars. GB are GiB, as the provider charges them."""
+    """Prices in dollars. GB are GiB, as the provider charges them."""
 
     storage: tuple[tuple[float, float], ...]
     """For a GiB and month, up to so many GiB."""
@@ -70,7 +70,7 @@ BUFSTREAM, KAFKA = 11_147, 84_796
 
 @dataclass(frozen=True)
 class Use:
-    """What a stream takes, steadily."""
+    """Resources that a steady stream uses."""
 
     stored_gib: float
     writes_per_s: float
@@ -80,7 +80,7 @@ class Use:
 
 
 def month(use: Use, prices: Prices) -> dict[str, float]:
-    """Dollars by what for."""
+    """Return the dollars a month by cost item."""
     return {
         "processors": use.cores * prices.core,
         "metadata store": prices.metadata_store,
@@ -92,7 +92,7 @@ def month(use: Use, prices: Prices) -> dict[str, float]:
 
 
 def storage(gib: float, prices: Prices) -> float:
-    """A month of so many GiB, the first of them dearer."""
+    """Return the dollars a month of stored bytes; the first tiers cost more per GiB."""
     total = below = 0.0
     for up_to, price in prices.storage:
         total += max(0.0, min(gib, up_to) - below) * price
@@ -101,10 +101,11 @@ def storage(gib: float, prices: Prices) -> float:
 
 
 def kafka_month(by_raw: float, gib_per_s: float, prices: Prices) -> float:
-    """Three replicas in three zones, by the published reckoning.
+    """Return the dollars a month of Kafka with three replicas in three zones, by the published
+    calculation.
 
-    Producers reach a leader in another zone two times of three, consumers read in their own; half of a
-    broker's disk stays free.
+    Producers reach a leader in another zone two times of three; consumers read in their own zone.
+    Half of a broker's disk stays free.
     """
     crossing = (2 / 3 + 2) * gib_per_s * by_raw * MONTH_S * prices.between_zones
     volumes = math.ceil(3 * gib_per_s * by_raw * RETENTION_S / DISK_FULL / VOLUME_GIB)
@@ -112,9 +113,10 @@ def kafka_month(by_raw: float, gib_per_s: float, prices: Prices) -> float:
 
 
 def intake_age_s(cleanup: CleanupSettings) -> float:
-    """How long an intake file is kept, on average, where cleaning keeps up.
+    """Return the mean seconds that an intake file is kept if cleaning keeps up.
 
-    The first run after the grace condemns it, the first one after a further grace deletes it.
+    The first run after `cleanup.grace` marks it for deletion. The first run after a second
+    `cleanup.grace` deletes it.
     """
     return cleanup.grace + cleanup.interval / 2 + (cleanup.grace // cleanup.interval + 1) * cleanup.interval
 
@@ -122,7 +124,7 @@ def intake_age_s(cleanup: CleanupSettings) -> float:
 def use_of(
     deployment: Deployment, cleanup: CleanupSettings, message: Mapping[str, Any], results: Mapping[str, Any]
 ) -> tuple[Use, Asked]:
-    """Of 1 GiB/s of a message of cost.json."""
+    """Return the resources and requests of 1 GiB/s of a message of cost.json."""
     found = asked(deployment, GIB, message, results["requests"]["steps"])
     kept_s = {"archive": RETENTION_S, "intake": intake_age_s(cleanup)}
     segment = results["capacity"]["intake"]["1000x10"]["entry_bytes_per_segment"]
@@ -140,7 +142,7 @@ def use_of(
 
 
 def results() -> dict[str, Any]:
-    """What was measured."""
+    """Load the result files that the model needs."""
     return {
         name: json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
         for name in ("cost", "requests", "capacity", "writer")
@@ -150,8 +152,8 @@ def results() -> dict[str, Any]:
 def as_by_default(
     message: Mapping[str, Any], found: Mapping[str, Any], partitions: int = PARTITIONS, **groups: Any
 ) -> Deployment:
-    """With as many processes as it takes, and a round that is large enough for 1 GiB/s; `groups` are other
-    settings.
+    """Return the deployment for 1 GiB/s: as many processes as needed and a large enough round.
+    `groups` override default settings.
     """
     writer_bytes = found["writer"]["writer_mb_per_core_second"]["median"] * 1e6
     cores = math.ceil(message["archive_cpu_s_per_gib"]["median"] / BUSY)
@@ -180,7 +182,7 @@ def _rows(head: str, names: list[str], rows: Mapping[str, list[str]]) -> list[st
 
 
 def bytes_table(found: Mapping[str, Any]) -> list[str]:
-    """Bytes by bytes received."""
+    """Return the table of stored bytes per received byte."""
     messages = found["cost"]["messages"]
     ratios = {
         "intake files": "intake",
@@ -208,7 +210,7 @@ def _named(name: str, message: Mapping[str, Any]) -> str:
 
 
 def requests_table(found: Mapping[str, Any], name: str = "nested") -> list[str]:
-    """Requests for a GiB of one message, by deployment."""
+    """Return the table of requests per GiB of one message, by deployment."""
     message = found["cost"]["messages"][name]
     columns = {
         "defaults, 8 partitions": as_by_default(message, found, 8),
@@ -236,7 +238,7 @@ def requests_table(found: Mapping[str, Any], name: str = "nested") -> list[str]:
 
 @dataclass(frozen=True)
 class Month:
-    """Of a message, at 1 GiB/s."""
+    """Monthly cost of a message at 1 GiB/s."""
 
     cores: float
     paid: Mapping[str, float]
@@ -245,12 +247,12 @@ class Month:
 
     @property
     def together(self) -> float:
-        """All that is paid."""
+        """Sum of all cost items in dollars."""
         return sum(self.paid.values())
 
 
 def months(found: Mapping[str, Any]) -> dict[str, Month]:
-    """Of each message, with the settings for fewer requests."""
+    """Return the monthly cost of each message, with the settings for fewer requests."""
     reckoned = {}
     for name, message in found["cost"]["messages"].items():
         use, _ = use_of(as_by_default(message, found, **FEWER_REQUESTS), CLEANING, message, found)
@@ -261,7 +263,7 @@ def months(found: Mapping[str, Any]) -> dict[str, Month]:
 
 
 def month_table(found: Mapping[str, Any], reckoned: Mapping[str, Month]) -> list[str]:
-    """Dollars a month at 1 GiB/s."""
+    """Return the table of dollars a month at 1 GiB/s."""
     rows: dict[str, list[str]] = {}
     for one in reckoned.values():
         cells = {"number of processors": f"{one.cores:,.0f}"} | {

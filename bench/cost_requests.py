@@ -44,7 +44,7 @@ _TOPIC = TopicId("0" * 32)
 
 @dataclass(frozen=True)
 class Deployment:
-    """Who does it, and the settings that requests follow from."""
+    """The processes, and the settings that determine the requests."""
 
     partitions: int
     writers: int
@@ -58,7 +58,7 @@ class Deployment:
 
 @dataclass(frozen=True)
 class Rounds:
-    """What the planner makes of an even stream."""
+    """The planner's result for a steady stream."""
 
     opened: float
     """By how many tasks an intake file is opened."""
@@ -68,7 +68,9 @@ class Rounds:
 
 
 class _Stream:
-    """The backlog. Offsets count files, in each of which every partition has a record."""
+    """The backlog of a steady stream. Offsets count files; every partition has one record in each
+    file.
+    """
 
     def __init__(self, partitions: int, bytes_a_file: float, archive: ArchiveSettings) -> None:
         shares = np.linspace(1 - SPREAD / 2, 1 + SPREAD / 2, partitions) if partitions > 1 else np.ones(1)
@@ -80,7 +82,7 @@ class _Stream:
         self.files = 0
 
     def grow(self) -> None:
-        """Until the next round."""
+        """Add the intake files that arrive before the next round."""
         for number in range(self.files, self.files + FILES):
             file = FileRef(number, str(number), 1, b"")
             for segments, size in zip(self._segments, self._sizes, strict=True):
@@ -88,7 +90,9 @@ class _Stream:
         self.files += FILES
 
     def round(self) -> list[Plan]:
-        """As `choose_plans`: who waits longest goes first."""
+        """Return the plans of a round. Like `choose_plans`, it starts with the partition that waits
+        longest.
+        """
         planned, limits = (
             Planned(),
             RoundLimits(memory_bytes=0, round_bytes_max=self._archive.round_bytes_max),
@@ -121,7 +125,7 @@ class _Stream:
 
 
 def rounds(deployment: Deployment, bytes_per_s: int) -> Rounds:
-    """Plan until one round is like the other."""
+    """Plan `ROUNDS` rounds and return the averages after the first `SETTLED`."""
     archive = deployment.archive
     bytes_a_file = bytes_per_s * archive.tick / FILES
     stream = _Stream(deployment.partitions, bytes_a_file, archive)
@@ -143,7 +147,7 @@ def rounds(deployment: Deployment, bytes_per_s: int) -> Rounds:
 
 @dataclass(frozen=True)
 class Asked:
-    """Requests for a GiB received."""
+    """Requests per received GiB."""
 
     files: float
     """Intake files."""
@@ -159,19 +163,21 @@ class Asked:
 
     @property
     def writes(self) -> float:
-        """All that are charged as writing."""
+        """All requests that are charged as writes."""
         return self.writes_in + self.writes_archiving + self.other_writes
 
     @property
     def reads(self) -> float:
-        """All others."""
+        """All requests that are charged as reads."""
         return self.reads_archiving + self.other_reads
 
 
 def asked(
     deployment: Deployment, bytes_per_s: int, message: Mapping[str, Any], steps: Mapping[str, Any]
 ) -> Asked:
-    """`message` is one of bench/results/cost.json, `steps` are those of bench/results/requests.json."""
+    """Return the requests per GiB. `message` is from bench/results/cost.json, `steps` from
+    bench/results/requests.json.
+    """
     seconds = GIB / bytes_per_s
     files = files_per_gib(deployment, bytes_per_s)
     planned = rounds(deployment, bytes_per_s)
@@ -200,11 +206,15 @@ def asked(
 
 
 def files_per_gib(deployment: Deployment, bytes_per_s: int) -> float:
-    """Each writer closes a file when it is old or full, whichever comes first."""
+    """Return the intake files per GiB. Each writer closes a file when it is old or full, whichever
+    comes first.
+    """
     full_per_s = bytes_per_s / deployment.writers / deployment.intake.delay_max_bytes
     return deployment.writers * max(1 / deployment.intake.delay_max, full_per_s) * GIB / bytes_per_s
 
 
 def stores(size: float, part_bytes: int) -> int:
-    """Requests that store an object of that size; larger ones go in parts."""
+    """Return the number of requests that store an object of that size; larger objects are uploaded
+    in parts.
+    """
     return 1 if size <= part_bytes else 2 + math.ceil(size / part_bytes)

@@ -22,18 +22,18 @@ IMPLEMENTATION = "bench.counting_io.CountingIO"
 
 @dataclass
 class Counted:
-    """Sums since the process began."""
+    """Counters since the process started."""
 
     requests: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
 
     def since(self, earlier: Counted) -> Counted:
-        """What was added after `earlier`."""
+        """Return the difference to `earlier`."""
         return Counted(*(getattr(self, one.name) - getattr(earlier, one.name) for one in fields(self)))
 
     def copy(self) -> Counted:
-        """As it is now."""
+        """Return a copy of the current counters."""
         return Counted(*(getattr(self, one.name) for one in fields(self)))
 
 
@@ -41,7 +41,7 @@ TOTAL = Counted()
 
 
 class _CountedInput:
-    """Passes everything on; one request, and the bytes that were taken."""
+    """Delegates to a stream; counts one request and the bytes read."""
 
     def __init__(self, stream: InputStream) -> None:
         self._stream = stream
@@ -63,7 +63,7 @@ class _CountedInput:
 
 
 class _CountedOutput:
-    """Passes everything on; one request, and the bytes that were given."""
+    """Delegates to a stream; counts one request and the bytes written."""
 
     def __init__(self, stream: OutputStream) -> None:
         self._stream = stream
@@ -84,7 +84,7 @@ class _CountedOutput:
 
 
 class _CountedFile:
-    """A file whose requests count. Never one that opens itself uncounted."""
+    """Delegates to a file and counts its requests; every stream that it opens is counted too."""
 
     def __init__(self, file: PyArrowFile) -> None:
         self._file = file
@@ -112,7 +112,7 @@ class _CountedFile:
 
 
 class CountingIO(GuardedFileIO):
-    """The product's file access, counted."""
+    """The product's file access with counters."""
 
     def new_input(self, location: str) -> Any:
         return _CountedFile(super().new_input(location))

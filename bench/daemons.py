@@ -34,10 +34,10 @@ _MEGA = 1e6
 
 
 class Site:
-    """One folder and its daemon. Use it as a context manager; the daemon runs from `start` on."""
+    """A folder with a daemon, as a context manager; the daemon starts on entry."""
 
     def __init__(self, folder: Path, topics: Sequence[Mapping[str, Any]], groups: Mapping[str, Any]) -> None:
-        """Topics of orders; `groups` are those of the configuration that are not as they are by default."""
+        """`topics` have orders as values; `groups` override default settings."""
         self.deployment = Deployment(folder)
         self._scratch = folder / "scratch"
         self.uri = f"sqlite:///{folder}/catalog.db?timeout=60"
@@ -62,21 +62,21 @@ class Site:
         self.daemon.__exit__()
 
     def catalog(self) -> Catalog:
-        """As any reader opens it."""
+        """Open the catalog as any reader does."""
         return load_catalog("local", type="sql", uri=self.uri)
 
     def taken(self) -> dict[str, Taken]:
-        """By part, all of them, now."""
+        """Return the current CPU time and memory by part; parts without a process have zeros."""
         assert self.daemon is not None
         return {part: Taken() for part in PARTS} | taken_by(self.daemon.pid, PARTS[0])
 
     def metrics(self) -> dict[Series, float]:
-        """What its port says."""
+        """Return the metrics that the daemon's port serves."""
         assert self.daemon is not None
         return scraped(self.daemon.get("/metrics").body)
 
     def until_tables(self, namespace: str, count: int) -> None:
-        """Wait until there are so many tables; the first round makes them."""
+        """Wait until the namespace has `count` tables; the first round creates them."""
         catalog = self.catalog()
         self.until(
             f"there are {count} tables",
@@ -84,7 +84,7 @@ class Site:
         )
 
     def until(self, what: str, holds: Callable[[], Any]) -> Any:
-        """Wait for it; what it returned."""
+        """Wait until `holds` returns a true value, and return that value."""
         assert self.daemon is not None
         daemon = self.daemon
 
@@ -98,19 +98,19 @@ class Site:
             raise AssertionError(f"{error}\n{daemon.log_text()}") from None
 
     def stop(self) -> None:
-        """Ask the daemon to stop; it must do so by itself."""
+        """Stop the daemon; it must exit by itself with code 0."""
         assert self.daemon is not None
         assert self.daemon.stop() == 0, self.daemon.log_text()
 
 
 def said(snapshot: Snapshot, name: str) -> str:
-    """What the summary of a snapshot says."""
+    """Return a property of the snapshot's summary."""
     assert snapshot.summary is not None, "an archiver's snapshot has a summary"
     return str(snapshot.summary[name])
 
 
 class Sampler(ABC):
-    """Looks again and again, in a thread of its own, as long as it is entered."""
+    """Samples periodically in its own thread while the context is entered."""
 
     def __init__(self, name: str, every_s: float) -> None:
         self._every_s = every_s
@@ -131,14 +131,14 @@ class Sampler(ABC):
 
     @abstractmethod
     def _look(self) -> None:
-        """Once."""
+        """Take one sample."""
 
 
 class Cores(Sampler):
-    """What a daemon's parts take of the processors while this is entered.
+    """Measures the CPU use of a daemon's parts while the context is entered.
 
-    Each process is looked at every few seconds: Spark lets idle workers go, and what they took is in nobody's
-    count after that.
+    Each process is sampled every few seconds, because Spark stops idle workers. After that the
+    kernel has no record of their CPU time.
     """
 
     def __init__(self, site: Site, every_s: float = 2.0) -> None:
@@ -167,7 +167,7 @@ class Cores(Sampler):
         }
 
     def reported(self) -> dict[str, float]:
-        """CPU seconds per second by part, and of all."""
+        """Return CPU seconds per second, by part and in total."""
         found = dict.fromkeys(PARTS, 0.0)
         for process, (part, cpu_s) in self._seen.items():
             found[part] += (cpu_s - self._before.get(process, 0.0)) / (self._ended_s - self._began_s)
@@ -177,7 +177,7 @@ class Cores(Sampler):
 
 
 class Memory(Sampler):
-    """The memory of a daemon's parts."""
+    """Samples the resident memory of a daemon's parts."""
 
     def __init__(self, site: Site, every_s: float) -> None:
         super().__init__("memory", every_s)
@@ -189,9 +189,11 @@ class Memory(Sampler):
         self.samples.append((time.monotonic(), sample))
 
     def reported(self) -> dict[str, Any]:
-        """By part: most, most in each minute, at the end, and the slope over the second half (median of the
-        slopes of all pairs), which a leak has. Where rounds come in waves it is the waves that are to be
-        compared.
+        """Return by part, in MB: the maximum, the maximum of each minute, the last sample, and the
+        slope over the second half.
+
+        The slope is the median of the slopes of all pairs; a positive slope indicates a leak. Where
+        memory rises and falls with rounds, compare the maxima of the minutes.
         """
         half, began_s = self.samples[len(self.samples) // 2 :], self.samples[0][0]
         minutes: dict[int, list[dict[str, float]]] = {}

@@ -53,7 +53,7 @@ PARTITIONS = 4
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured."""
+    """Amount of work to measure."""
 
     rows: int
     """Of each round."""
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def measured(folder: Path, sizes: Sizes) -> dict[str, Any]:
-    """One deployment, from sending to auditing."""
+    """Run one deployment from sending to auditing and return the result document."""
     topic = {
         "name": "orders",
         "partitions": PARTITIONS,
@@ -131,33 +131,33 @@ def measured(folder: Path, sizes: Sizes) -> dict[str, Any]:
 
 
 class Rates:
-    """One step, repeated."""
+    """Durations and rows of a repeated step."""
 
     def __init__(self) -> None:
         self._rows: list[int] = []
         self._seconds: list[float] = []
 
     def add(self, rows: int, work: Callable[[], object]) -> None:
-        """Do it once."""
+        """Run the step once and record it."""
         began = time.perf_counter()
         work()
         self._seconds.append(time.perf_counter() - began)
         self._rows.append(rows)
 
     def rates(self) -> list[float]:
-        """Rows per second of each time."""
+        """Return the rows per second of each run."""
         return [rows / seconds for rows, seconds in zip(self._rows, self._seconds, strict=True)]
 
     def spread(self) -> dict[str, float]:
-        """Of the rates."""
+        """Return the spread of the rates."""
         return _spread(self.rates(), 0)
 
     def seconds(self) -> dict[str, float]:
-        """Of the times."""
+        """Return the spread of the durations."""
         return _spread(self._seconds, 3)
 
     def to(self, other: Rates) -> dict[str, float]:
-        """Of the ratios, each with the other's of the same round."""
+        """Return the spread of the ratios to the other's rate in the same round."""
         return _spread([one / two for one, two in zip(self.rates(), other.rates(), strict=True)], 2)
 
 
@@ -170,7 +170,7 @@ def _spread(values: Sequence[float], digits: int) -> dict[str, float]:
 
 
 def worker_steps(application: Application, data: Path, rows: int) -> dict[str, float]:
-    """CPU microseconds per row of what a worker does with all archives, by step."""
+    """Return by step the CPU microseconds per row that a worker spends on all archives."""
     (topic,) = application.ledger().topics.values()
     schema = TopicSchema.from_entry(topic.schemas[topic.schema_version])
     paths = sorted((data / ARCHIVE_PREFIX).rglob("*.parquet"))
@@ -206,14 +206,14 @@ _STEPS = {
 
 
 def audited(application: Application, rows: int) -> None:
-    """One deep audit, which must find everything."""
+    """Run one deep audit; it must be valid and find all rows."""
     document = application.maintenance.audit(None, deep=True)
     assert document["verdict"] == "valid", document
     assert sum(item["rows"] for item in document["partitions"]) == rows, document
 
 
 def send(application: Application, rows: int) -> None:
-    """Records in batches, of all partitions."""
+    """Send records in batches to all partitions."""
     with application.intake.writer() as writer:
         for number, first in enumerate(range(0, rows, BATCH_ROWS)):
             numbers = range(first, min(rows, first + BATCH_ROWS))

@@ -19,7 +19,7 @@ CATALOG, NAMESPACE = "local", "bench"
 
 
 def topic(name: str, partitions: int, message: str = "bench.Order") -> dict[str, Any]:
-    """One with a table of its name."""
+    """Return the settings of a topic with a table of its name."""
     return {
         "name": name,
         "partitions": partitions,
@@ -31,8 +31,8 @@ def topic(name: str, partitions: int, message: str = "bench.Order") -> dict[str,
 def document(
     catalog_uri: str, topics: Sequence[Mapping[str, Any]], groups: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """All in the folder of the configuration, tables on a SQL catalog; `groups` are those that are not as
-    they are by default.
+    """Return a configuration with all files in its folder and tables on a SQL catalog. `groups`
+    override default settings.
     """
     return {
         "cluster": "bench",
@@ -45,7 +45,7 @@ def document(
 
 
 def write(folder: Path, descriptor_set: bytes, configuration: Mapping[str, Any]) -> Path:
-    """Both into the folder; the configuration's file."""
+    """Write descriptors and configuration into the folder; return the configuration's path."""
     (folder / SCHEMA_FILE).write_bytes(descriptor_set)
     path = folder / "archiver.yaml"
     path.write_text(yaml.safe_dump(dict(configuration)), encoding="utf-8")
@@ -53,7 +53,7 @@ def write(folder: Path, descriptor_set: bytes, configuration: Mapping[str, Any])
 
 
 def write_configuration(folder: Path, shape: Shape, partitions: int) -> Path:
-    """A folder for one topic `orders` of a shape; the configuration's file."""
+    """Create a folder for one topic `orders` of a shape; return the configuration's path."""
     folder.mkdir()
     spark = {"spark": {"master": f"local[{os.cpu_count() or 1}]"}}
     topics = [topic("orders", partitions, shape.source.message)]

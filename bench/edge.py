@@ -54,7 +54,7 @@ _REFRESH_S = 3600.0
 
 
 def messages(rows: int) -> dict[str, tuple[Source, pa.Array[Any]]]:
-    """Schema and values of every message."""
+    """Return schema and values of every message."""
     known = cases()
     made = {
         name: (known[name].source, known[name].make(rows, 0).cast(pa.binary())) for name in ("flat", "nested")
@@ -77,7 +77,7 @@ def messages(rows: int) -> dict[str, tuple[Source, pa.Array[Any]]]:
 
 
 def judge_of(sources: dict[str, Source]) -> EdgeSchemas:
-    """Of a topic for each message and each of the rules; begun."""
+    """Return started edge schemas, with a topic for each combination of message and rule."""
     enveloped = {name: replace(source, envelope=Envelope(((7, (0,)),))) for name, source in sources.items()}
 
     def fetch(topic: str, _side: Side, rules: SideRules) -> EdgeCheck:
@@ -94,13 +94,13 @@ def judge_of(sources: dict[str, Source]) -> EdgeSchemas:
 
 
 def send_each(writer: IntakeWriter, topic: str, values: pa.Array[Any]) -> bool:
-    """One by one; whether all of them are stored."""
+    """Send records one by one; return whether all are stored."""
     pending = [writer.send(topic, record) for record in [Record(None, value) for value in values.to_pylist()]]
     return all(one.result(_WAIT_S).outcome == "ok" for one in pending)
 
 
 def send_whole(writer: IntakeWriter, topic: str, values: pa.Array[Any]) -> bool:
-    """As one batch; whether all of it is stored."""
+    """Send the records as one batch; return whether all are stored."""
     return writer.send_batch(topic, pa.record_batch({"value": values})).result(_WAIT_S).outcome == "ok"
 
 
@@ -110,7 +110,7 @@ def cpu_s(
     values: pa.Array[Any],
     edge: EdgeSchemas,
 ) -> float:
-    """CPU seconds of one run in a folder of its own."""
+    """Return the CPU seconds of one run in a new folder."""
     folder = Path(tempfile.mkdtemp(prefix="bench-edge-"))
     logs = SqliteLogStore(folder / "metadata.db", 30, LogSettings().entry_bytes_max)
     try:
@@ -163,7 +163,7 @@ def measure(singles: int, rows: int, repetitions: int) -> dict[str, Any]:
 
 
 def figures(spent: dict[str, list[float]], name: str) -> dict[str, Any]:
-    """Of one case beside `none`, repetition by repetition."""
+    """Return the figures of one case, compared with `none` within each repetition."""
     shown: dict[str, Any] = {"us": spread(spent[name])}
     if name != "none":
         pairs = list(zip(spent["none"], spent[name], strict=True))
@@ -175,7 +175,7 @@ def figures(spent: dict[str, list[float]], name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="the smallest size, which shows only that everything runs"

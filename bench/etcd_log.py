@@ -64,7 +64,7 @@ WRITTEN_LOOKS = 20
 
 
 def timed_blocks(contenders: dict[str, Callable[[int], None]], count: int) -> dict[str, list[float]]:
-    """Seconds of each call of each contender, in blocks that take turns."""
+    """Return the seconds of each call of each contender, in alternating blocks."""
     names = list(contenders)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for block, first in enumerate(range(0, count, BLOCK)):
@@ -78,12 +78,12 @@ def timed_blocks(contenders: dict[str, Callable[[int], None]], count: int) -> di
 
 
 def percentile(values: Sequence[float], share: int) -> float:
-    """Of so many hundredths."""
+    """Return the percentile `share` (1 to 99)."""
     return statistics.quantiles(values, n=100, method="inclusive")[share - 1]
 
 
 def appending(log: Log, entries: list[bytes]) -> Callable[[int], None]:
-    """One append, which must succeed."""
+    """Return a function that appends one entry; the append must succeed."""
 
     def append(number: int) -> None:
         assert log.append(number, entries[number]) is Appended.OK
@@ -92,7 +92,7 @@ def appending(log: Log, entries: list[bytes]) -> Callable[[int], None]:
 
 
 def bare(address: str, entries: list[bytes]) -> tuple[Callable[[int], None], grpc.Channel]:
-    """The same puts, and nothing else."""
+    """Return a function that does the same puts without comparisons, and its channel."""
     channel, keys = grpc.insecure_channel(address), Keys("/bare")
     stub = import_etcd3().etcdrpc.KVStub(channel)
 
@@ -107,7 +107,7 @@ def bare(address: str, entries: list[bytes]) -> tuple[Callable[[int], None], grp
 
 
 def read_whole(log: Log, entries: list[bytes]) -> float:
-    """Entries per second."""
+    """Read the whole log and return entries per second."""
     start, found = time.perf_counter(), list[bytes]()
     while len(found) < len(entries):
         found += [entry.data for entry in log.read(len(found))]
@@ -117,7 +117,9 @@ def read_whole(log: Log, entries: list[bytes]) -> float:
 
 
 def time_seen(log: Log, other: Log, first: int, entries: list[bytes]) -> tuple[list[float], list[float]]:
-    """Seconds until another connection has read each entry, and of its questions that found nothing."""
+    """Return the seconds until another connection has read each entry, and those of its polls that
+    found nothing.
+    """
     seen_at: list[float] = []
     polls: list[float] = []
 
@@ -144,7 +146,7 @@ def time_seen(log: Log, other: Log, first: int, entries: list[bytes]) -> tuple[l
 
 
 def repetition(addresses: list[str], folder: Path, count: int, number: int) -> dict[str, Any]:
-    """One measurement of everything that takes time."""
+    """Run all timed measurements once."""
     entries = make_entries(count)
     store = etcd_store(addresses, folder / "ours", f"/bench-{number}")
     second = etcd_store(addresses, folder / "other", f"/bench-{number}")
@@ -167,7 +169,7 @@ def repetition(addresses: list[str], folder: Path, count: int, number: int) -> d
 
 
 def measure(addresses: list[str], root: Path, count: int, repetitions: int) -> dict[str, Any]:
-    """Everything that takes time, in one kind of etcd."""
+    """Run all timed measurements on one kind of etcd and return the figures."""
     runs = []
     for number in range(repetitions + 1):
         folder = root / f"run-{number}"
@@ -195,7 +197,7 @@ def measure(addresses: list[str], root: Path, count: int, repetitions: int) -> d
 
 
 def sizes(etcd: Etcd, folder: Path, count: int) -> dict[str, Any]:
-    """What appends take in etcd's file, and what is left of that when it has forgotten its history."""
+    """Return the growth of etcd's file per append, and what remains of it after compaction."""
     entries = make_entries(count)
     store = etcd_store([etcd.address], folder / "sizes", "/sizes")
     log = store.log("intake")
@@ -225,7 +227,7 @@ def sizes(etcd: Etcd, folder: Path, count: int) -> dict[str, Any]:
 
 
 def tidy(etcd: Etcd) -> int:
-    """Compact the history, defragment, and say how large the file is."""
+    """Compact the history, defragment, and return the file size in bytes."""
     for asked in (["compact", str(etcd.status().header.revision), "--physical"], ["defrag"]):
         command = [str(required(CONTROL)), "--endpoints", etcd.address, *asked]
         subprocess.run(
@@ -235,8 +237,8 @@ def tidy(etcd: Etcd) -> int:
 
 
 def written_bytes(etcd: Etcd) -> int:
-    """What the file has when all that etcd took is in it: it writes what it took every 100 ms, so at first
-    the last appends are missing.
+    """Return the file size once it is stable. etcd writes to its file every 100 ms, so the last
+    appends are missing at first.
     """
     found = file_bytes(etcd)
     for _ in range(WRITTEN_LOOKS):
@@ -248,7 +250,7 @@ def written_bytes(etcd: Etcd) -> int:
 
 
 def file_bytes(etcd: Etcd) -> int:
-    """Of the pages in use."""
+    """Return the bytes of the pages in use."""
     with urllib.request.urlopen(f"http://{etcd.address}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()
     (line,) = (line for line in lines if line.startswith("etcd_mvcc_db_total_size_in_use_in_bytes "))
@@ -256,7 +258,7 @@ def file_bytes(etcd: Etcd) -> int:
 
 
 def of_a_deployment(etcd: Etcd, folder: Path, rounds: int) -> dict[str, Any]:
-    """The entries that real rounds of archiving leave: how many, and how large."""
+    """Return number and size of the entries that real archiving rounds append."""
     metadata = {"etcd": {"addresses": [etcd.address], "state": "state", "prefix": "/deployment"}}
     deployment = Deployment(folder, overrides={"metadata": metadata})
     with spark():

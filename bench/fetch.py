@@ -60,7 +60,7 @@ class Partition:
 
     @classmethod
     def of(cls, records: int, folder: Path, *, raw: bool) -> Partition:
-        """Sent by the writer, refined by one task."""
+        """Send the records with the writer and refine them in one task."""
         shape = SHAPES["nested"]
         sequencer, objects, topic_id, _ = fill_intake(records, folder, shape.make, 1)
         schema = decide("orders", (), None, None if raw else shape.source).schema
@@ -73,7 +73,7 @@ class Partition:
         return cls(sequencer, objects, topic_id, schema, records)
 
     def reader(self, archived: bool) -> FetchReader:
-        """A reader that finds the records in archives, or in intake alone."""
+        """Return a reader that finds the records in archives, or in intake alone."""
         ledger = LedgerFold()
         watermarks = {0: self.records} if archived else {}
         ledger.topics[self.topic_id] = TopicLedger(self.topic_id, watermarks=watermarks)
@@ -95,7 +95,7 @@ class Partition:
         )
 
     def read(self, reader: FetchReader) -> float:
-        """Records per second of CPU, over all threads, of one consumer."""
+        """Read the partition as one consumer; return records per CPU second over all threads."""
         began_s, at = time.process_time(), 0
         while at < self.records:
             at = reader.read(self.topic_id, 0, at, FETCH_BYTES, committed=True).next_offset
@@ -103,7 +103,7 @@ class Partition:
 
 
 def measured(partition: Partition, repetitions: int) -> dict[str, Any]:
-    """The cases in turns; the first repetition warms up."""
+    """Measure the cases in turns; the first repetition warms up."""
     found: dict[str, list[float]] = {"intake": [], "archive": [], "verified": []}
     for repetition in range(-1, repetitions):
         intake, archive, verified = (partition.reader(archived) for archived in (False, True, True))

@@ -73,7 +73,7 @@ UPKEEP: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured."""
+    """Amount of work to measure."""
 
     seconds: float
     rate: int
@@ -85,19 +85,19 @@ class Sizes:
 
     @property
     def reported(self) -> dict[str, float]:
-        """What all profiles of a result have in common."""
+        """Settings that all profiles of a result share."""
         return {"rate": self.rate, "seconds": self.seconds, "warm_up_s": self.warm_up_s}
 
 
 def eager_archive() -> dict[str, Any]:
-    """The group `archive` of the page."""
+    """Return the group `archive` of the documentation page."""
     block = PAGE.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
     return dict(yaml.safe_load(block)["archive"])
 
 
 @dataclass
 class Seen:
-    """A snapshot, when it was seen, and one past the last offset of each partition in it."""
+    """A snapshot, the time when it was seen, and the end offset of each partition in it."""
 
     at_s: float
     snapshot_id: int
@@ -106,7 +106,7 @@ class Seen:
 
 
 class Reader(Sampler):
-    """What is in a table."""
+    """Polls a table and records its snapshots."""
 
     def __init__(self, catalog: Catalog, identifier: str, poll_s: float) -> None:
         super().__init__("reader", poll_s)
@@ -119,7 +119,7 @@ class Reader(Sampler):
         self.error: Exception | None = None
 
     def until(self, ends: Mapping[int, int]) -> None:
-        """Wait until so much is visible."""
+        """Wait until the table has reached these end offsets."""
         until_s = time.monotonic() + PATIENCE_S
         while not reaches(self.seen[-1].ends, ends):
             assert self.error is None, self.error
@@ -158,7 +158,7 @@ class Reader(Sampler):
         self.seen.append(Seen(time.monotonic(), snapshot.snapshot_id, ends, records))
 
     def _new_files(self, table: Table) -> Iterable[DataFile]:
-        """Of the current snapshot, those that no look has met."""
+        """Yield the data files of the current snapshot that no earlier poll has seen."""
         snapshot = table.current_snapshot()
         assert snapshot is not None
         for manifest in snapshot.manifests(table.io):
@@ -172,18 +172,18 @@ class Reader(Sampler):
 
 
 def bound(file: DataFile, kind: Any, field_id: int) -> int:
-    """The upper bound of a column in a file."""
+    """Return the upper bound of a column in a file."""
     return int(from_bytes(kind, dict(file.upper_bounds or {})[field_id]))
 
 
 def reaches(ends: Mapping[int, int], wanted: Mapping[int, int]) -> bool:
-    """Is every partition as far as that?"""
+    """Return whether every partition has reached its wanted end offset."""
     return all(ends.get(partition, 0) >= end for partition, end in wanted.items())
 
 
 @dataclass
 class Delays:
-    """From acknowledgement to visibility."""
+    """Seconds from acknowledgement to visibility."""
 
     of_batch: list[float] = field(default_factory=list)
     oldest: list[tuple[float, float]] = field(default_factory=list)
@@ -191,7 +191,7 @@ class Delays:
 
 
 def delays(batches: Sequence[Batch], seen: Sequence[Seen]) -> Delays:
-    """Of batches that are all visible in the last of what was seen."""
+    """Return the delays of batches, all of which must be visible in the last snapshot of `seen`."""
     found = Delays()
     longest: dict[int, float] = {}
     for batch in batches:
@@ -204,7 +204,7 @@ def delays(batches: Sequence[Batch], seen: Sequence[Seen]) -> Delays:
 
 
 def profile(folder: Path, groups: Mapping[str, Any], sizes: Sizes) -> dict[str, Any]:
-    """One daemon under the steady load."""
+    """Measure one daemon under the steady load."""
     with (
         Site(folder, [deployment.topic("orders", PARTITIONS)], groups) as daemon,
         Reader(daemon.catalog(), TABLE, POLL_S) as reader,
@@ -252,14 +252,14 @@ def profile(folder: Path, groups: Mapping[str, Any], sizes: Sizes) -> dict[str, 
 
 
 def logged(daemon: Site) -> dict[int, int]:
-    """One past the last offset of each partition, as `archiver topics` says."""
+    """Return the end offset of each partition, as reported by `archiver topics`."""
     done = daemon.deployment.run("topics", "describe", "orders", "--output", "json")
     assert done.code == 0, done.err
     return {item["partition"]: item["next"] for item in done.json()["partitions"]}
 
 
 def idle(folder: Path, topics: int, sizes: Sizes) -> dict[str, Any]:
-    """CPU of a daemon to which nobody sends, with a table for each of its topics."""
+    """Return the CPU use of a daemon without traffic, with a table for each topic."""
     names = [f"idle-{number:04}" for number in range(topics)]
     with Site(folder, [deployment.topic(name, 1) for name in names], {}) as daemon:
         daemon.until_tables("bench", topics)
@@ -273,8 +273,8 @@ def idle(folder: Path, topics: int, sizes: Sizes) -> dict[str, Any]:
 
 
 def settled(daemon: Site) -> bool:
-    """Have the first round, the first audit and the first cleaning ended? They come once, and then every hour
-    or less often.
+    """Return whether the first round, audit and cleaning have ended. They run at the start, and
+    then every hour or less often.
     """
     time.sleep(1.0)
     metrics = daemon.metrics()
@@ -285,7 +285,7 @@ def settled(daemon: Site) -> bool:
 
 
 def idles(root: Path, sizes: Sizes) -> dict[str, Any]:
-    """Of many topics, and of one."""
+    """Measure the idle daemon with many topics and with one."""
     many, one = (idle(root / f"idle-{topics}", topics, sizes) for topics in (sizes.idle_topics, 1))
     return {
         "many": many,
@@ -296,7 +296,7 @@ def idles(root: Path, sizes: Sizes) -> dict[str, Any]:
 
 
 def measure(sizes: Sizes, parts: Sequence[str], root: Path, known: Mapping[str, Any]) -> dict[str, Any]:
-    """The result document; what was not asked for is as `known`."""
+    """Return the result document; parts that were not requested are copied from `known`."""
     eager = {"archive": eager_archive()}
     groups: dict[str, dict[str, Any]] = {"defaults": {}, "eager": eager, "upkeep": {**eager, **UPKEEP}}
     load = (

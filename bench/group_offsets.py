@@ -78,7 +78,7 @@ class Load:
         self._advanced = 0
 
     def flushes(self, way: str) -> Iterator[list[Commit]]:
-        """The commits of a round."""
+        """Yield the commits of a round, a flush at a time."""
         if way != "idle":
             self._advanced += 1
         steps = MEMBERS if way == "members" else 1
@@ -96,7 +96,7 @@ class Load:
             yield made
 
     def round(self, way: str) -> float:
-        """CPU seconds of the commits of a round."""
+        """Return the CPU seconds of the commits of a round."""
         spent_s = 0.0
         for commits in self.flushes(way):
             began_s = time.process_time()
@@ -111,7 +111,9 @@ class Load:
 
 
 def followed(load: Load, fold: IntakeFold) -> tuple[float, int, int]:
-    """CPU seconds of applying what is new to another fold; how many entries and bytes that is."""
+    """Apply new entries to another fold; return CPU seconds, and the count and bytes of the
+    entries.
+    """
     spent_s, count, size = 0.0, 0, 0
     while entries := load.log.read(fold.next_index):
         began_s = time.process_time()
@@ -124,13 +126,13 @@ def followed(load: Load, fold: IntakeFold) -> tuple[float, int, int]:
 
 
 def resident() -> int:
-    """Bytes of this process that are in memory."""
+    """Return the resident bytes of this process."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def memory_of(path: Path) -> int:
-    """Bytes that a fold from that checkpoint takes; called in a process of its own."""
+    """Return the bytes that a fold from that checkpoint adds; must run in a new process."""
     gc.collect()
     before = resident()
     fold = decode(path.read_bytes(), str(path)).fold()
@@ -141,7 +143,7 @@ def memory_of(path: Path) -> int:
 
 
 def ways(load: Load, fold: IntakeFold, rows: int, repetitions: int) -> dict[str, Any]:
-    """Costs of rounds."""
+    """Return the costs of rounds by way."""
     found: dict[str, dict[str, list[float]]] = {way: {} for way in WAYS}
     for repetition in range(repetitions + 1):
         for way in WAYS:
@@ -163,7 +165,7 @@ def ways(load: Load, fold: IntakeFold, rows: int, repetitions: int) -> dict[str,
 
 
 def checkpoints(load: Load, folder: Path, repetitions: int, per_s: float) -> dict[str, Any]:
-    """Size and cost of checkpoints, at so many bytes of entries a second."""
+    """Return size and cost of checkpoints; `per_s` is the bytes of entries per second."""
     seconds: dict[str, list[float]] = {"encode_s": [], "decode_s": [], "make_s": [], "core_share": []}
     size = 0
     every_bytes = LogSettings().checkpoint_bytes
@@ -230,7 +232,7 @@ def measure(groups: int, partitions: int, repetitions: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="the smallest size, which shows only that everything runs"

@@ -81,7 +81,7 @@ share of the cores."""
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured."""
+    """Amount of work to measure."""
 
     tables: Mapping[int, int]
     """Partitions, and where the last window begins."""
@@ -94,12 +94,12 @@ class Sizes:
 
 
 def ages(first: int, last: int) -> list[int]:
-    """At which ages something is looked at."""
+    """Return the ages at which the measurements are taken."""
     return sorted({first, *(age for age in AGES if first < age < last), last})
 
 
 def run(partitions: int, sizes: Sizes) -> dict[str, Any]:
-    """One table, from its first commit to the last window."""
+    """Measure one table from its first commit to the last window."""
     made, ends_s = template(), time.monotonic() + sizes.seconds
     windows: dict[int, Any] = {}
     with new_table(partitions, made, sizes.cadence_s, whole=True) as table:
@@ -135,7 +135,9 @@ def run(partitions: int, sizes: Sizes) -> dict[str, Any]:
 def _window(
     table: Table, between: Costs, made: Template, sizes: Sizes, *, alone: bool
 ) -> tuple[Costs, Costs]:
-    """Some commits, each followed by one to a young table unless this one is young itself."""
+    """Measure a window of commits. Each is followed by one to a young table, unless the table
+    itself is young (`alone`).
+    """
     inside, young = Costs(), Costs()
     if alone:
         for number in range(sizes.window):
@@ -151,9 +153,10 @@ def _window(
 
 
 def growth(windows: Mapping[int, Any]) -> dict[str, Any]:
-    """How many times that of a young table each number came to, in the worst of the later windows, and
-    whether that is what was wanted: sizes against the first window, times against the young table of the same
-    minutes.
+    """Return the factor by which each figure grew, in the worst of the later windows, and whether
+    targets are met.
+
+    Sizes are compared with the first window, times with the young table measured at the same time.
     """
     first = next(iter(windows.values()))["window"]
     later = list(windows.values())[1:] or list(windows.values())  # the time may have been over at the first
@@ -217,7 +220,9 @@ INTAKE_CURVES: dict[str, Callable[[Any], float]] = {
 
 
 def curves(points: Mapping[int, Any], named: Mapping[str, Callable[[Any], float]]) -> dict[str, Any]:
-    """Each figure at each age; the last by the first, and by the one that is about a tenth as old."""
+    """Return each figure at each age, and the ratio of the last to the first and to the one about a
+    tenth as old.
+    """
     first, last_age = min(points), max(points)
     decade = min(points, key=lambda age: abs(age - last_age / 10))
     found = {}
@@ -233,7 +238,7 @@ def curves(points: Mapping[int, Any], named: Mapping[str, Callable[[Any], float]
 
 
 def intake(sizes: Sizes) -> dict[str, Any]:
-    """A log that gets longer while nothing is archived."""
+    """Measure a log that grows while nothing is archived."""
     settings, points = LogSettings(), dict[int, Any]()
     with tempfile.TemporaryDirectory(prefix="bench-growth-") as name:
         made, living, filled = entries(seed=7), LongLog(Path(name), settings), 0
@@ -265,7 +270,7 @@ PARTS = ("tables", "intake")
 
 
 def measure(sizes: Sizes, parts: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
-    """The result document; what was not asked for is as `known`."""
+    """Return the result document; parts that were not requested are copied from `known`."""
     found = {part: known[part] for part in PARTS if part in known}
     with ProcessPoolExecutor(len(sizes.tables) + 1, get_context("spawn")) as pool:
         log = pool.submit(intake, sizes) if "intake" in parts else None

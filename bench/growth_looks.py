@@ -52,7 +52,7 @@ _MIB = 2**20
 
 
 def looked(what: str, folder: Path, partitions: int) -> dict[str, Any]:
-    """The same in a process of its own."""
+    """Run one of these measurements in a new process and return its document."""
     command = [sys.executable, "-m", "bench.growth_looks", what, str(folder), str(partitions)]
     done = subprocess.run(
         command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=True
@@ -62,7 +62,7 @@ def looked(what: str, folder: Path, partitions: int) -> dict[str, Any]:
 
 
 def restart(folder: Path, _: int) -> dict[str, Any]:
-    """Both logs of a table's deployment, each from its newest checkpoint."""
+    """Read both logs of a table's deployment, each from its newest checkpoint."""
     logs, objects, clock = open_logs(folder), LocalObjectStore(folder / "data"), SystemClock()
     ledger, intake = Stopwatch(), Stopwatch()
     with ledger:
@@ -81,7 +81,7 @@ def restart(folder: Path, _: int) -> dict[str, Any]:
 
 
 def audit(folder: Path, partitions: int) -> dict[str, Any]:
-    """The whole table by its manifests."""
+    """Audit the whole table by its manifests."""
     logs, objects, clock = open_logs(folder), LocalObjectStore(folder / "data"), SystemClock()
     tables = IcebergTables("bench", catalog_properties(folder), SystemIds())
     leader = new_leader(logs.log("control"), objects, clock)
@@ -110,7 +110,9 @@ def audit(folder: Path, partitions: int) -> dict[str, Any]:
 
 
 def behind(folder: Path, partitions: int) -> dict[str, Any]:
-    """A long intake log of which nothing is archived."""
+    """Read a long intake log of which nothing is archived, inspect its partitions, and plan one
+    round.
+    """
     start, planning, first, again = Stopwatch(), Stopwatch(), Stopwatch(), Stopwatch()
     with start:
         opened = LongLog(folder, LogSettings())
@@ -147,14 +149,14 @@ def behind(folder: Path, partitions: int) -> dict[str, Any]:
 
 
 def _summaries(intake: Backlog, work: TopicWork) -> None:
-    """What a tick does to find out whether there is something to do, in every partition."""
+    """Check every partition for work, as a tick does."""
     for partition in range(work.state.partitions):
         intake.summary((work.state.topic_id, partition), 0)
     assert has_work(work.state, work.archive, intake, LedgerFold(), SystemClock().now_us())
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Do it and print it."""
+    """Run the measurement and print its document."""
     what, folder, partitions = arguments
     imported = peak_bytes()
     found = {"restart": restart, "audit": audit, "behind": behind}[what](Path(folder), int(partitions))

@@ -85,7 +85,7 @@ LINKS_MAX = 30_000
 
 @dataclass
 class Costs:
-    """Of some commits, one number each."""
+    """Costs of several commits, one number each."""
 
     requests: list[int] = field(default_factory=list)
     read: list[int] = field(default_factory=list)
@@ -98,7 +98,9 @@ class Costs:
     plan_cpu_s: list[float] = field(default_factory=list)
 
     def figures(self) -> dict[str, float]:
-        """Means of what adds up, middles of what a neighbour disturbs."""
+        """Return means of counts and bytes, and medians of times, which other load on the machine
+        disturbs.
+        """
         found = {
             "commits": len(self.requests),
             "requests": round(statistics.mean(self.requests), 2),
@@ -118,7 +120,7 @@ class Costs:
 
 
 class Stopwatch:
-    """Adds up wall time, and CPU time of all threads."""
+    """Accumulates wall seconds and the CPU seconds of all threads."""
 
     def __init__(self) -> None:
         self.wall_s = 0.0
@@ -133,7 +135,7 @@ class Stopwatch:
 
 
 def catalog_properties(folder: Path) -> dict[str, str]:
-    """Of the catalog whose tables lie in the folder."""
+    """Return the properties of the catalog in that folder."""
     return {
         "type": "sql",
         "uri": f"sqlite:///{folder / 'catalog.db'}",
@@ -142,28 +144,28 @@ def catalog_properties(folder: Path) -> dict[str, str]:
 
 
 def topic_settings(partitions: int) -> TopicSettings:
-    """What the configuration says of the topic."""
+    """Return the settings of the topic."""
     archive = {"kind": "iceberg", "catalog": "bench", "table": "bench.orders"}
     return TopicSettings.model_validate({"name": TOPIC, "partitions": partitions, "archive": archive})
 
 
 def open_logs(folder: Path) -> SqliteLogStore:
-    """Both logs, with the settings of life."""
+    """Open the metadata store with default limits."""
     return SqliteLogStore(folder / "metadata.db", 30, LogSettings().entry_bytes_max)
 
 
 def new_leader(log: Log, objects: LocalObjectStore, clock: Clock) -> Leader:
-    """A view of the ledger, nothing of it read yet."""
+    """Return a leader on the ledger that has read nothing yet."""
     return Leader(log, SystemIds(), clock, "bench:1", LogSettings(), LedgerCheckpoints(objects))
 
 
 def new_sequencer(log: Log, objects: LocalObjectStore, clock: Clock) -> Sequencer:
-    """A view of the intake log, nothing of it read yet."""
+    """Return a sequencer on the intake log that has read nothing yet."""
     return Sequencer(log, SystemIds(), clock, LogSettings(), CheckpointStore(objects))
 
 
 class PacedTables(IcebergTables):
-    """The catalog, with snapshots as old as if they had been made at the given pace."""
+    """A catalog whose snapshots have ages as if they were made at the given pace."""
 
     def __init__(self, folder: Path, cadence_s: float, clock: ManualClock) -> None:
         properties = catalog_properties(folder) | {"py-io-impl": counting_io.IMPLEMENTATION}
@@ -186,7 +188,7 @@ class PacedTables(IcebergTables):
 
 @dataclass(frozen=True)
 class Template:
-    """A schema, and one real archive with it."""
+    """A schema and one real archive of it."""
 
     schema: TopicSchema
     file: WrittenFile
@@ -195,7 +197,7 @@ class Template:
 
 
 def template() -> Template:
-    """Made by the product from orders that its writer took in."""
+    """Write orders through the product's writer and refine one archive of them."""
     folder = Path(tempfile.mkdtemp(prefix="bench-growth-"))
     try:
         sequencer, objects, topic_id, _ = fill_intake(16 * ROWS, folder)
@@ -219,7 +221,7 @@ def template() -> Template:
 
 
 class Objects:
-    """An object for each archive: links to a real one."""
+    """Creates an object for each archive as a hard link to a real one."""
 
     def __init__(self, root: Path, data: bytes) -> None:
         self._root = root
@@ -229,7 +231,7 @@ class Objects:
         self._folders: set[Path] = set()
 
     def link(self, key: str) -> None:
-        """The object of that key stands there."""
+        """Create the object of that key."""
         if self._made % LINKS_MAX == 0:
             self._from = self._root.parent / f"archive-{self._made}.parquet"
             self._from.write_bytes(self._data)
@@ -242,7 +244,7 @@ class Objects:
 
 
 class Table:
-    """A table, its ledger, and who archives to it."""
+    """A table, its ledger, and the components that archive to it."""
 
     def __init__(self, folder: Path, partitions: int, made: Template, cadence_s: float, whole: bool) -> None:
         self.partitions = partitions
@@ -284,12 +286,12 @@ class Table:
         self._at = 0
 
     def close(self) -> None:
-        """Release files."""
+        """Close the catalog and the logs."""
         self.tables.close()
         self._logs.close()
 
     def arrive(self) -> None:
-        """Records for one archive of each partition come, as one intake file says."""
+        """Append an intake file with the records for one archive of each partition."""
         now_us, topic_id, size = (
             self._clock.now_us(),
             self._work.state.topic_id,
@@ -305,7 +307,7 @@ class Table:
         self._shelving.run_if_due()
 
     def plan(self) -> list[Plan]:
-        """What the next round will archive, as a round asks for it."""
+        """Return the plans of the next round, as a round computes them."""
         fold, intake = self._leader.fold, self._sequencer.backlog()
         limits = RoundLimits(MEMORY_BYTES, ArchiveSettings().round_bytes_max, everything=True)
         planned = choose_plans(
@@ -316,15 +318,15 @@ class Table:
         return planned.plans
 
     def look(self) -> None:
-        """What a round asks the table before it plans (rule T1)."""
+        """Check the table as a round does before it plans (rule T1)."""
         outcome = self._committer.settle(
             self._target, known_gaps(self._sequencer.backlog(), self._work.state.topic_id)
         )
         assert outcome is None, "the ledger knows what the table holds"
 
     def write(self) -> bytes:
-        """The first half of a round: an archive of every partition waits for its commit; returns the id of
-        that.
+        """Run the first half of a round and return its commit id. An archive of every partition
+        then waits for its commit.
         """
         self._clock.advance(self._cadence_s)
         files = [self._archive(partition) for partition in range(self.partitions)]
@@ -335,16 +337,18 @@ class Table:
         return commit_id
 
     def reader(self) -> Leader:
-        """Another process's view of the ledger, nothing of it read yet."""
+        """Return another process's view of the ledger that has read nothing yet."""
         return new_leader(self.control(), self._objects, self._clock)
 
     def control(self) -> Log:
-        """The ledger's log."""
+        """Return the ledger's log."""
         return self._logs.log("control")
 
     def commit(self, costs: Sequence[Costs], written: bytes | None = None, *, closely: bool = False) -> None:
-        """One round, or what is left of the one that `write` has begun, counted into all of `costs`.
-        `closely`: its planning, too, and its look at the table, which are only done for that.
+        """Run one round, or the rest of the round that `write` began, and add it to all of `costs`.
+
+        `closely` also measures planning and the check of the table; the commit does not need them
+        here.
         """
         if self.whole:
             self.arrive()
@@ -417,7 +421,7 @@ class Table:
         )
 
     def standing(self) -> dict[str, Any]:
-        """What is kept now."""
+        """Return the sizes of the retained state."""
         view = self.tables.load(IDENTIFIER)
         assert view is not None
         table: Any = view.handle
@@ -455,7 +459,7 @@ def _place(stream: StreamFields, bounds: dict[int, bytes], partition: int, offse
 def new_table(
     partitions: int, made: Template, cadence_s: float = CADENCE_S, *, whole: bool = False
 ) -> Iterator[Table]:
-    """A table in a folder of its own, which goes with it."""
+    """Yield a table in a new folder, which is removed at the end."""
     folder = Path(tempfile.mkdtemp(prefix="bench-growth-"))
     try:
         table = Table(folder, partitions, made, cadence_s, whole)

@@ -56,7 +56,7 @@ _TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured."""
+    """Amount of work to measure."""
 
     records: tuple[int, ...]
     """Per flush."""
@@ -70,7 +70,7 @@ QUICK = Sizes(records=(10_000,), flushes=1, sends=20, repetitions=1)
 
 
 class TimedObjects:
-    """A local store that notes when it was asked to create something."""
+    """A local store that records the times of creates."""
 
     def __init__(self, root: Path) -> None:
         self._inner = LocalObjectStore(root)
@@ -78,7 +78,7 @@ class TimedObjects:
         """Begin, end and bytes."""
 
     def create(self, key: str, data: bytes) -> None:
-        """As the store does."""
+        """Create the object and record the time."""
         start = time.perf_counter()
         self._inner.create(key, data)
         self.spans.append((start, time.perf_counter(), len(data)))
@@ -88,14 +88,14 @@ class TimedObjects:
 
 
 class TimedLog:
-    """A log that notes when it was asked to append."""
+    """A log that records the times of appends."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
         self.spans: list[tuple[float, float, int]] = []
 
     def append(self, index: int, data: bytes) -> Any:
-        """As the log does."""
+        """Append the entry and record the time."""
         start = time.perf_counter()
         outcome = self._inner.append(index, data)
         self.spans.append((start, time.perf_counter(), len(data)))
@@ -107,7 +107,7 @@ class TimedLog:
 
 @dataclass
 class Rig:
-    """A writer into a folder."""
+    """A writer on a local folder."""
 
     writer: IntakeWriter
     objects: TimedObjects
@@ -116,7 +116,7 @@ class Rig:
 
 @contextmanager
 def rig(partitions: int, settings: IntakeSettings) -> Iterator[Rig]:
-    """A writer for the topic `orders` in a new folder, removed at the end."""
+    """Yield a writer for the topic `orders` in a new folder, which is removed at the end."""
     folder = Path(tempfile.mkdtemp(prefix="bench-intake-"))
     try:
         logs = SqliteLogStore(folder / "metadata.db", 30, LogSettings().entry_bytes_max)
@@ -132,7 +132,7 @@ def rig(partitions: int, settings: IntakeSettings) -> Iterator[Rig]:
 
 
 def spread_over(records: pa.RecordBatch, partitions: int) -> pa.RecordBatch:
-    """The records with a partition each: all are used, in no order."""
+    """Return the records with a partition column; all partitions occur, in random order."""
     numbers = np.random.default_rng(partitions).permutation(np.arange(records.num_rows) % partitions)
     return pa.RecordBatch.from_arrays(
         [*records.columns, pa.array(numbers, pa.int32())], names=[*records.schema.names, "partition"]
@@ -140,12 +140,12 @@ def spread_over(records: pa.RecordBatch, partitions: int) -> pa.RecordBatch:
 
 
 def raw_bytes_of(records: pa.RecordBatch) -> int:
-    """Bytes of keys, values and headers."""
+    """Return the bytes of keys, values and headers."""
     return int(normalise_batch(records, 1 << 30).raw_bytes.sum())
 
 
 def send_and_wait(writer: IntakeWriter, batch: pa.RecordBatch) -> None:
-    """Send a batch; every record of it must be acknowledged."""
+    """Send a batch; all records must be acknowledged."""
     pending = writer.send_batch("orders", batch)
     writer.flush()
     acknowledged = pending.result(_TIMEOUT_S)
@@ -153,7 +153,7 @@ def send_and_wait(writer: IntakeWriter, batch: pa.RecordBatch) -> None:
 
 
 def time_flushes(records: pa.RecordBatch, partitions: int, flushes: int) -> tuple[float, float, int]:
-    """Wall and CPU seconds of so many flushes, and how many files one made."""
+    """Return wall and CPU seconds of `flushes` flushes, and the number of files per flush."""
     batch = spread_over(records, partitions)
     with rig(partitions, IntakeSettings()) as it:
         send_and_wait(it.writer, batch)  # the first one warms up
@@ -167,7 +167,7 @@ def time_flushes(records: pa.RecordBatch, partitions: int, flushes: int) -> tupl
 
 
 def measure_partitions(sizes: Sizes) -> list[dict[str, Any]]:
-    """Every flush size by every number of partitions."""
+    """Measure every flush size with every number of partitions."""
     found = []
     for count in sizes.records:
         records = make_records(count)
@@ -199,7 +199,7 @@ def measure_partitions(sizes: Sizes) -> list[dict[str, Any]]:
 
 
 def random_records() -> pa.RecordBatch:
-    """Records of which no byte can be foretold."""
+    """Return records of random bytes."""
     random = np.random.default_rng(4)
     count, key_bytes = SEGMENTS * SEGMENT_RECORDS, 12
     keys = pa.array([random.bytes(key_bytes) for _ in range(count)], pa.binary())
@@ -212,7 +212,7 @@ def random_records() -> pa.RecordBatch:
 
 
 def measure_file_bytes() -> dict[str, Any]:
-    """Stored by raw bytes."""
+    """Return the ratio of stored to raw bytes of each payload."""
     found: dict[str, Any] = {
         "segments": SEGMENTS,
         "records_per_segment": SEGMENT_RECORDS,
@@ -249,7 +249,7 @@ class Spans:
 def bare_write(
     folder: Path, number: int, file_bytes: int, entry_bytes: int, noise: bytes, journal: int
 ) -> float:
-    """Seconds that storing so many bytes durably takes without anything of ours."""
+    """Return the seconds of storing as many bytes durably without the product's code."""
     start = time.perf_counter()
     with (folder / f"{number}").open("xb", buffering=0) as file:
         file.write(noise[:file_bytes])
@@ -263,7 +263,7 @@ def bare_write(
 
 
 def time_acknowledgements(send: Callable[[IntakeWriter, int], Any], sends: int, delay_max: float) -> Spans:
-    """One sender, one send after the other."""
+    """Measure one sender that waits for each acknowledgement."""
     found = Spans()
     bare_folder = Path(tempfile.mkdtemp(prefix="bench-intake-bare-"))
     journal = os.open(bare_folder / "journal", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -296,7 +296,7 @@ def time_acknowledgements(send: Callable[[IntakeWriter, int], Any], sends: int, 
 
 
 def measure_acknowledgements(sizes: Sizes) -> list[dict[str, Any]]:
-    """A single record and a batch of 1,000, without a wait for company and with a short one."""
+    """Measure a single record and a batch of 1,000, each with no batching delay and with 5 ms."""
     batch = spread_over(make_records(1000), 20)
 
     def send_one(writer: IntakeWriter, number: int) -> Any:

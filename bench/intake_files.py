@@ -42,8 +42,8 @@ def fill_intake(
     make: Callable[[int, int], pa.Array[Any]] = make_values,
     partitions: int = PARTITIONS,
 ) -> tuple[Sequencer, LocalObjectStore, TopicId, int]:
-    """Send the records through the writer of the product; returns also the raw bytes. `make`: values from a
-    count and a seed.
+    """Send records through the product's writer. Return sequencer, store, topic id and raw bytes.
+    `make` returns values for a count and a seed.
     """
     objects = LocalObjectStore(folder / "data")
     identity = {"format": 1, "cluster_id": CLUSTER, "name": "bench"}
@@ -59,8 +59,8 @@ def fill_intake(
 
 
 def send(writer: IntakeWriter, count: int, make: Callable[[int, int], pa.Array[Any]]) -> int:
-    """Send so many records to the topic `orders` and wait until they are in the log; the raw bytes of
-    them.
+    """Send `count` records to the topic `orders`, wait until they are in the log, and return their
+    raw bytes.
     """
     raw_bytes = 0
     step = max(1, min(CHUNK_ROWS, count // FILES_MIN))
@@ -81,12 +81,12 @@ def send(writer: IntakeWriter, count: int, make: Callable[[int, int], pa.Array[A
 
 
 def bytes_of(values: Any) -> int:
-    """Of all values together."""
+    """Return the bytes of all values."""
     return int(pc.sum(pc.binary_length(values)).as_py())
 
 
 def plans_of(sequencer: Sequencer, topic_id: TopicId, epoch: int) -> list[Plan]:
-    """Everything there is, cut as the product cuts by default."""
+    """Return the plans of the whole backlog, cut at the product's default archive size."""
     fold = sequencer.fold
     found: list[Plan] = []
     for partition in range(fold.topics_by_id[topic_id].partitions):

@@ -64,19 +64,19 @@ class Case:
 
     @property
     def topic(self) -> str:
-        """The topic that it writes to."""
+        """Name of the topic that the case writes to."""
         return f"p{self.partitions}-c{self.connections}-{self.codec}"
 
 
 def cases(quick: bool) -> list[Case]:
-    """All loads, or two."""
+    """Return all loads, or two if `quick`."""
     shapes = [(1, 1), (100, 10)] if quick else [(1, 1), (10, 10), (100, 10), (1000, 10), (100, 200)]
     codecs = ("lz4",) if quick else ("none", "lz4")
     return [Case(*shape, codec) for shape in shapes for codec in codecs]
 
 
 def records() -> list[bytes]:
-    """The values of one batch: half of their bytes repeat, so that compression has something to do."""
+    """Return the values of one batch. Half of their bytes repeat, so that they can be compressed."""
     random = np.random.default_rng(5)
     values = []
     for number in range(BATCH_RECORDS):
@@ -86,7 +86,7 @@ def records() -> list[bytes]:
 
 
 def serve(folder: Path, topics: Sequence[Case]) -> None:
-    """The listener in this process until its standard input ends; prints its address."""
+    """Run the listener in this process until standard input ends; prints its address."""
     declared = [{"name": case.topic, "partitions": case.partitions} for case in topics]
     with listening(configured(folder, declared, intake={"delay_max": "200ms"})) as found:
         collect_less_often()
@@ -96,7 +96,7 @@ def serve(folder: Path, topics: Sequence[Case]) -> None:
 
 @contextmanager
 def archiver(folder: Path, quick: bool) -> Iterator[tuple[str, int]]:
-    """The listener in a process of its own: its address and process id."""
+    """Run the listener in its own process; yield its address and process id."""
     command = [sys.executable, "-m", "bench.kafka", "--serve", str(folder)]
     with subprocess.Popen(
         [*command, *(["--quick"] if quick else [])],
@@ -116,14 +116,14 @@ def archiver(folder: Path, quick: bool) -> Iterator[tuple[str, int]]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of one process, with all its threads."""
+    """Return the user and system seconds of one process with all its threads."""
     times = psutil.Process(pid).cpu_times()
     return times.user + times.system
 
 
 @dataclass
 class Produced:
-    """One run of a case."""
+    """Result of one run of a case."""
 
     cpu_s: float
     wall_s: float
@@ -178,7 +178,7 @@ def produce(brokers: str, pid: int, case: Case, batches: int, values: Sequence[b
 
 
 def fetch(brokers: str, pid: int, case: Case, count: int) -> float:
-    """CPU seconds of the server while one consumer reads so many records."""
+    """Return the CPU seconds of the server while one consumer reads `count` records."""
     consumer = Consumer(
         {
             "bootstrap.servers": brokers,
@@ -203,7 +203,7 @@ def fetch(brokers: str, pid: int, case: Case, count: int) -> float:
 
 
 def summary(runs: dict[str, list[Produced]], fetched: dict[str, list[float]], batches: int) -> dict[str, Any]:
-    """The numbers of one case. Ratios are of the same round, this listener to Kafka."""
+    """Return the figures of one case. Ratios compare this listener with Kafka in the same round."""
     megabytes, count = batches * BATCH_BYTES / 1e6, batches * BATCH_RECORDS
     servers = {
         name: {

@@ -47,7 +47,7 @@ WAITING = RefineOptions(zstd_level=ZSTD_LEVEL, reads_max=0, uploads_max=0)
 
 
 class LateStore:
-    """A store whose answers come later."""
+    """A store that delays its responses."""
 
     def __init__(self, store: LocalObjectStore, late_s: float) -> None:
         self._store = store
@@ -57,26 +57,26 @@ class LateStore:
         return getattr(self._store, name)
 
     def open_input(self, key: str) -> pa.NativeFile:
-        """Opened later."""
+        """Open the object after the delay."""
         time.sleep(self._late_s)
         return self._store.open_input(key)
 
     def create_from_file(self, key: str, path: Path) -> None:
-        """Stored at once, answered later."""
+        """Store the object at once and return after the delay."""
         self._store.create_from_file(key, path)
         time.sleep(self._late_s)
 
 
 @dataclass(frozen=True)
 class Work:
-    """The same records for every run."""
+    """One task over the same records for every run."""
 
     store: LocalObjectStore
     task: TaskDescriptor
 
     @classmethod
     def of(cls, records: int, partitions: int, folder: Path) -> Work:
-        """In intake files of their own."""
+        """Create intake files in the folder and a task that refines them."""
         shape = SHAPES["nested"]
         sequencer, objects, topic_id, _ = fill_intake(records, folder, shape.make, partitions)
         topics = {
@@ -90,16 +90,16 @@ class Work:
 
     @property
     def files(self) -> int:
-        """Of intake."""
+        """Number of intake files."""
         return sum(1 for _ in self.store.list("intake/"))
 
     @property
     def archives(self) -> int:
-        """Plans, each of which makes one."""
+        """Number of archives; each plan writes one."""
         return len(self.task.plans)
 
     def run(self, late_ms: int, options: RefineOptions) -> tuple[float, float]:
-        """Seconds by the clock, and of CPU."""
+        """Return wall and CPU seconds of one run."""
         task = replace(self.task, options=options)
         cpu_s, clock_s = time.process_time(), time.perf_counter()
         results = list(run_bundle(task, LateStore(self.store, late_ms / 1000)))
@@ -113,7 +113,7 @@ class Work:
 
 
 def case(work: Work, late_ms: int, repetitions: int) -> dict[str, Any]:
-    """One store, both ways in turns."""
+    """Measure one store latency, alternating both variants."""
     waiting: list[tuple[float, float]] = []
     ahead: list[tuple[float, float]] = []
     for repetition in range(-1, repetitions):

@@ -80,7 +80,7 @@ STEP_OF = {
 
 
 class Libraries:
-    """pyarrow and ptars alone in processes that live on."""
+    """pyarrow and ptars alone, in long-lived processes."""
 
     def __init__(
         self, shape: str, paths: list[str], folder: Path, options: str, pool: ProcessPoolExecutor
@@ -92,7 +92,7 @@ class Libraries:
         """Of the last run."""
 
     def run(self) -> None:
-        """Once over all files."""
+        """Process all files once."""
         targets = [str(self._folder / f"bare-{number}.parquet") for number in range(CORES)]
         done = self._pool.map(
             refine_share, [self._shape] * CORES, self._shares, targets, [self._options] * CORES
@@ -125,28 +125,28 @@ class Refinement:
         self.stored_bytes = 0
 
     def clear(self) -> None:
-        """Remove what the last run stored; not measured."""
+        """Delete the archives of the last run; not measured."""
         for key in self._stored:
             self._objects.delete(key)
         self._stored = []
 
     @property
     def paths(self) -> list[str]:
-        """The intake files."""
+        """Paths of the intake files."""
         return [str(self._objects.root / info.key) for info in self._objects.list("intake/")]
 
     def on_spark(self) -> None:
-        """From planning to the last archive, by Spark."""
+        """Run from planning to the last archive on Spark."""
         self._run(self._refiner.refine)
 
     def here(self) -> None:
-        """The same in this process."""
+        """Run from planning to the last archive in this process."""
         self._run(
             lambda job: [result for descriptor in job.descriptors() for result in run_bundle(descriptor)]
         )
 
     def steps(self) -> Counter[str]:
-        """CPU seconds of a run in this process by step."""
+        """Run once in this process and return the CPU seconds by step."""
         profile = cProfile.Profile(time.process_time)
         profile.enable()
         self.here()
@@ -179,7 +179,7 @@ class Refinement:
 
 
 class Whole:
-    """A deployment with one table, whose runs archive as many new records each time."""
+    """A deployment with one table; each run archives the same number of new records."""
 
     def __init__(self, shape: Shape, records: int, folder: Path, partitions: int = PARTITIONS) -> None:
         path = write_configuration(folder, shape, partitions)
@@ -187,25 +187,25 @@ class Whole:
         self._shape, self._records = shape, records
 
     def prepare(self) -> None:
-        """New records; not measured."""
+        """Send new records; not measured."""
         with self._application.intake.writer() as writer:
             send(writer, self._records, self._shape.make)
 
     def run(self) -> None:
-        """Archive them."""
+        """Archive the new records."""
         report = self._application.archiving.round(lambda _: None).run(everything=True)
         (topic,) = report.topics.values()
         assert (topic.rows, topic.commit_attempts) == (self._records, 1), topic
 
     def close(self) -> None:
-        """End its Spark session too."""
+        """Close the application and its Spark session."""
         self._application.close()
 
 
 def measure_shape(
     name: str, records: int, repetitions: int, folder: Path, pool: ProcessPoolExecutor
 ) -> dict[str, Any]:
-    """Everything about one shape."""
+    """Run all measurements of one shape."""
     folder.mkdir()
     shape = SHAPES[name]
     sessions = SparkSessions(SparkSettings(master=f"local[{CORES}]"), os.environ)
@@ -244,8 +244,8 @@ def measure_shape(
 
 
 def in_turn(runs: Sequence[str], repetition: int) -> list[str]:
-    """The order of a repetition: another for each, so that none is always behind the same one, and the same
-    whenever it is measured.
+    """Return the order of a repetition. It varies, so that no run always follows the same one, and
+    is reproducible.
     """
     return random.Random(repetition).sample(runs, len(runs))
 

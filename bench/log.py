@@ -74,7 +74,7 @@ _PROCESS_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured."""
+    """Amount of work to measure."""
 
     appends: int
     repetitions: int
@@ -98,7 +98,7 @@ QUICK = Sizes(
 
 
 def placed_segments(topic_id: TopicId, chance: random.Random) -> list[PlacedSegment]:
-    """What a writer knows of a file with `SEGMENTS` segments."""
+    """Return the placed segments of a file with `SEGMENTS` segments."""
     accept_us = time.time_ns() // 1000
     placed, first_row = [], 0
     for partition in sorted(chance.sample(range(PARTITIONS), SEGMENTS)):
@@ -111,13 +111,13 @@ def placed_segments(topic_id: TopicId, chance: random.Random) -> list[PlacedSegm
 
 
 def new_key() -> str:
-    """The key of a file that is written now."""
+    """Return the key of an intake file written now."""
     now_us = time.time_ns() // 1000
     return intake_key(now_us, new_ulid(SystemIds(), now_us))
 
 
 def make_entries(count: int) -> list[bytes]:
-    """Entries as the sequencer makes them."""
+    """Return entries as the sequencer makes them."""
     chance = random.Random(count)
     topic_id = TopicId(chance.randbytes(16).hex())
     entries = []
@@ -130,7 +130,7 @@ def make_entries(count: int) -> list[bytes]:
 
 
 def count_frames(entries: list[bytes], folder: Path) -> list[int]:
-    """How many WAL frames each append writes."""
+    """Return the number of WAL frames that each append writes."""
     store = SqliteLogStore(folder / "counted.db", BUSY_TIMEOUT_S, LogSettings().entry_bytes_max)
     log = store.log("intake")
     # Without checkpoints the WAL only grows, so its size tells.
@@ -149,8 +149,8 @@ def count_frames(entries: list[bytes], folder: Path) -> list[int]:
 
 
 class RawWrites:
-    """A write and an fdatasync per append; after `reuse_at` bytes it starts again from the beginning of the
-    file.
+    """One write and one fdatasync per append; after `reuse_at` bytes it continues at the beginning
+    of the file.
     """
 
     def __init__(self, path: Path, sizes: list[int], reuse_at: int | None) -> None:
@@ -177,7 +177,7 @@ class RawWrites:
 
 
 class LogAppends:
-    """The log itself."""
+    """Appends to the log in SQLite."""
 
     def __init__(self, path: Path, entries: list[bytes]) -> None:
         self._store = SqliteLogStore(path, BUSY_TIMEOUT_S, LogSettings().entry_bytes_max)
@@ -194,7 +194,7 @@ class LogAppends:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder on the disk of temporary files, removed at the end."""
+    """Yield a folder on the disk of temporary files, which is removed at the end."""
     folder = Path(tempfile.mkdtemp(prefix="bench-log-"))
     try:
         yield folder
@@ -203,8 +203,8 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def time_appends(entries: list[bytes], frames: list[int]) -> dict[str, list[float]]:
-    """Seconds of each append, per contender, in blocks that take turns; the log's first WAL, which grows as
-    it is written, not counted.
+    """Return the seconds of each append by contender, in alternating blocks. The log's first WAL,
+    which grows, is not counted.
     """
     frame_bytes = [count * _FRAME_BYTES for count in frames]
     assert sum(frames[:WARM_UP_APPENDS]) > FRAMES_BEFORE_REUSE, "the WAL is not yet used again"
@@ -235,7 +235,7 @@ def time_appends(entries: list[bytes], frames: list[int]) -> dict[str, list[floa
 
 
 def measure_appends(sizes: Sizes) -> dict[str, Any]:
-    """One writer against the bare writes."""
+    """Compare one writer with the bare writes."""
     entries = make_entries(WARM_UP_APPENDS + sizes.appends)
     with temporary_folder() as folder:
         frames = count_frames(entries, folder)
@@ -260,14 +260,14 @@ def measure_appends(sizes: Sizes) -> dict[str, Any]:
 
 
 def percentile(values: list[float], percent: float) -> float:
-    """The smallest value that so many percent do not exceed."""
+    """Return the nearest-rank percentile."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
 
 @dataclass(frozen=True)
 class WriterResult:
-    """What one process did."""
+    """Result of one writer process."""
 
     keys: list[str]
     """The files it was told are in the log."""
@@ -280,7 +280,7 @@ class WriterResult:
 def run_writer(
     path: Path, number: int, ready: Barrier, stop: Event, pace_s: float, seconds: float
 ) -> WriterResult:
-    """Append until the time is over, at that pace."""
+    """Append at the given pace until the time is over."""
     store = SqliteLogStore(path, BUSY_TIMEOUT_S, LogSettings().entry_bytes_max)
     sequencer = Sequencer(store.log("intake"), SystemIds(), SystemClock(), LogSettings())
     topic_id = sequencer.declare_topic("orders", PARTITIONS).topic_id
@@ -313,8 +313,8 @@ def _writer_main(
 
 
 def run_writers(writers: int, pace_s: float, seconds: float) -> tuple[list[WriterResult], float]:
-    """Start so many processes on one new log; their results and the seconds they appended for. Checks the log
-    afterwards.
+    """Run `writers` processes on one new log and check the log. Return their results and the wall
+    seconds.
     """
     context = get_context("forkserver")
     context.set_forkserver_preload(["archiver.log.sqlite", "bench.writer", "intake.log.sequencer"])
@@ -348,7 +348,7 @@ def run_writers(writers: int, pace_s: float, seconds: float) -> tuple[list[Write
 
 
 def check_log(log: Log, results: list[WriterResult]) -> None:
-    """The log holds the files that were acknowledged, each once, and no others."""
+    """Check that the log holds exactly the acknowledged files, each once."""
     keys = []
     for first in range(0, log.tail(), 1000):
         for entry in log.read(first):
@@ -361,7 +361,7 @@ def check_log(log: Log, results: list[WriterResult]) -> None:
 
 
 def measure_writers(sizes: Sizes) -> list[dict[str, Any]]:
-    """Numbers of writers in turn, repeated."""
+    """Run the cases in turn, repeatedly, and return their figures."""
     runs: dict[tuple[int, float], list[tuple[list[WriterResult], float]]] = {
         case: [] for case in sizes.writers
     }
@@ -394,12 +394,12 @@ def measure_writers(sizes: Sizes) -> list[dict[str, Any]]:
 
 
 def times_of(results: list[WriterResult]) -> list[float]:
-    """Seconds of every append of every writer."""
+    """Return the seconds of every append of every writer."""
     return [seconds for one in results for seconds in one.seconds]
 
 
 def shares_of(results: list[WriterResult]) -> list[float]:
-    """Each writer's appends by the mean of all writers: 1 everywhere is perfectly fair."""
+    """Return each writer's appends by the mean of all writers; 1 everywhere is perfectly fair."""
     mean = statistics.mean(len(one.keys) for one in results)
     return [len(one.keys) / mean for one in results]
 

@@ -49,7 +49,7 @@ MIB = 2**20
 
 
 class Peaks:
-    """Of a process and all that it starts, by what they are."""
+    """Peak memory of a process and its descendants, by kind of process."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -58,7 +58,7 @@ class Peaks:
         self._summed_s = 0.0
 
     def look(self) -> None:
-        """Ask every process that lives."""
+        """Sample every live process."""
         processes = family(self._pid)
         for process in processes:
             try:
@@ -76,7 +76,7 @@ class Peaks:
             self.together = max(self.together, sum(map(_shared_bytes, processes)))
 
     def mib(self) -> dict[str, float]:
-        """The highest peak of a process of each kind."""
+        """Return the highest peak of a single process of each kind, in MiB."""
         found: dict[str, int] = {}
         for (kind, _), peak in self._peaks.items():
             found[kind] = max(peak, found.get(kind, 0))
@@ -84,7 +84,7 @@ class Peaks:
 
 
 def _peak_bytes(pid: int) -> int:
-    """0 of a process that has ended and was not waited for."""
+    """Return the peak resident bytes; 0 for a zombie process."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     return sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
@@ -97,7 +97,7 @@ def _shared_bytes(process: psutil.Process) -> int:
 
 
 def archive(config: Path) -> tuple[Peaks, float]:
-    """Run the command on all there is; the peaks and the seconds."""
+    """Archive the whole backlog with the command; return the peaks and the seconds."""
     began = time.monotonic()
     with subprocess.Popen(
         [sys.executable, "-m", "archiver", "archive", "--all", "--config", str(config)], stdout=sys.stderr
@@ -114,7 +114,7 @@ def archive(config: Path) -> tuple[Peaks, float]:
 
 
 def backlog(folder: Path, shape: Shape, size: int) -> dict[str, Any]:
-    """Fill a deployment with about so many raw bytes in one partition and archive them."""
+    """Fill one partition of a new deployment with about `size` raw bytes and archive them."""
     config = write_configuration(folder, shape, 1)
     records = max(1, size * SAMPLE_ROWS // (bytes_of(shape.make(SAMPLE_ROWS, 0)) + KEY_BYTES * SAMPLE_ROWS))
     settings = load_settings(config, os.environ)

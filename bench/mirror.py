@@ -50,7 +50,7 @@ POLL_RECORDS = 10_000
 
 
 def fill(brokers: str, count: int) -> None:
-    """The records."""
+    """Produce the records."""
     producer = Producer(
         {"bootstrap.servers": brokers, "linger.ms": 50, "queue.buffering.max.messages": 2_000_000}
     )
@@ -71,14 +71,14 @@ def fill(brokers: str, count: int) -> None:
 
 
 def timed(run: Callable[[], object]) -> tuple[float, float]:
-    """CPU and wall seconds."""
+    """Return CPU and wall seconds of `run`."""
     wall, cpu = time.perf_counter(), time.process_time()
     run()
     return time.process_time() - cpu, time.perf_counter() - wall
 
 
 def bare(brokers: str, count: int) -> tuple[float, float]:
-    """A consumer that only collects the fields."""
+    """Return CPU and wall seconds of a consumer that only collects the fields."""
     consumer = Consumer(
         {
             "bootstrap.servers": brokers,
@@ -115,7 +115,7 @@ def bare(brokers: str, count: int) -> tuple[float, float]:
 
 
 def mirrored(brokers: str, count: int, folder: Path) -> tuple[float, float]:
-    """The mirror."""
+    """Return CPU and wall seconds of the mirror."""
     logs = SqliteLogStore(folder / "metadata.db", 30, LogSettings().entry_bytes_max)
     site = Site(brokers, logs.log("intake"), LocalObjectStore(folder / "data"))
     process = site.process(TOPIC, delay_max=0.2)
@@ -136,7 +136,7 @@ def mirrored(brokers: str, count: int, folder: Path) -> tuple[float, float]:
 
 
 def spread(numbers: list[float]) -> dict[str, float]:
-    """Lowest, middle and highest."""
+    """Return minimum, median and maximum."""
     return {
         "min": round(min(numbers), 3),
         "median": round(statistics.median(numbers), 3),
@@ -200,7 +200,7 @@ def measure(count: int, repetitions: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=400_000)
     parser.add_argument("--repetitions", type=int, default=5)

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def reported_before(output: Path | None, parts: Sequence[str]) -> dict[str, Any]:
-    """What the file says already, of these parts: a run of some of them leaves the others as they are."""
+    """Return these parts of an existing result file, so that a run of some parts keeps the others."""
     if output is None or not output.exists():
         return {}
     document = json.loads(output.read_text(encoding="utf-8"))
@@ -18,8 +18,8 @@ def reported_before(output: Path | None, parts: Sequence[str]) -> dict[str, Any]
 
 
 def tell(document: Mapping[str, Any], output: Path | None) -> None:
-    """Print the result with the load of the machine at its end, and write it to `output`, whose folder is
-    made.
+    """Print the result with the machine's load at the end, and write it to `output`; creates the
+    folder.
     """
     text = json.dumps({**document, "load_at_end": round(os.getloadavg()[0], 1)}, indent=2)
     print(text)

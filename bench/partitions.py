@@ -67,7 +67,7 @@ TARGET_RATIO = 1.5
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured."""
+    """Amount of work to measure."""
 
     topics: int
     seconds: float
@@ -82,7 +82,7 @@ class Sizes:
 
 @dataclass
 class Looked:
-    """One look at the page of metrics."""
+    """One sample of the metrics."""
 
     at_s: float
     rounds: float
@@ -93,17 +93,17 @@ class Looked:
 
 
 def names(count: int) -> list[str]:
-    """Of the topics."""
+    """Return topic names."""
     return [f"many-{number:04}" for number in range(count)]
 
 
 def site(folder: Path, topics: Sequence[str], groups: Mapping[str, Any]) -> Site:
-    """A daemon for these topics."""
+    """Return a daemon for these topics."""
     return Site(folder, [deployment.topic(name, PARTITIONS) for name in topics], groups)
 
 
 def looked(metrics: Mapping[Series, float], at_s: float) -> Looked:
-    """What a page says of it."""
+    """Return a sample from the metrics page."""
     return Looked(
         at_s,
         metrics[series("archiver_archive_rounds_total")],
@@ -114,19 +114,19 @@ def looked(metrics: Mapping[Series, float], at_s: float) -> Looked:
 
 
 def _waiting(metrics: Mapping[Series, float]) -> float:
-    """Records that are in no table."""
+    """Return the number of records that are in no table."""
     return sum(_committed(metrics, "archiver_lag_records"))
 
 
 def _committed(metrics: Mapping[Series, float], name: str) -> list[float]:
-    """Of each topic, how far its table is behind."""
+    """Return the lag of each topic's table."""
     return [
         value for (one, labels), value in metrics.items() if one == name and ("stage", "committed") in labels
     ]
 
 
 def many(folder: Path, sizes: Sizes) -> dict[str, Any]:
-    """One daemon and its topics."""
+    """Measure one daemon with many topics."""
     topics = names(sizes.topics)
     with site(folder, topics, sizes.groups) as daemon:
         began_s = time.monotonic()
@@ -183,7 +183,7 @@ def many(folder: Path, sizes: Sizes) -> dict[str, Any]:
 
 
 def _in_tables(daemon: Site, topics: Sequence[str]) -> int:
-    """Rows of all tables, as their snapshots say."""
+    """Return the rows of all tables, by their snapshots; -1 while records are waiting."""
     time.sleep(1.0)
     if _waiting(daemon.metrics()):
         return -1
@@ -195,7 +195,7 @@ def _in_tables(daemon: Site, topics: Sequence[str]) -> int:
 
 
 def _commits(daemon: Site, topics: Sequence[str]) -> dict[str, Any]:
-    """Snapshots and commits of the tables."""
+    """Return counts of snapshots and commits of the tables."""
     catalog, counts, twice = daemon.catalog(), [], 0
     for topic in topics:
         ids = [
@@ -216,7 +216,7 @@ def _commits(daemon: Site, topics: Sequence[str]) -> dict[str, Any]:
 
 
 def requests(folder: Path, sizes: Sizes, server: S3Server, proxy: CountingProxy) -> dict[str, Any]:
-    """The same to a bucket."""
+    """Measure the requests of a daemon with the data in a bucket."""
     data = data_group(folder, server.new_bucket(), proxy.uri, "bench")
     topics = names(sizes.request_topics)
     with site(folder, topics, {**sizes.groups, "data": data}) as daemon:
@@ -239,7 +239,7 @@ def requests(folder: Path, sizes: Sizes, server: S3Server, proxy: CountingProxy)
 
 
 def requests_counted(root: Path, sizes: Sizes) -> dict[str, Any]:
-    """The same with a server of its own."""
+    """Measure the requests with a new object store server."""
     with S3Server(root / "s3") as server, CountingProxy(server) as proxy:
         return requests(root / "requests", sizes, server, proxy)
 
@@ -254,7 +254,7 @@ def _total(daemon: Site, name: str) -> int:
 
 
 def one_topic(folder: Path, records: int, repetitions: int, wide: int) -> dict[str, Any]:
-    """The same records in few partitions and in many."""
+    """Refine the same records in few partitions and in many."""
     sessions = SparkSessions(SparkSettings(master=f"local[{CORES}]"), os.environ)
     spent: dict[int, list[tuple[float, float]]] = {FEW: [], wide: []}
     alone: dict[int, list[float]] = {FEW: [], wide: []}
@@ -302,7 +302,7 @@ def one_topic(folder: Path, records: int, repetitions: int, wide: int) -> dict[s
 
 
 def _by_libraries(paths: list[str], folder: Path, rows: int) -> float:
-    """CPU seconds that pyarrow and ptars alone take for the records, a file for every so many rows."""
+    """Return the CPU seconds of pyarrow and ptars alone, with one file per `rows` rows."""
     folder.mkdir()
     began_s = time.process_time()
     refine_into_many(SHAPES["nested"].handler(), paths, folder, rows)
@@ -312,7 +312,7 @@ def _by_libraries(paths: list[str], folder: Path, rows: int) -> float:
 
 
 def measure(sizes: Sizes, parts: Sequence[str], root: Path, known: Mapping[str, Any]) -> dict[str, Any]:
-    """The result document; what was not asked for is as `known`."""
+    """Return the result document; parts that were not requested are copied from `known`."""
     found = dict(known)
     work: dict[str, Callable[[], dict[str, Any]]] = {
         "one_topic": lambda: one_topic(root / "one", sizes.records, sizes.repetitions, sizes.wide),

@@ -16,7 +16,7 @@ WORKERS_PARENT = "archiver.spark.pyspark_daemon"
 
 @dataclass
 class Taken:
-    """By processes of one part, together."""
+    """CPU time and memory of the processes of one part together."""
 
     own_cpu_s: float = 0.0
     ended_cpu_s: float = 0.0
@@ -25,12 +25,12 @@ class Taken:
 
     @property
     def cpu_s(self) -> float:
-        """All of it, since their start."""
+        """All CPU seconds since their start."""
         return self.own_cpu_s + self.ended_cpu_s
 
 
 def family(pid: int) -> list[psutil.Process]:
-    """The process and everything it started, as far as it lives; nothing if it has ended."""
+    """Return the process and its live descendants; empty if it has ended."""
     try:
         own = psutil.Process(pid)
         return [own, *own.children(recursive=True)]
@@ -39,11 +39,12 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def taken_by(pid: int, program: str = "program") -> dict[str, Taken]:
-    """By part, those that there are: `jvm`; the process itself, called `program`; `workers`, Python workers
-    with what starts them.
+    """Return CPU time and memory by part. Parts are `jvm`, the process itself (`program`), and
+    `workers`.
 
-    What Spark's idle workers took is in none of them once they have ended: nobody waits for them, so the
-    kernel forgets it. Who measures for longer than a minute watches each process (`taken_by_each`).
+    `workers` are Spark's Python workers with their parent. CPU time of idle workers that have ended
+    is missing: no process waits for them, so the kernel drops it. Measurements longer than a minute
+    must sample each process (`taken_by_each`).
     """
     found: dict[str, Taken] = {}
     for part, taken in taken_by_each(pid, program).values():
@@ -55,7 +56,9 @@ def taken_by(pid: int, program: str = "program") -> dict[str, Taken]:
 
 
 def taken_by_each(pid: int, program: str = "program") -> dict[tuple[int, float], tuple[str, Taken]]:
-    """By process (its id, and when it began): the part that it belongs to, and what it has taken."""
+    """Return part, CPU time and memory by process. A process is identified by its id and start
+    time.
+    """
     found: dict[tuple[int, float], tuple[str, Taken]] = {}
     for process in family(pid):
         with contextlib.suppress(psutil.NoSuchProcess), process.oneshot():
@@ -67,34 +70,36 @@ def taken_by_each(pid: int, program: str = "program") -> dict[tuple[int, float],
 
 
 def cpu_seconds(pid: int) -> dict[str, float]:
-    """By part, what has ended included."""
+    """Return CPU seconds by part, including ended processes."""
     return {part: taken.cpu_s for part, taken in taken_by(pid).items()}
 
 
 def all_cpu_seconds(pid: int) -> float:
-    """Of all parts."""
+    """Return the CPU seconds of all parts."""
     return sum(cpu_seconds(pid).values())
 
 
 def own_cpu_seconds() -> float:
-    """Of this process and everything it started, also what has ended: the JVM, its Python workers, the
-    libraries' processes.
+    """Return the CPU seconds of this process and all descendants, including ended ones. These
+    include the JVM, its Python workers and the libraries' processes.
     """
     return all_cpu_seconds(os.getpid())
 
 
 def is_jvm(process: psutil.Process) -> bool:
-    """By its name: its command line is also that of what it starts, until that has begun."""
+    """Return whether the process is a JVM, by name. A forked child has the JVM's command line until
+    it calls exec.
+    """
     return process.name() == "java"
 
 
 def kind_of(process: psutil.Process, pid: int) -> str | None:
-    """What a process is to the command `pid` that refines on this machine; None for the many that only set
-    something up.
+    """Return the kind of a process under the command `pid`, which refines on this machine; None for
+    short-lived setup processes.
 
-    The memory of what a JVM starts is the JVM's own for some milliseconds, and its name that of a thread; so
-    a parent of workers is known by its command line. The module's name is also part of the JVM's, within a
-    property, and all of that of each worker.
+    A JVM's child shares the JVM's memory for some milliseconds and has the name of a thread. So the
+    parent of workers is recognized by its command line. The module's name also occurs in the JVM's
+    command line, within a property. It is an argument in that of each worker.
     """
     if process.pid == pid:
         return "driver"

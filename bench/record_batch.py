@@ -39,7 +39,7 @@ HEADERS = (("traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-01"), ("type", 
 
 
 def make_batches(codec: str, headers: bool) -> list[bytes]:
-    """Sixteen batches; half of each value can be compressed."""
+    """Return sixteen batches; half of each value is compressible."""
     generator = random.Random(0)
     return [
         batch_bytes(
@@ -61,12 +61,12 @@ def make_batches(codec: str, headers: bool) -> list[bytes]:
 
 
 def ours(batches: list[bytes]) -> list[Any]:
-    """Header, checksum and columns."""
+    """Decode header, checksum and columns."""
     return decode([(read_header(data), data) for data in batches], uncompressed_max=1 << 26)
 
 
 def theirs(batches: list[bytes]) -> list[pa.RecordBatch]:
-    """The same with aiokafka."""
+    """Decode the same with aiokafka."""
     results = []
     for data in batches:
         batch = MemoryRecords(data).next_batch()
@@ -87,7 +87,7 @@ def theirs(batches: list[bytes]) -> list[pa.RecordBatch]:
 
 
 def stream_batch(batches: list[bytes]) -> pa.RecordBatch:
-    """The records of batches as consumers get them."""
+    """Return the records of batches in the schema that consumers get."""
     (records,) = pa.Table.from_batches(ours(batches)).combine_chunks().to_batches()
     key, value, headers, times = records.columns
     offsets = np.arange(records.num_rows)
@@ -98,7 +98,7 @@ def stream_batch(batches: list[bytes]) -> pa.RecordBatch:
 
 
 def cpu_us(work: Callable[[], object], records: int) -> float:
-    """Microseconds of CPU per record; small inputs are repeated."""
+    """Return the CPU microseconds per record; small inputs are repeated."""
     times = max(1, 20_000 // records)
     start = time.process_time()
     for _ in range(times):
@@ -146,7 +146,7 @@ def measure(repetitions: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--output", type=Path)

@@ -64,7 +64,7 @@ SETTLED_BY_IDLE = 2
 
 
 class CountingProxy(S3Faults):
-    """Counts what passes."""
+    """A proxy that counts requests and bytes."""
 
     def __init__(self, server: S3Server) -> None:
         super().__init__(server)
@@ -72,7 +72,7 @@ class CountingProxy(S3Faults):
         self._bytes = Counter({"in": 0, "out": 0})
 
     def taken(self) -> dict[str, int]:
-        """Requests of each kind since the last look, and the bytes of their bodies and answers."""
+        """Return and reset the requests of each kind and the bytes of request and response bodies."""
         with self._lock:
             kinds, self._kinds = self._kinds, Counter()
             sizes, self._bytes = self._bytes, Counter({"in": 0, "out": 0})
@@ -103,7 +103,7 @@ class CountingProxy(S3Faults):
 
 
 def deployed(folder: Path, server: S3Server, endpoint: str) -> Deployment:
-    """One topic with a table, in a new bucket."""
+    """Create a deployment with one topic and table in a new bucket."""
     data = data_group(folder, server.new_bucket(), endpoint, "bench")
     archive = {"kind": "iceberg", "catalog": "local", "table": "bench.clicks"}
     topics = [{"name": "clicks", "partitions": PARTITIONS, "archive": archive}]
@@ -115,19 +115,19 @@ def deployed(folder: Path, server: S3Server, endpoint: str) -> Deployment:
 
 
 def records(partitions: int) -> str:
-    """One record for each of so many partitions, as JSON lines."""
+    """Return one record for each partition, as JSON lines."""
     return jsonl([{"topic": "clicks", "partition": number, "value": "AAAA"} for number in range(partitions)])
 
 
 def run(deployment: Deployment, *arguments: str, stdin: str = "") -> None:
-    """A command that does its work; in this process, whose Spark it shares."""
+    """Run a command in this process, so that it uses the shared Spark session; it must succeed."""
     done = deployment.cli(*arguments, stdin=stdin)
     assert done.code == 0, done.err
 
 
 @contextmanager
 def spark() -> Iterator[None]:
-    """A session that every round uses."""
+    """Keep a Spark session open that every round uses."""
     sessions = SparkSessions(SparkSettings(master="local[2]", driver_memory="1g"), os.environ)
     sessions.session()
     try:
@@ -137,17 +137,19 @@ def spark() -> Iterator[None]:
 
 
 def differing(more: dict[str, int], less: dict[str, int]) -> dict[str, int]:
-    """What is added."""
+    """Return the difference of two counts."""
     return {name: more[name] - less[name] for name in more}
 
 
 def without_file(of_produce: dict[str, int], of_file: dict[str, float]) -> dict[str, int]:
-    """What the start of a command takes that stores one intake file."""
+    """Return the requests of a command's start: those of `produce` without those of its intake
+    file.
+    """
     return {name: count - round(of_file[name]) for name, count in of_produce.items()}
 
 
 def small_steps(root: Path, server: S3Server, proxy: CountingProxy, idle_s: float) -> dict[str, Any]:
-    """Everything but the bulk."""
+    """Measure all steps except the bulk."""
     deployment = deployed(root / "small", server, proxy.uri)
     found: dict[str, Any] = {}
 
@@ -191,7 +193,9 @@ def small_steps(root: Path, server: S3Server, proxy: CountingProxy, idle_s: floa
 
 
 def eager_hour(root: Path, server: S3Server, commits: int) -> dict[str, Any]:
-    """Requests for table metadata by an eager hour's commits and upkeep, and by each of the two."""
+    """Return the requests for table metadata of an eager hour: total, commits alone and upkeep
+    alone.
+    """
     with MetadataRequests(server) as proxy, Driver(in_bucket(root / "eager", server, proxy.uri)) as driver:
         commit(driver, 1)
         proxy.taken()
@@ -213,7 +217,7 @@ def eager_hour(root: Path, server: S3Server, commits: int) -> dict[str, Any]:
 
 
 def bulk(root: Path, server: S3Server, proxy: CountingProxy, count: int) -> dict[str, Any]:
-    """Many records."""
+    """Measure sending and archiving many records."""
     deployment = deployed(root / "bulk", server, proxy.uri)
     run(deployment, "produce", stdin=records(1))
     rng = random.Random(count)

@@ -64,7 +64,7 @@ _DECODE_ROWS, _DECODE_BYTES = RefineOptions().decode_rows, RefineOptions().decod
 
 @dataclass(frozen=True)
 class Case:
-    """Records of one message as one schema sees them."""
+    """Records of one message and the schema that decodes them."""
 
     message: str
     source: Source
@@ -77,7 +77,7 @@ class Case:
 
 
 def cases() -> dict[str, Case]:
-    """All cases by name."""
+    """Return all cases by name."""
     flat, order = "bench.flat", "bench.order"
 
     def of(message: str, without: frozenset[str] = frozenset()) -> Source:
@@ -111,7 +111,7 @@ def cases() -> dict[str, Case]:
 
 
 def with_bad(make: Callable[[int, int], pa.Array[Any]]) -> Callable[[int, int], pa.Array[Any]]:
-    """The same with one record in 100,000 that is cut off; at least one."""
+    """Return a maker of the same values with one truncated record in 100,000, at least one."""
 
     def made(count: int, seed: int) -> pa.Array[Any]:
         values: list[Any] = make(count, seed).to_pylist()
@@ -140,7 +140,7 @@ class Contender:
         self._epoch = 0
 
     def refine(self) -> float:
-        """CPU seconds from planning to the last archive."""
+        """Return the CPU seconds from planning to the last archive."""
         self._epoch += 1
         start = time.process_time()
         plans = plans_of(self._sequencer, self._topic_id, self._epoch)
@@ -164,7 +164,7 @@ class Contender:
         return spent
 
     def encode(self) -> float:
-        """CPU seconds to turn all values into columns."""
+        """Return the CPU seconds to turn all values into columns."""
         start = time.process_time()
         for first in range(0, self.records, self._step):
             values = self._values.slice(first, self._step)
@@ -172,7 +172,7 @@ class Contender:
         return time.process_time() - start
 
     def kept(self) -> int:
-        """Records that keep their bytes beside the columns."""
+        """Return the number of records that keep their raw bytes in addition to the columns."""
         kept = 0
         for first in range(0, self.records, self._step):
             values = self._values.slice(first, self._step)
@@ -181,7 +181,9 @@ class Contender:
         return kept
 
     def plain(self) -> float | None:
-        """CPU seconds of pyarrow and ptars alone; None where the case has no such pair."""
+        """Return the CPU seconds of pyarrow and ptars alone; None if the case has no such
+        comparison.
+        """
         if self._handler is None:
             return None
         start = time.process_time()
@@ -251,7 +253,7 @@ def _figures(
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, print and write the result."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -36,7 +36,7 @@ NESTED_LAST = frozenset({"product.price", "address.zip", "order.total"})
 
 
 def file_of(without: Collection[str] = ()) -> descriptor_pb2.FileDescriptorProto:
-    """All messages; `without`: fields (message.field) that the archiver is not to know."""
+    """Return all messages; `without` are fields (message.field) that the archiver's schema omits."""
     file = descriptor_pb2.FileDescriptorProto(name="bench.proto", package="bench", syntax="proto3")
     file.dependency.append("google/protobuf/timestamp.proto")
     state = file.enum_type.add(name="State")
@@ -87,7 +87,7 @@ def file_of(without: Collection[str] = ()) -> descriptor_pb2.FileDescriptorProto
 
 
 def odd_file() -> descriptor_pb2.FileDescriptorProto:
-    """`odd.Grouped` with a group, `odd.Jsonish` with a Struct."""
+    """Return `odd.Grouped` with a group and `odd.Jsonish` with a Struct."""
     file = descriptor_pb2.FileDescriptorProto(name="odd.proto", package="odd", syntax="proto2")
     file.dependency.append("google/protobuf/struct.proto")
     grouped = file.message_type.add(name="Grouped")
@@ -107,12 +107,12 @@ def odd_file() -> descriptor_pb2.FileDescriptorProto:
 
 
 def descriptor_set(file: descriptor_pb2.FileDescriptorProto) -> bytes:
-    """The file and what it imports."""
+    """Return the file's descriptor with its imports."""
     return descriptor_pb2.FileDescriptorSet(file=[*_imports(), file]).SerializeToString()
 
 
 def handler(message: str, nanoseconds: bool = False) -> Any:
-    """Plain ptars for a message of `file_of`."""
+    """Return the ptars handler of a message of `file_of`."""
     import ptars
 
     config = ptars.PtarsConfig(timestamp_unit="ns" if nanoseconds else "us")
@@ -121,7 +121,7 @@ def handler(message: str, nanoseconds: bool = False) -> Any:
 
 
 def make_values(message: str, count: int, seed: int, nanoseconds: bool = False) -> pa.Array[Any]:
-    """Serialized random messages of `file_of`."""
+    """Return serialized random messages of `file_of`."""
     rng = np.random.default_rng(seed)
     plain = handler(message, nanoseconds)
     arrays = [_random(field.type, field.name, count, rng) for field in plain.schema()]
@@ -132,7 +132,7 @@ def make_values(message: str, count: int, seed: int, nanoseconds: bool = False) 
 
 
 def make_odd(message: str, count: int, seed: int) -> pa.Array[Any]:
-    """Serialized messages of `odd_file`; a thousand different ones, again and again."""
+    """Return serialized messages of `odd_file`; a thousand different ones repeat."""
     rng = random.Random(seed)
     make: Any = GetMessageClass(_linked(odd_file(), message))
     values = []
@@ -167,7 +167,7 @@ def _linked(file: descriptor_pb2.FileDescriptorProto, message: str) -> Any:
 
 
 def _random(kind: Any, name: str, count: int, rng: np.random.Generator) -> pa.Array[Any]:
-    """A column of that type."""
+    """Return a random column of that type."""
     found: Any
     if pa.types.is_struct(kind):
         fields = [kind.field(place) for place in range(kind.num_fields)]

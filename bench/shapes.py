@@ -14,7 +14,7 @@ from bench import orders, schema_messages
 
 @dataclass(frozen=True)
 class Shape:
-    """A message and its values."""
+    """A message, its handler and its values."""
 
     source: Source
     handler: Callable[[], Any]

@@ -33,7 +33,7 @@ Stop = Any
 
 @dataclass(frozen=True)
 class Batch:
-    """One that was acknowledged."""
+    """An acknowledged batch."""
 
     due_s: float
     """When it was to be handed over."""
@@ -43,7 +43,7 @@ class Batch:
 
 
 class Sender:
-    """A process that sends until it is told to stop. Use it as a context manager."""
+    """A process that sends until it is stopped, as a context manager."""
 
     def __init__(self, work: Callable[..., Any], *arguments: Any) -> None:
         """`work` is `send_batches` or `send_singly`, with `arguments`."""
@@ -63,7 +63,7 @@ class Sender:
         self._process.kill()
 
     def end(self) -> Any:
-        """Stop; what the work returned."""
+        """Stop sending and return the result of `work`."""
         self._stop.set()
         return self._take()
 
@@ -79,8 +79,8 @@ def _tell(work: Callable[..., Any], arguments: tuple[Any, ...], stop: Stop, tell
 def send_batches(
     config: Path, topic: str, rate: int, batches_per_s: int, stop: Stop, ready: Callable[[], None]
 ) -> list[Batch]:
-    """Orders with keys, so many records a second in so many batches, through `Writer.send_batch`; all batches
-    in order.
+    """Send orders with keys through `Writer.send_batch`; return all batches in order. `rate` is
+    records per second.
     """
     records = rate // batches_per_s
     keys = pa.array([b"customer-%06d" % (n * 7919 % MADE) for n in range(MADE)], pa.binary())
@@ -104,7 +104,7 @@ def send_batches(
 
 
 def _ends(found: BatchAcknowledgement) -> dict[int, int]:
-    """By partition, one past the last offset; every record must be stored."""
+    """Return the end offset by partition; every record must be stored."""
     assert found.outcome == "ok", found.verdicts
     partitions = np.asarray(found.partitions)
     return {int(one): int(found.offsets[partitions == one].max()) + 1 for one in np.unique(partitions)}
@@ -113,8 +113,8 @@ def _ends(found: BatchAcknowledgement) -> dict[int, int]:
 def send_singly(
     config: Path, topics: list[str], partitions: int, stop: Stop, ready: Callable[[], None]
 ) -> dict[str, float]:
-    """A record to each partition of each topic once a second, evenly over it, through `Writer.send`; how
-    many, and the seconds it took.
+    """Send a record to each partition once a second, evenly spread, through `Writer.send`. Return
+    records, seconds and the largest delay.
     """
     values = make_values(1000, 7).to_pylist()
     places = [(topic, partition) for partition in range(partitions) for topic in topics]

@@ -41,7 +41,9 @@ TARGET_MB_PER_CORE_SECOND = 150
 
 
 def make_records(count: int, seed: int = 7) -> pa.RecordBatch:
-    """Records that compress about as orders do: half of each value repeats, half does not."""
+    """Return records that compress about as well as orders: half of each value repeats, half does
+    not.
+    """
     random = np.random.default_rng(seed)
     keys = pa.array(
         [b"order-%06x" % number for number in random.integers(0, 1 << 24, count).tolist()], pa.binary()
@@ -63,7 +65,7 @@ def make_records(count: int, seed: int = 7) -> pa.RecordBatch:
 
 
 def run_writer(records: pa.RecordBatch, folder: Path) -> tuple[float, float]:
-    """CPU and wall seconds of one run."""
+    """Return CPU and wall seconds of one run of the writer."""
     logs = SqliteLogStore(folder / "metadata.db", 30, LogSettings().entry_bytes_max)
     sequencer = Sequencer(logs.log("intake"), SystemIds(), SystemClock(), LogSettings())
     sequencer.declare_topic("orders", PARTITIONS)
@@ -79,7 +81,7 @@ def run_writer(records: pa.RecordBatch, folder: Path) -> tuple[float, float]:
 
 
 def run_plain(records: pa.RecordBatch, folder: Path) -> tuple[float, float]:
-    """CPU and wall seconds of pyarrow alone."""
+    """Return CPU and wall seconds of pyarrow alone."""
     rows_per_group = max(
         1,
         records.num_rows
@@ -103,7 +105,7 @@ def run_plain(records: pa.RecordBatch, folder: Path) -> tuple[float, float]:
 
 
 def spread(numbers: list[float]) -> dict[str, float]:
-    """Lowest, middle and highest."""
+    """Return minimum, median and maximum."""
     return {
         "min": round(min(numbers), 3),
         "median": round(statistics.median(numbers), 3),
@@ -147,7 +149,7 @@ def measure(count: int, repetitions: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--repetitions", type=int, default=5)

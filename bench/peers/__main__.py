@@ -88,7 +88,7 @@ MOST = 0.95
 
 @dataclass(frozen=True)
 class Setup:
-    """What is measured."""
+    """Parameters of the measurement."""
 
     contenders: list[str]
     records: int
@@ -100,13 +100,13 @@ class Setup:
 
     @property
     def warm_records(self) -> int:
-        """So many go first."""
+        """Number of records for the warm-up."""
         return max(1, int(self.records * WARM_SHARE))
 
 
 @dataclass(frozen=True)
 class Run:
-    """One contender in one repetition."""
+    """Result of one contender in one repetition."""
 
     settings: dict[str, Any]
     cpu: dict[str, float]
@@ -123,12 +123,12 @@ class Run:
 
     @property
     def cpu_s(self) -> float:
-        """Of all of them."""
+        """CPU seconds of all its processes."""
         return sum(self.cpu.values())
 
 
 def until_there(contender: Contender, topic: str, records: int) -> list[tuple[float, float]]:
-    """Wait until the table has them; what CPU time it had spent by when."""
+    """Wait until the table has the records; return samples of time and CPU seconds."""
     samples: list[tuple[float, float]] = []
     deadline = time.monotonic() + PATIENCE_S
     while contender.tables.rows(topic) < records:
@@ -142,7 +142,7 @@ def until_there(contender: Contender, topic: str, records: int) -> list[tuple[fl
 
 
 def run_once(kind: type[Contender], broker: KafkaServer, folder: Path, setup: Setup, wanted: pa.Table) -> Run:
-    """One contender, from its start to its end; raises if its table is not what it should be."""
+    """Run one contender from start to end; raises if its table is wrong."""
     records = setup.records
     with kind(broker.brokers, folder, len(setup.cores), setup.fresh_s, setup.java_options) as contender:
         contender.prepare((WARM, MEASURED))
@@ -172,7 +172,7 @@ def run_once(kind: type[Contender], broker: KafkaServer, folder: Path, setup: Se
 
 
 def check(name: str, contender: Contender, wanted: pa.Table) -> None:
-    """Raises unless the table has the orders, each once."""
+    """Raise unless the table has each order exactly once."""
     due, found = facts(wanted, contender.unit_us), facts(contender.read(MEASURED), contender.unit_us)
     wrong = {what: (found[what], due[what]) for what in due if found[what] != due[what]}
     assert not wrong, f"the table of {name} is wrong (found, due): {wrong}"
@@ -211,7 +211,7 @@ def outcome(
     wanted: dict[str, Any],
     load: tuple[float, float, float],
 ) -> dict[str, Any]:
-    """What the runs of each contender, in their order, say."""
+    """Return the result document of all runs."""
     ratios = _by_peer(runs, OURS, runs.keys() - {OURS})
     own, own_whole = (_by_peer(runs, OWN, TARGET.keys(), before=before) for before in (False, True))
     return {
@@ -262,8 +262,8 @@ def outcome(
 def _by_peer(
     runs: dict[str, list[Run]], whose: str, peers: Set[str], *, before: bool = False
 ) -> dict[str, dict[str, float]]:
-    """Times the records per core-second of each of the peers that ran, in the same repetition; `before`: with
-    what it took before too.
+    """Return the ratio of records per core-second to each peer in the same repetition. `before`
+    includes the CPU time before the start.
     """
     return {
         name: spread(

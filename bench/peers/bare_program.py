@@ -36,7 +36,7 @@ PATIENCE_S = 60.0
 def consumed(
     brokers: str, topic: str, partitions: Sequence[int], what: Callable[[Message], Any] = Message.value
 ) -> Iterator[list[Any]]:
-    """All values that the partitions have, or something else of the messages, some at a time."""
+    """Yield lists of the current messages' values, or of `what` returns for each message."""
     consumer = Consumer(
         {
             "bootstrap.servers": brokers,
@@ -66,7 +66,7 @@ def consumed(
 
 
 def take_share(brokers: str, topic: str, target: str, partitions: Sequence[int]) -> str:
-    """What one process does; its file."""
+    """Process the partitions of one process; return the path of its file."""
     collect_less_often()
     messages = orders.handler(enum_repr="string")
     path = f"{target}-{partitions[0]}.parquet"
@@ -77,7 +77,7 @@ def take_share(brokers: str, topic: str, target: str, partitions: Sequence[int])
 
 
 def main(settings: dict[str, Any]) -> None:
-    """Answer until the input ends."""
+    """Answer requests until the input ends."""
     tables = Tables(Path(settings["folder"]))
     shares = [
         list(range(core, settings["partitions"], settings["cores"])) for core in range(settings["cores"])

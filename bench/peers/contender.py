@@ -23,14 +23,14 @@ LOG_TAIL = 4000
 
 
 class Contender(ABC):
-    """One way from a topic to a table. Its process does not outlive the block that it is used in."""
+    """One way from a topic to a table. Its process ends with the context."""
 
     unit_us = 1
     """Of the timestamps in its table."""
 
     def __init__(self, brokers: str, folder: Path, cores: int, fresh_s: int, java_options: str = "") -> None:
-        """`fresh_s`: how often its table is to change at most, of those that commit by the clock;
-        `java_options`: of every JVM.
+        """`fresh_s` is the minimum commit interval, for contenders that commit by time;
+        `java_options` apply to every JVM.
         """
         folder.mkdir(parents=True)
         self.brokers, self.folder, self.cores, self.fresh_s = brokers, folder, cores, fresh_s
@@ -51,44 +51,46 @@ class Contender(ABC):
 
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
-        """What a reader of the result has to know of how it was set up."""
+        """Return the settings to report with the result."""
 
     @abstractmethod
     def prepare(self, topics: Sequence[str]) -> None:
-        """Start it, with nothing to do yet."""
+        """Start the process, with no work yet."""
 
     @abstractmethod
     def begin(self, topic: str) -> None:
-        """Let it take in what the topic has; the table of that name gets it."""
+        """Start to copy the topic's records into the table of that name."""
 
     @abstractmethod
     def rest(self) -> None:
-        """Wait until it has nothing more to do with the last topic."""
+        """Wait until it has no more work for the last topic."""
 
     def check(self) -> None:
-        """Raises if it cannot go on."""
+        """Raise if it cannot go on."""
         assert self._process is not None
         assert self._process.poll() is None, self.log()
 
     def read(self, topic: str) -> pa.Table:
-        """Its table, the columns of the message."""
+        """Return its table with the columns of the message."""
         return self.tables.read(topic, COLUMNS)
 
     def proofs(self, topic: str) -> Mapping[str, Any]:
-        """What else is known of its table, by name."""
+        """Return other checks of its table, by name."""
         return {"rows_of_the_newest_snapshot": self.tables.rows(topic)}
 
     def cpu_seconds_before(self, topic: str) -> float:  # noqa: ARG002 - whose it was, for those who took any
-        """Of this contender's own for the topic, before it began; not among `cpu_seconds`."""
+        """Return the CPU seconds spent on the topic before the start; they are not in
+        `cpu_seconds`.
+        """
         return 0.0
 
     def cpu_seconds(self) -> dict[str, float]:
-        """So far, of everything that it started, what has ended included."""
+        """Return the CPU seconds of all processes so far, including ended ones."""
         assert self._process is not None
         return cpu_seconds(self._process.pid)
 
     def log(self) -> str:
-        """The end of what it said."""
+        """Return the end of its log."""
         return (self.folder / "log").read_text(encoding="utf-8", errors="replace")[-LOG_TAIL:]
 
     def _start(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
@@ -104,8 +106,8 @@ class Contender(ABC):
             )
 
     def _environ(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Of a process of this contender: nothing of the user's settings, and a folder of its own for what is
-        in the making.
+        """Return the environment of its process, without the user's settings and with its own
+        temporary folder.
         """
         kept = {
             name: value
@@ -120,7 +122,7 @@ class Contender(ABC):
         return {**kept, **own, **environ}
 
     def _send(self, asked: Mapping[str, Any]) -> None:
-        """Of a program that reads one JSON object a line."""
+        """Send a JSON object as one line to the program."""
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(asked) + "\n")

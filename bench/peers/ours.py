@@ -28,7 +28,9 @@ _REPORTED = ("value.__raw__", "value.__err__", "kafka.partition", "kafka.offset"
 
 
 def _triggers(fresh_s: int) -> dict[str, str]:
-    """As fresh as the sink is asked to be; what is idle for half that time is not waited for."""
+    """Return triggers for the same commit interval as the sink; partitions idle for half of it are
+    archived at once.
+    """
     return {
         "start_delay_max": f"{fresh_s * 100}ms",
         "idle_max": f"{fresh_s * 500}ms",
@@ -38,7 +40,9 @@ def _triggers(fresh_s: int) -> dict[str, str]:
 
 
 class Door:
-    """A port of loopback at which nobody listens until it is opened; then it leads to `target`."""
+    """A loopback port that refuses connections until it is opened and then forwards them to
+    `target`.
+    """
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
@@ -47,12 +51,12 @@ class Door:
         self._server: socket.socket | None = None
 
     def open(self) -> None:
-        """From now on connections are passed on."""
+        """Start to forward connections."""
         self._server = socket.create_server(("127.0.0.1", self.port))
         threading.Thread(target=self._accept, args=(self._server,), daemon=True).start()
 
     def close(self) -> None:
-        """No more new ones; those there are end with their clients."""
+        """Accept no new connections; existing ones end with their clients."""
         if self._server is not None:
             self._server.shutdown(socket.SHUT_RDWR)
             self._server.close()
@@ -79,7 +83,7 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 
 
 class Archiver(Contender):
-    """`archiver serve`, with what it does by default but for freshness."""
+    """`archiver serve` with default settings, except for freshness."""
 
     def settings(self) -> Mapping[str, Any]:
         return {"archive": _triggers(self.fresh_s), "spark": {"master": f"local[{self.cores}]"}}
@@ -90,7 +94,7 @@ class Archiver(Contender):
         self._start([sys.executable, "-m", "archiver", "serve"], environ)
 
     def configure(self, topics: Sequence[str]) -> Path:
-        """Write the configuration; its file."""
+        """Write the configuration and return its path."""
         self._doors = {name: Door(self.brokers) for name in topics}
         sources = [
             {"kafka": self._source(name, f"127.0.0.1:{door.port}")} for name, door in self._doors.items()
@@ -107,14 +111,14 @@ class Archiver(Contender):
         self._doors[topic].open()
 
     def rest(self) -> None:
-        """A daemon always has its table watched; nothing of the topic is left."""
+        """Do nothing: the daemon has no work left for the topic."""
 
     def read(self, topic: str) -> pa.Table:
         values: Any = self.tables.read(topic, tuple(f"value.{name}" for name in COLUMNS))["value"]
         return pa.table({name: pc.struct_field(values, name) for name in COLUMNS})
 
     def proofs(self, topic: str) -> Mapping[str, Any]:
-        """Every message's bytes follow from its columns, and each place in the topic is there once."""
+        """Count rows whose bytes do not follow from their columns, and distinct offsets."""
         found = self.tables.read(topic, _REPORTED)
         values, kafka = found["value"], found["kafka"]
         places = pa.table({name: pc.struct_field(kafka, name) for name in ("partition", "offset")})

@@ -31,7 +31,7 @@ POLL_S = 0.2
 
 
 class OwnIntake(Archiver):
-    """`archiver serve` with records that are there, and no source."""
+    """`archiver serve` with records that are already in intake files, and no source."""
 
     def settings(self) -> Mapping[str, Any]:
         return {**super().settings(), "http": {"listen": f"127.0.0.1:{self._port}"}}

@@ -16,20 +16,20 @@ SOURCES = Path(__file__).with_name("java")
 
 
 def spark_classpath() -> list[Path]:
-    """What Spark needs besides pyspark: Iceberg's runtime, the driver of its catalog, and its Kafka
-    source.
+    """Return the jars that Spark needs in addition to pyspark: Iceberg's runtime, its catalog's
+    driver, and the Kafka source.
     """
     return jars(*SPARK_PACKAGES, *SPARK_SOURCE)
 
 
 def worker_classpath() -> list[Path]:
-    """A worker of Kafka Connect, and the converters."""
+    """Return the classpath of a Kafka Connect worker with the converters."""
     return [converter(), *jars(*CONNECT, transitive=True), *jars(PROTOBUF)]
 
 
 def sink_classpath() -> list[Path]:
-    """Iceberg's sink, a plugin of the worker with class loader of its own; its files lie in a folder, which
-    needs Hadoop's client.
+    """Return the jars of Iceberg's sink, a plugin with its own class loader. It needs Hadoop's
+    client, because its files are in a folder.
     """
     return [
         *jars(*ICEBERG_SINK, transitive=True),
@@ -39,14 +39,16 @@ def sink_classpath() -> list[Path]:
 
 
 def fetch() -> None:
-    """Everything, unless it is there."""
+    """Download all packages that are missing."""
     spark_classpath()
     worker_classpath()
     sink_classpath()
 
 
 def converter() -> Path:
-    """The folder with the compiled classes, and what lets a worker find them."""
+    """Return the folder with the compiled converters and the service file by which a worker finds
+    them.
+    """
     needed = [*jars(PROTOBUF), *jars(*CONNECT, transitive=True)]
     services = {"META-INF/services/org.apache.kafka.connect.storage.Converter": f"{CONVERTER}\n{BY_SCHEMA}\n"}
     return compiled("bench-peers/converter", SOURCES, needed, services)

@@ -25,8 +25,8 @@ ANSWER_S = 60.0
 
 
 def send(configuration: str, topic: str, parts: list[list[tuple[list[bytes], list[int]]]]) -> int:
-    """Some records of each partition, then some more of each, as they came, by a writer of their own; how
-    many.
+    """Send the batches of all partitions in turns, in their order, with a new writer; return the
+    number of records.
     """
     sent = 0
     with Writer(configuration) as writer:

@@ -32,7 +32,7 @@ _LOGGING = """<Configuration status="WARN">
 
 
 class Sink(Contender):
-    """A task for each core, with a converter that knows this one message and nothing else."""
+    """A task for each core, with a converter for this one message only."""
 
     unit_us = 1000
     converter: Mapping[str, str] = {"value.converter": CONVERTER}
@@ -132,7 +132,7 @@ class Sink(Contender):
         del self._connector
 
     def _control(self, topic: str) -> str:
-        """The name of the connector and of its control topic: nobody else's."""
+        """Return the unique name of the connector and of its control topic."""
         return f"{self.folder.name}-{topic}"
 
     def _serves(self) -> bool:
@@ -153,7 +153,7 @@ class Sink(Contender):
 
 
 class SinkBySchema(Sink):
-    """The same with a converter that works from the schema, by DynamicMessage."""
+    """The sink with a converter that works from the schema, by DynamicMessage."""
 
     converter: Mapping[str, str] = {
         "value.converter": BY_SCHEMA,

@@ -20,7 +20,7 @@ END_S = 60.0
 
 
 class Streaming(Contender):
-    """With all that the topic has in one batch."""
+    """Structured Streaming with the whole topic in one batch."""
 
     trigger_records: int | None = None
     """How many records a batch may have; None: all there are."""
@@ -88,6 +88,6 @@ class Streaming(Contender):
 
 
 class SmallTriggers(Streaming):
-    """With small batches, as a stream that is kept fresh has them."""
+    """Structured Streaming with small batches, as for a stream that is kept fresh."""
 
     trigger_records = 100_000

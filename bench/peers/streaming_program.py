@@ -30,7 +30,7 @@ SCHEMA = (
 def decoder(
     descriptor_set: bytes, message: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For `mapInArrow`: values in, the columns of the message out."""
+    """Return a function for `mapInArrow` that decodes values into the columns of the message."""
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import ptars
@@ -49,7 +49,7 @@ def decoder(
 
 
 def main(settings: dict[str, Any]) -> None:
-    """Answer until the input ends."""
+    """Answer requests until the input ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # nobody else writes between the answers
     builder = SparkSession.builder.master(settings["master"])
@@ -70,7 +70,7 @@ def main(settings: dict[str, Any]) -> None:
 
 
 def taken_in(spark: SparkSession, brokers: str, decode: Any, asked: dict[str, Any]) -> int:
-    """Everything that the topic has now; how many batches it took."""
+    """Copy the topic's current records; return the number of batches."""
     options = {"kafka.bootstrap.servers": brokers, "subscribe": asked["topic"], "startingOffsets": "earliest"}
     if asked["trigger_records"] is not None:
         options["maxOffsetsPerTrigger"] = str(asked["trigger_records"])

@@ -48,7 +48,7 @@ PROPERTIES = {"write.parquet.compression-codec": "zstd", "write.parquet.compress
 
 
 class Tables:
-    """What is in the catalog of one folder."""
+    """The tables in the catalog of one folder."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -59,13 +59,13 @@ class Tables:
         )
 
     def create(self, name: str) -> str:
-        """An empty table of orders, without partitions; its full name."""
+        """Create an empty table of orders without partitions; return its full name."""
         self._catalog.create_namespace_if_not_exists(NAMESPACE)
         self._catalog.create_table(f"{NAMESPACE}.{name}", ORDER, properties=PROPERTIES)
         return f"{NAMESPACE}.{name}"
 
     def rows(self, name: str) -> int:
-        """As the newest snapshot says; 0 while there is no table."""
+        """Return the rows of the newest snapshot; 0 if there is no table."""
         try:
             snapshot = self.table(name).current_snapshot()
         except NoSuchTableError:
@@ -73,7 +73,7 @@ class Tables:
         return 0 if snapshot is None else int(_summary(snapshot)["total-records"])
 
     def commits(self, name: str) -> list[int]:
-        """When each snapshot with new rows was made, in milliseconds since 1970."""
+        """Return when each snapshot with new rows was made, in milliseconds since 1970."""
         return [
             one.timestamp_ms
             for one in self.table(name).snapshots()
@@ -81,15 +81,15 @@ class Tables:
         ]
 
     def stored_bytes(self, name: str) -> int:
-        """Of its data files."""
+        """Return the bytes of its data files."""
         return sum(task.file.file_size_in_bytes for task in self.table(name).scan().plan_files())
 
     def read(self, name: str, fields: tuple[str, ...]) -> pa.Table:
-        """All rows of these columns."""
+        """Return all rows of these columns."""
         return self.table(name).scan(selected_fields=fields).to_arrow()
 
     def java(self) -> Mapping[str, str]:
-        """What a catalog of Iceberg's Java wants to know."""
+        """Return the catalog properties for Iceberg's Java library."""
         return {
             "type": "jdbc",
             "uri": f"jdbc:sqlite:{self.database}",
@@ -99,11 +99,11 @@ class Tables:
         }
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         self._catalog.close()
 
     def table(self, name: str) -> Table:
-        """It must be there."""
+        """Load the table, which must exist."""
         return self._catalog.load_table(f"{NAMESPACE}.{name}")
 
 

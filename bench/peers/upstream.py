@@ -25,13 +25,13 @@ COLUMNS = ("id", "customer", "state", "created", "lines", "tags", "total", "gift
 
 
 def chunks(count: int) -> Iterator[pa.Array[Any]]:
-    """The same values each time."""
+    """Yield the orders in chunks; the values are the same in each call."""
     for first in range(0, count, CHUNK_ROWS):
         yield orders.make_values(min(CHUNK_ROWS, count - first), first)
 
 
 def fill(brokers: str, topic: str, count: int) -> int:
-    """Create the topic and send; the bytes of the values."""
+    """Create the topic and send the orders; return the bytes of the values."""
     cluster = Cluster(brokers)
     cluster.create(topic, PARTITIONS)
     producer = Producer(
@@ -51,7 +51,7 @@ def fill(brokers: str, topic: str, count: int) -> int:
 
 
 def decoded(count: int) -> pa.Table:
-    """The same orders as columns, by ptars alone."""
+    """Return the same orders as columns, decoded by ptars alone."""
     handler = orders.handler()
     return pa.Table.from_batches(
         [handler.array_to_record_batch(values.cast(pa.binary())) for values in chunks(count)]
@@ -59,8 +59,8 @@ def decoded(count: int) -> pa.Table:
 
 
 def facts(table: pa.Table, unit_us: int = 1) -> dict[str, Any]:
-    """What tables with the same orders have in common, whatever their order. `unit_us`: of timestamps, which
-    are cut to it.
+    """Return figures that tables with the same orders share, independent of order. Timestamps are
+    truncated to `unit_us`.
     """
     ids = np.sort(table["id"].to_numpy())
     lines: Any = pc.list_flatten(table["lines"])
