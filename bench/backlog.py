@@ -87,7 +87,7 @@ def one_round(table: Table, files: int) -> dict[str, float]:
     def read(path: str) -> bytes:
         return Path(path.removeprefix("file://")).read_bytes()
 
-    # Once before it counts: the first use of either makes what it keeps.
+    # Not counted: the first use of each reader fills its caches.
     assert len(list(table.tables.live_files(view))) == files
     assert len(snapshot_files(read, view.metadata_location, view.snapshot_id, fields).data) == files
     library = cpu_s(lambda: list(table.tables.live_files(view)))
@@ -138,7 +138,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--quick", action="store_true", help="a few archives: shows that it works, the numbers mean little"
+        "--quick", action="store_true", help="a few archives: a smoke test, the figures mean little"
     )
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()

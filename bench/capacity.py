@@ -32,12 +32,12 @@ from bench.writer import make_records
 
 SEGMENTS = (1, 20, 100, 1000)
 RECORDS = (1, 10, 100)
-"""Of a segment."""
+"""Per segment."""
 ARCHIVES = (1, 10, 100)
-"""Of a round."""
+"""Per round."""
 ROUNDS = 20
 BATCH = 1000
-"""Entries that are read at a time."""
+"""Entries per read."""
 
 
 def flush_of(segments: int, records: int) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="a few of each: shows that it works")
+    parser.add_argument("--quick", action="store_true", help="small sizes: a smoke test")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     document = (

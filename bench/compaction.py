@@ -42,19 +42,19 @@ from bench.shapes import SHAPES
 PARTITIONS = 4
 REPEATED = 5
 SAMPLE_ROWS = 10_000
-"""By which it is reckoned how many bytes so many records are."""
+"""Sample that gives the mean bytes of a record."""
 COMPACT_BYTES = 128 * 2**20
 DAY_S = 86_400.0
 
 Answer = tuple[int, float, int]
-"""Rows, sum of totals, offsets between two bounds."""
+"""Rows, sum of totals, rows with offsets between two bounds."""
 
 
 class AheadClock(SystemClock):
     """The system clock plus an offset."""
 
     def __init__(self) -> None:
-        # Noon of tomorrow: what is sent within hours is of one day.
+        # Noon of tomorrow, so that records sent within hours are of one day.
         self.ahead_s = DAY_S + DAY_S / 2 - time.time() % DAY_S
 
     def now_us(self) -> int:
@@ -129,7 +129,7 @@ def measure(records: int, archives: int, folder: Path) -> dict[str, Any]:
     config = write_configuration(folder / "site", SHAPES["nested"], PARTITIONS)
     document = yaml.safe_load(config.read_text(encoding="utf-8"))
     each = max(1, records * bytes_of(SHAPES["nested"].make(SAMPLE_ROWS, 0)) // SAMPLE_ROWS // archives)
-    # An archive is cut between segments, so each intake file has one small one of each partition.
+    # Archives are cut between segments, so each intake file has one small segment of each partition.
     document |= {
         "cleanup": {"compact_bytes": COMPACT_BYTES},
         "intake": {"delay_max_bytes": each * PARTITIONS},
@@ -198,7 +198,7 @@ def main() -> None:
     )
     parser.add_argument("--records", type=int, default=2_000_000)
     parser.add_argument("--archives", type=int, default=4000)
-    parser.add_argument("--quick", action="store_true", help="twenty thousand records, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="twenty thousand records: a smoke test")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     records, archives = (20_000, 40) if options.quick else (options.records, options.archives)

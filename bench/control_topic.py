@@ -58,7 +58,7 @@ from tests.support.objects.memory_store import MemoryObjectStore
 
 PARTITIONS = 4
 TABLES = (1, 20)
-"""Of a round."""
+"""Tables per round."""
 CLOCK = SystemClock()
 
 
@@ -124,7 +124,7 @@ def compared(
             "publisher": published(brokers, ours, control, folder),
             "bare": bare(brokers, theirs, records),
         }
-        if repetition:  # the first one warms up
+        if repetition:  # the first run warms up
             for who, one in spent.items():
                 found[who].append(one)
         else:
@@ -156,7 +156,7 @@ def measure(count: int, repetitions: int) -> dict[str, Any]:
     cores = sorted(os.sched_getaffinity(0))
     root = Path(tempfile.mkdtemp(prefix="bench-control-topic-"))
     try:
-        os.sched_setaffinity(0, set(cores[1:] or cores))  # what is started now stays there
+        os.sched_setaffinity(0, set(cores[1:] or cores))  # the broker inherits this affinity
         with KafkaServer(root / "kafka") as server:
             cluster = Cluster(server.brokers)
             os.sched_setaffinity(0, {cores[0]})
@@ -194,7 +194,7 @@ def main() -> None:
     )
     parser.add_argument("--events", type=int, default=4_000)
     parser.add_argument("--repetitions", type=int, default=7)
-    parser.add_argument("--quick", action="store_true", help="few events, once: does it run?")
+    parser.add_argument("--quick", action="store_true", help="few events, once: a smoke test")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     document = measure(60, 1) if options.quick else measure(options.events, options.repetitions)

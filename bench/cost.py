@@ -66,7 +66,7 @@ from tests.support.objects.s3_server import ACCESS_KEY_ID, PACKAGE, REGION, SECR
 
 PARTITIONS = 4
 SAMPLE_ROWS = 10_000
-"""By which it is reckoned how many records are so many bytes."""
+"""Sample that gives the mean bytes of a record."""
 BATCHES: Mapping[str, Mapping[str, Any]] = {
     "16KiB": {"batch.size": 16 * 1024, "linger.ms": 5},
     "1MiB": {
@@ -76,14 +76,14 @@ BATCHES: Mapping[str, Mapping[str, Any]] = {
         "message.max.bytes": 2 * 2**20,
     },
 }
-"""What Kafka's own producer does by default, and what the published benchmark of Bufstream sets."""
+"""The defaults of Kafka's own producer, and the settings of Bufstream's published benchmark."""
 PRODUCE_TIMEOUT_S = 300
 FILE_PARTITIONS = 288
-"""Of the topic of the published benchmark."""
+"""Partitions of the topic in the published benchmark."""
 FILE_BYTES = (15_000_000, 60_000_000)
 TASKS = (1, 4, 16, 72, 288)
 TASKS_READ = 12
-"""So many of those that share a file are carried out; they are alike."""
+"""At most so many of the tasks that share a file are run; they are alike."""
 
 
 def records_of(shape: Shape, size: int) -> int:
@@ -167,7 +167,7 @@ def produced(
                 on_delivery=reported,
             )
             raw += KEY_BYTES + len(value)
-        assert producer.flush(PRODUCE_TIMEOUT_S) == 0, "the broker has not taken them"
+        assert producer.flush(PRODUCE_TIMEOUT_S) == 0, "the broker has not acknowledged all records"
     assert not failed, failed[0]
     return raw, folder_bytes(server.data, f"{topic}-*/*.log")
 
@@ -243,7 +243,7 @@ def gets(
     """Return the GETs of all tasks together. Each task has an equal share of adjacent partitions."""
     share = len(segments) // tasks
     chosen = sorted({round(number) for number in np.linspace(0, tasks - 1, min(tasks, TASKS_READ))})
-    proxy.counts()  # which keeps a list
+    proxy.counts()  # resets its list of requests
     for task in chosen:
         wanted = [
             segment
@@ -298,11 +298,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--bytes", default="256MiB", help="of keys and values, for each message")
+    parser.add_argument("--bytes", default="256MiB", help="bytes of keys and values, for each message")
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument(
-        "--quick", action="store_true", help="one message and few records, to see that it runs"
-    )
+    parser.add_argument("--quick", action="store_true", help="one message and few records: a smoke test")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     size: int = TypeAdapter(Size).validate_python("1MiB" if options.quick else options.bytes)

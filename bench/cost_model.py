@@ -24,12 +24,12 @@ MONTH_S = 30 * 86_400
 PARTITIONS = 288
 RETENTION_S = 7 * 86_400
 BUSY = 0.5
-"""Of the processors that are paid for."""
+"""Utilization of the processors that are paid for."""
 LEADER_CORES = 4
 DISK_FULL = 0.5
-"""Of a broker's disk, as the published reckoning has it."""
+"""Used share of a broker's disk, as in the published calculation."""
 VOLUME_GIB = 16 * 1024
-"""Of a broker, likewise."""
+"""Size of a broker's disk, as in the published calculation."""
 
 
 @dataclass(frozen=True)
@@ -37,20 +37,20 @@ class Prices:
     """Prices in dollars. GB are GiB, as the provider charges them."""
 
     storage: tuple[tuple[float, float], ...]
-    """For a GiB and month, up to so many GiB."""
+    """Tiers: upper limit in GiB, and price per GiB and month."""
     writes: float
-    """For a thousand requests."""
+    """Per thousand requests."""
     reads: float
     core: float
-    """A month."""
+    """Per month."""
     metadata_store: float
-    """Three members, a month."""
+    """Three members, per month."""
     between_zones: float
-    """For a GiB, both directions together."""
+    """Per GiB, sum of both directions."""
     disk: float
-    """For a GiB and month."""
+    """Per GiB and month."""
     broker: float
-    """A month, without its disk."""
+    """Per month, without its disk."""
 
 
 PUBLISHED = Prices(
@@ -63,9 +63,9 @@ PUBLISHED = Prices(
     disk=42_025 / (57 * VOLUME_GIB),
     broker=8_039 / 57,
 )
-"""docs/performance.md says where they stand (scripts/performance/cost.py)."""
+"""docs/performance.md names the sources (scripts/performance/cost.py)."""
 BUFSTREAM, KAFKA = 11_147, 84_796
-"""The published amounts a month, for 1 GiB/s in, 1 GiB/s out, seven days kept, compressed to a quarter."""
+"""The published dollars a month: 1 GiB/s in and out, seven days of retention, compressed to a quarter."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def use_of(
     kept_s = {"archive": RETENTION_S, "intake": intake_age_s(cleanup)}
     segment = results["capacity"]["intake"]["1000x10"]["entry_bytes_per_segment"]
     entries = found.files * deployment.partitions * segment / GIB
-    # To the store's leader and its two followers, and to every process that folds the log.
+    # Copies to the store's leader, its two followers, and every process that folds the log.
     copies = 2 / 3 + 2 + (deployment.writers + 1) * 2 / 3
     use = Use(
         stored_gib=sum(message["by_raw"][what] * seconds for what, seconds in kept_s.items()),
@@ -242,7 +242,7 @@ class Month:
 
     cores: float
     paid: Mapping[str, float]
-    """Dollars by what for."""
+    """Dollars by cost item."""
     kafka: float
 
     @property

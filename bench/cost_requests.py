@@ -32,13 +32,13 @@ from intake.segments import FileRef, SegmentRef, Segments
 GIB = 1024**3
 ROUNDS = 24
 SETTLED = 8
-"""The rounds before fill up, and do not count."""
+"""Rounds before this one do not count; the stream is not steady yet."""
 FILES = 20
-"""Intake files between two rounds: how often a file is opened does not depend on how many there are."""
+"""Intake files between two rounds. How often a file is opened does not depend on it."""
 SPREAD = 0.2
-"""Of what comes to the partitions."""
+"""Relative difference of rate between the first and the last partition."""
 WRITES, READS = ("PUT", "POST", "LIST"), ("GET", "HEAD")
-"""Kinds by what they are charged as; DELETE is free."""
+"""Request kinds by how they are charged; DELETE is free."""
 _TOPIC = TopicId("0" * 32)
 
 
@@ -49,7 +49,7 @@ class Deployment:
     partitions: int
     writers: int
     cores: int
-    """Of Spark."""
+    """Cores of Spark."""
     intake: IntakeSettings = field(default_factory=IntakeSettings)
     archive: ArchiveSettings = field(default_factory=ArchiveSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
@@ -61,10 +61,10 @@ class Rounds:
     """The planner's result for a steady stream."""
 
     opened: float
-    """By how many tasks an intake file is opened."""
+    """Number of tasks that open an intake file."""
     archives_per_gib: float
     taken_share: float
-    """Of what comes; below 1 the backlog grows."""
+    """Archived share of the received bytes; below 1 the backlog grows."""
 
 
 class _Stream:
@@ -154,12 +154,12 @@ class Asked:
     rounds: Rounds
     writes_in: float
     reads_archiving: float
-    """Of intake files, by all tasks."""
+    """Reads of intake files by all tasks."""
     writes_archiving: float
     other_writes: float
-    """Commits, and daemons that look."""
+    """Commits, and polling daemons."""
     other_reads: float
-    """The same, and cleaning, which looks at each intake file once more."""
+    """Commits, polling daemons, and cleaning, which reads each intake file once more."""
 
     @property
     def writes(self) -> float:

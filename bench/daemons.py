@@ -29,7 +29,7 @@ from tests.support.process.serving import Served
 
 PARTS = ("daemon", "jvm", "workers")
 PATIENCE_S = 600.0
-"""A start with a thousand topics has a thousand tables to make."""
+"""A start with a thousand topics creates a thousand tables."""
 _MEGA = 1e6
 
 

@@ -56,7 +56,7 @@ class Sizes:
     """Amount of work to measure."""
 
     rows: int
-    """Of each round."""
+    """Rows per round."""
     rounds: int
 
 
@@ -64,9 +64,9 @@ def main() -> None:
     """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--quick", action="store_true", help="a few rows: shows that it works, the numbers mean little"
+        "--quick", action="store_true", help="a few rows: a smoke test, the figures mean little"
     )
-    parser.add_argument("--rows", type=int, default=1_000_000, help="of each round")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows per round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
@@ -202,7 +202,7 @@ _STEPS = {
     ("codec.py", "rebuild"): "rebuild",
     ("digest.py", "update"): "digest",
 }
-"""By the file and the name of the function that does it, whatever it calls."""
+"""Steps by file and function name; time in called functions is included."""
 
 
 def audited(application: Application, rows: int) -> None:

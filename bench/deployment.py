@@ -14,7 +14,7 @@ import yaml
 from bench.shapes import Shape
 
 SCHEMA_FILE = "message.binpb"
-"""Beside the configuration."""
+"""In the folder of the configuration."""
 CATALOG, NAMESPACE = "local", "bench"
 
 

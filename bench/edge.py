@@ -144,7 +144,7 @@ def measure(singles: int, rows: int, repetitions: int) -> dict[str, Any]:
                 for repetition in range(repetitions + 1):
                     for name in RULES:
                         seconds = cpu_s(send, f"{message}-{name}", given, edge)
-                        if repetition:  # the first one warms up
+                        if repetition:  # the first run warms up
                             spent[name].append(seconds / len(given) * 1e6)
                 results[message][way] = {"records": len(given)} | {
                     name: figures(spent, name) for name in RULES
@@ -177,9 +177,7 @@ def figures(spent: dict[str, list[float]], name: str) -> dict[str, Any]:
 def main() -> None:
     """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="the smallest size, which shows only that everything runs"
-    )
+    parser.add_argument("--quick", action="store_true", help="smallest size: a smoke test")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     tell(measure(200, 2000, 1) if options.quick else measure(5000, 50_000, 5), options.output)

@@ -137,7 +137,7 @@ def time_seen(log: Log, other: Log, first: int, entries: list[bytes]) -> tuple[l
     reader.start()
     began: list[float] = []
     for number, data in enumerate(entries):
-        time.sleep(0.005)  # as a writer does that has something to upload first
+        time.sleep(0.005)  # like a writer that uploads first
         began.append(time.perf_counter())
         assert log.append(first + number, data) is Appended.OK
     reader.join()
@@ -175,7 +175,7 @@ def measure(addresses: list[str], root: Path, count: int, repetitions: int) -> d
         folder = root / f"run-{number}"
         folder.mkdir(parents=True)
         runs.append(repetition(addresses, folder, count, number))
-    del runs[0]  # it warms up
+    del runs[0]  # the first run warms up
     found: dict[str, Any] = {"appends": count, "repetitions": repetitions}
     for name in ("log", "bare", "sqlite"):
         seconds = [run["seconds"][name] for run in runs]
@@ -303,10 +303,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--quick", action="store_true", help="few appends: shows that it works, the times mean little"
+        "--quick", action="store_true", help="few appends: a smoke test, the times mean little"
     )
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--appends", type=int, default=1000, help="of each contender in a repetition")
+    parser.add_argument("--appends", type=int, default=1000, help="per contender and repetition")
     parser.add_argument("--repetitions", type=int, default=5)
     options = parser.parse_args()
     count, repetitions = (100, 1) if options.quick else (options.appends, options.repetitions)

@@ -107,7 +107,7 @@ def measured(partition: Partition, repetitions: int) -> dict[str, Any]:
     found: dict[str, list[float]] = {"intake": [], "archive": [], "verified": []}
     for repetition in range(-1, repetitions):
         intake, archive, verified = (partition.reader(archived) for archived in (False, True, True))
-        # Its cache keeps nothing, so that the second run decodes again.
+        # The cache has no space, so the second run decodes again.
         partition.read(verified)
         rates = {
             "intake": partition.read(intake),
@@ -149,7 +149,7 @@ def main() -> None:
     )
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument(
-        "--quick", action="store_true", help="few records: shows that it works, the numbers mean little"
+        "--quick", action="store_true", help="few records: a smoke test, the figures mean little"
     )
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()

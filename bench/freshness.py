@@ -68,7 +68,7 @@ UPKEEP: dict[str, dict[str, str]] = {
     "cleanup": {"interval": "1m", "grace": "1m"},
     "daemon": {"audit_interval": "20s"},
 }
-"""As often as the settings allow."""
+"""The shortest intervals that the settings allow."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Sizes:
     idle_topics: int
     idle_s: float
     idle_settled_s: float = 15.0
-    """Between what a start brings and the measurement; 0: neither is waited for."""
+    """Seconds between the jobs of the start and the measurement; 0: wait for neither."""
 
     @property
     def reported(self) -> dict[str, float]:
@@ -112,10 +112,10 @@ class Reader(Sampler):
         super().__init__("reader", poll_s)
         self._catalog, self._identifier = catalog, identifier
         self._known: set[str] = set()
-        """Paths of data files that were met."""
+        """Paths of manifests and data files that were seen."""
         self.seen: list[Seen] = [Seen(0.0, 0, {}, 0)]
         self.gaps_s: list[float] = []
-        """Between the ends of two looks."""
+        """Seconds between the ends of two polls."""
         self.error: Exception | None = None
 
     def until(self, ends: Mapping[int, int]) -> None:
@@ -132,7 +132,7 @@ class Reader(Sampler):
         self._before_s = time.monotonic()
         try:
             super()._run()
-        except Exception as error:  # noqa: BLE001 - whoever waits is told
+        except Exception as error:  # noqa: BLE001 - `until` raises it
             self.error = error
 
     def _look(self) -> None:
@@ -187,7 +187,7 @@ class Delays:
 
     of_batch: list[float] = field(default_factory=list)
     oldest: list[tuple[float, float]] = field(default_factory=list)
-    """Of each snapshot: when it was seen, and how long the batch had waited that waited longest."""
+    """By snapshot: when it was seen, and the longest delay of its batches."""
 
 
 def delays(batches: Sequence[Batch], seen: Sequence[Seen]) -> Delays:
@@ -216,7 +216,7 @@ def profile(folder: Path, groups: Mapping[str, Any], sizes: Sizes) -> dict[str, 
             began_s = time.monotonic()
             time.sleep(sizes.seconds)
             ended_s = time.monotonic()
-        # What was acknowledged by now is in the log; the sender goes on until a reader sees it.
+        # Acknowledged records are in the log; the sender continues until the reader sees them.
         reader.until(logged(daemon))
         batches = sender.end()
         reader.until(batches[-1].ends)
@@ -224,9 +224,9 @@ def profile(folder: Path, groups: Mapping[str, Any], sizes: Sizes) -> dict[str, 
         daemon.stop()
     measured = [batch for batch in batches if began_s <= batch.acknowledged_s < ended_s]
     found = delays(measured, reader.seen)
-    whole = found.oldest[1:]  # of what came into the first one, some was sent before the measurement began
+    whole = found.oldest[1:]  # the first one has batches from before the measurement
     assert reader.seen[-1].records == sizes.rate // BATCHES_PER_S * len(batches), (
-        "the table has not what was sent"
+        "the table does not have as many records as were sent"
     )
     p99_s = percentile(found.of_batch, 99)
     return {
@@ -264,7 +264,7 @@ def idle(folder: Path, topics: int, sizes: Sizes) -> dict[str, Any]:
     with Site(folder, [deployment.topic(name, 1) for name in names], {}) as daemon:
         daemon.until_tables("bench", topics)
         if sizes.idle_settled_s:
-            daemon.until("what a start brings is over", lambda: settled(daemon))
+            daemon.until("the jobs of the start are over", lambda: settled(daemon))
         time.sleep(sizes.idle_settled_s)
         with Cores(daemon) as cores:
             time.sleep(sizes.idle_s)
@@ -343,7 +343,7 @@ def main() -> None:
     parser.add_argument("--idle-seconds", type=float, default=60.0)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument(
-        "--quick", action="store_true", help="few records and topics, the eager settings alone: does it run?"
+        "--quick", action="store_true", help="few records and topics, only the eager settings: a smoke test"
     )
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
@@ -352,7 +352,7 @@ def main() -> None:
     known = reported_before(options.output, ("profiles", "idle", "machine", *sizes.reported))
     if {name: known[name] for name in sizes.reported if name in known} not in ({}, sizes.reported):
         parser.error(
-            f"{options.output} was measured with other sizes; measure all parts anew, into another file"
+            f"{options.output} was measured with other sizes; measure all parts again, into another file"
         )
     with tempfile.TemporaryDirectory(prefix="bench-freshness-") as folder:
         tell(measure(sizes, parts, Path(folder), known), options.output)

@@ -54,7 +54,7 @@ MEMBERS = 10
 FLUSH = 100
 EVERY_S = 5.0
 START = 1 << 33
-"""Offsets of five bytes, as those of a partition with more than 8 billion records."""
+"""Offsets of five bytes, like those of a partition with more than 8 billion records."""
 
 
 class Load:
@@ -149,7 +149,7 @@ def ways(load: Load, fold: IntakeFold, rows: int, repetitions: int) -> dict[str,
         for way in WAYS:
             committer_s = load.round(way)
             follower_s, entries, size = followed(load, fold)
-            if not repetition:  # the first one warms up
+            if not repetition:  # the first run warms up
                 continue
             for name, value in (
                 ("committer_us_per_offset", committer_s / rows * 1e6),
@@ -179,7 +179,7 @@ def checkpoints(load: Load, folder: Path, repetitions: int, per_s: float) -> dic
         assert newest is not None
         load.sequencer.learn(newest, newest.index)
         if not repetition:
-            continue  # the first one follows no other checkpoint
+            continue  # the first one has no previous checkpoint
         seconds["make_s"].append(took_s)
         seconds["core_share"].append(took_s / (every_bytes / per_s))
         began_s = time.process_time()
@@ -234,9 +234,7 @@ def measure(groups: int, partitions: int, repetitions: int) -> dict[str, Any]:
 def main() -> None:
     """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="the smallest size, which shows only that everything runs"
-    )
+    parser.add_argument("--quick", action="store_true", help="smallest size: a smoke test")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     tell(measure(2000, 20, 1) if options.quick else measure(10_000, 100, 3), options.output)

@@ -6,7 +6,7 @@ tests many commits (10,000). The second tests many archives in the ledger and en
 (a million). A window is the 100 commits from an age on. Measured per commit:
 
 - requests to the file system, and bytes read and written in the metadata folder;
-- wall and CPU time of the commit, of the ledger entries for it, of the round's check of the table
+- wall and CPU time of the commit, of its ledger entries, of the round's check of the table
   before it, and of planning.
 
 Rare work (merging manifests) may fall outside a window, so `between` has the means from one window
@@ -62,21 +62,20 @@ from bench.outcome import reported_before, tell
 from tests.support.log.log_filling import PARTITIONS, SEGMENTS, LongLog, entries
 
 AGES = (100, 300, 1000, 3000, 10_000, 30_000, 100_000)
-"""Commits of a table, or entries of a log; the last one that is asked for comes behind those below it."""
+"""Commits of a table, or entries of a log. The requested last age follows those below it."""
 WINDOW = 100
 CLOSELY = 7
-"""Of so many rounds of a window one is planned, and looks at the table first, which the others need not. What
-planning costs goes by how many paths the epoch has used: no divisor of the rounds in one, or it would always
-be as many."""
+"""One of so many rounds of a window checks the table and plans; the others do not need it. The cost of
+planning depends on the paths that the epoch has used. The number does not divide the rounds of an epoch, so
+that the number of paths varies."""
 ENTRIES_MIN = 1000
-"""The intake log begins with some that declare the topic and open producers."""
+"""The intake log begins with entries that declare the topic and open producers."""
 STEP = 2500
-"""Entries that come to the intake log at a time."""
+"""Entries added to the intake log at a time."""
 TARGET = {"bytes": 1.2, "requests": 1.2, "p50": 1.5}
-"""How many times a later window may be the first one."""
+"""Largest allowed ratio of a later window to the first."""
 TARGET_ENTRIES_PER_S = 5000
-"""Of the fast audit of the table at its oldest; of CPU time, because it has one thread, and other work its
-share of the cores."""
+"""Fast audit of the oldest table, per CPU second: it has one thread and shares the cores with other work."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,9 @@ class Sizes:
     """Amount of work to measure."""
 
     tables: Mapping[int, int]
-    """Partitions, and where the last window begins."""
+    """Age of the last window, by number of partitions."""
     first: int
-    """Where the first one does."""
+    """Age of the first window."""
     window: int
     entries: int
     cadence_s: float
@@ -159,7 +158,9 @@ def growth(windows: Mapping[int, Any]) -> dict[str, Any]:
     Sizes are compared with the first window, times with the young table measured at the same time.
     """
     first = next(iter(windows.values()))["window"]
-    later = list(windows.values())[1:] or list(windows.values())  # the time may have been over at the first
+    later = list(windows.values())[1:] or list(
+        windows.values()
+    )  # the time may have ended at the first window
     costs = [one[kind] for one in later for kind in ("window", "between")]
     times = {
         "bytes": max(_bytes(one) for one in costs) / _bytes(first),
@@ -243,7 +244,7 @@ def intake(sizes: Sizes) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="bench-growth-") as name:
         made, living, filled = entries(seed=7), LongLog(Path(name), settings), 0
         for age in ages(ENTRIES_MIN, sizes.entries):
-            # Whatever is longer than a span ends where the next checkpoint is nearest.
+            # Logs longer than a checkpoint interval end just before the next checkpoint.
             wanted = (
                 age
                 if age < settings.checkpoint_entries
@@ -310,22 +311,24 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--quick", action="store_true", help="a few commits: shows that it works, the numbers mean little"
+        "--quick", action="store_true", help="a few commits: a smoke test, the figures mean little"
     )
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument(
         "--tables",
         nargs="+",
         default=["1:10000", "200:5000"],
-        help="partitions:commits, the last window begins there",
+        help="partitions:commits; the last window begins at that commit",
     )
-    parser.add_argument("--entries", type=int, default=AGES[-1], help="of the intake log")
-    parser.add_argument("--minutes", type=float, default=600, help="after which the tables get to their end")
+    parser.add_argument("--entries", type=int, default=AGES[-1], help="entries of the intake log")
+    parser.add_argument(
+        "--minutes", type=float, default=600, help="minutes after which the tables start their last window"
+    )
     parser.add_argument(
         "--cadence",
         type=float,
         default=CADENCE_S,
-        help="seconds from a commit to the next, as the snapshots show them",
+        help="seconds between commits, by the ages of the snapshots",
     )
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()

@@ -74,13 +74,13 @@ TOPIC = "orders"
 IDENTIFIER: Identifier = ("bench", "orders")
 START_US = 20_000 * 86_400_000_000
 ROWS = 1000
-"""Offsets of an archive."""
+"""Offsets per archive."""
 CADENCE_S = 10.0
-"""From a commit to the next: the fastest that a daemon commits by default."""
+"""Seconds between commits: the shortest interval of a daemon with default settings."""
 MEMORY_BYTES = 32 * 2**30
-"""Of the machine that plans, so that half a thousand partitions are archived at a time."""
+"""Memory of the planning machine: enough to archive 500 partitions at a time."""
 LINKS_MAX = 30_000
-"""Of one file; a file system has its own bound."""
+"""Hard links to one file; file systems limit them."""
 
 
 @dataclass
@@ -193,7 +193,7 @@ class Template:
     schema: TopicSchema
     file: WrittenFile
     data: bytes
-    """Of the archive."""
+    """Bytes of the archive."""
 
 
 def template() -> Template:
@@ -322,7 +322,7 @@ class Table:
         outcome = self._committer.settle(
             self._target, known_gaps(self._sequencer.backlog(), self._work.state.topic_id)
         )
-        assert outcome is None, "the ledger knows what the table holds"
+        assert outcome is None, "the ledger and the table differ"
 
     def write(self) -> bytes:
         """Run the first half of a round and return its commit id. An archive of every partition

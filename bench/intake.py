@@ -48,7 +48,7 @@ from intake.write.writer import IntakeWriter
 
 PARTITIONS = (10, 100, 1000, 10_000)
 TARGET_FALL = 2.0
-"""From 10 to 1,000 partitions."""
+"""Largest allowed slowdown from 10 to 1,000 partitions."""
 TARGET_FILE_RATIO = 1.1
 SEGMENTS, SEGMENT_RECORDS, RECORD_BYTES = 400, 10, 165
 _TIMEOUT_S = 60.0
@@ -59,7 +59,7 @@ class Sizes:
     """Amount of work to measure."""
 
     records: tuple[int, ...]
-    """Per flush."""
+    """Records per flush."""
     flushes: int
     sends: int
     repetitions: int
@@ -75,7 +75,7 @@ class TimedObjects:
     def __init__(self, root: Path) -> None:
         self._inner = LocalObjectStore(root)
         self.spans: list[tuple[float, float, int]] = []
-        """Begin, end and bytes."""
+        """Start, end and bytes."""
 
     def create(self, key: str, data: bytes) -> None:
         """Create the object and record the time."""
@@ -156,7 +156,7 @@ def time_flushes(records: pa.RecordBatch, partitions: int, flushes: int) -> tupl
     """Return wall and CPU seconds of `flushes` flushes, and the number of files per flush."""
     batch = spread_over(records, partitions)
     with rig(partitions, IntakeSettings()) as it:
-        send_and_wait(it.writer, batch)  # the first one warms up
+        send_and_wait(it.writer, batch)  # the first run warms up
         files = len(it.objects.spans)
         wall, cpu = time.perf_counter(), time.process_time()
         for _ in range(flushes):
@@ -283,7 +283,7 @@ def time_acknowledgements(send: Callable[[IntakeWriter, int], Any], sends: int, 
                     "one flush per acknowledgement"
                 )
                 bare = bare_write(bare_folder, number, file_bytes, entry_bytes, noise, journal)
-                if number >= 0:  # the first ones warm up
+                if number >= 0:  # the first runs warm up
                     found.total.append(end - start)
                     found.before_upload.append(upload_start - start)
                     found.upload.append(upload_end - upload_start)
@@ -344,7 +344,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--quick", action="store_true", help="a few seconds: shows that it works, the numbers mean little"
+        "--quick", action="store_true", help="a few seconds: a smoke test, the figures mean little"
     )
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()

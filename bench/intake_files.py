@@ -29,11 +29,11 @@ PARTITIONS = 16
 CLUSTER = "c" * 32
 ZSTD_LEVEL = 1
 CHUNK_ROWS = 200_000
-"""Sent at a time."""
+"""Rows per batch."""
 KEY_BYTES = 12
-"""Of each record's key."""
+"""Bytes of each key."""
 FILES_MIN = 4
-"""Each core has some to read."""
+"""Enough files for every core."""
 
 
 def fill_intake(

@@ -44,13 +44,13 @@ RECORD_BYTES = 139
 BATCH_RECORDS = 500
 BATCH_BYTES = RECORD_BYTES * BATCH_RECORDS
 IN_FLIGHT = 64
-"""Batches without an acknowledgement over all connections; with more connections, one each."""
+"""Unacknowledged batches over all connections; with more connections, one each."""
 TARGET_PRODUCE = 0.25
-"""Of Kafka's bytes per core-second."""
+"""Share of Kafka's bytes per core-second."""
 WARM_ROUNDS = 4
 TIMEOUT_S = 120
 JAVA = ("-Xms512m", "-Xmx512m", "-XX:+UseG1GC")
-"""As a broker is started, with a heap that fits this machine."""
+"""The options of a usual broker start, with a heap that fits this machine."""
 SERVERS = ("archiver", "kafka")
 
 
@@ -138,7 +138,7 @@ def produce(brokers: str, pid: int, case: Case, batches: int, values: Sequence[b
         "acks": "all",
         "compression.type": case.codec,
         "batch.num.messages": BATCH_RECORDS,
-        # Large enough that only the number of records ends a batch.
+        # Large enough that only the number of records limits a batch.
         "batch.size": 2 * BATCH_BYTES,
         "linger.ms": 1000,
         "queue.buffering.max.messages": 1_000_000,
@@ -245,7 +245,7 @@ def measure(batches: int, repetitions: int, quick: bool) -> dict[str, Any]:
             cluster.create(case.topic, case.partitions)
             runs: dict[str, list[Produced]] = {name: [] for name in SERVERS}
             fetched: dict[str, list[float]] = {name: [] for name in SERVERS}
-            # The first rounds warm up; more of them before the first case, in which Java compiles.
+            # The first rounds warm up. The first case has more of them, because Java compiles.
             warm = 1 if found or quick else WARM_ROUNDS
             for repetition in range(-warm, repetitions):
                 for name in SERVERS if repetition % 2 else reversed(SERVERS):
@@ -287,9 +287,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--batches", type=int, default=1000, help="per run")
+    parser.add_argument("--batches", type=int, default=1000, help="batches per run")
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="two cases, once: shows that it works")
+    parser.add_argument("--quick", action="store_true", help="two cases, once: a smoke test")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -124,7 +124,7 @@ def case(work: Work, late_ms: int, repetitions: int) -> dict[str, Any]:
                 file=sys.stderr,
                 flush=True,
             )
-            if repetition >= 0:  # the first one warms up
+            if repetition >= 0:  # the first run warms up
                 found.append((clock_s, cpu_s))
     pairs = list(zip(waiting, ahead, strict=True))
     return {
@@ -168,7 +168,7 @@ def main() -> None:
     )
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument(
-        "--quick", action="store_true", help="a few archives: shows that it works, the numbers mean little"
+        "--quick", action="store_true", help="a few archives: a smoke test, the figures mean little"
     )
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()

@@ -66,8 +66,8 @@ from bench.writer import spread
 CORES = os.cpu_count() or 1
 OPEN_WRITERS_MAX = 64
 TARGET = {"refine": 0.9, "whole": 0.8, "tuned": 1.3}
-"""Of the records per core-second of the libraries with default options; `tuned` are the libraries with those
-of archives."""
+"""Shares of the libraries' records per core-second with default options. `tuned` are the libraries with the
+options of archives."""
 STEP_OF = {
     "read_row_group": "read",
     "array_to_record_batch": "decode",
@@ -76,7 +76,7 @@ STEP_OF = {
     "update": "digest",
     "fsync": "fsync",
 }
-"""By the name of the function that does it."""
+"""Steps by function name."""
 
 
 class Libraries:
@@ -89,7 +89,7 @@ class Libraries:
         self._shares = [paths[number::CORES] for number in range(CORES)]
         self.stored_bytes = 0
         self.steps: Counter[str] = Counter()
-        """Of the last run."""
+        """CPU seconds of the last run."""
 
     def run(self) -> None:
         """Process all files once."""
@@ -228,7 +228,7 @@ def measure_shape(
             _timed(spent[run], runs[run], f"{name:>7} {run:>10} {repetition + 1}")
             ours.clear()
             few.clear()
-    sessions.close()  # one session in a process; the first whole starts its own, and the other uses it
+    sessions.close()  # a process has one session; the first `Whole` starts its own and the other uses it
     for repetition in range(-1, repetitions):
         for run in in_turn([*wholes, DEFAULT], repetition):
             if run in wholes:
@@ -264,8 +264,8 @@ def _document(
     ours: Refinement,
     libraries: dict[str, Libraries],
 ) -> dict[str, Any]:
-    # Each first run warms up; the libraries ran once with each refinement, and once more beside each whole
-    # run.
+    # Each first run warms up. The libraries ran once per repetition with the refinements, and once with
+    # the whole runs.
     first, alongside = slice(1, repetitions + 1), slice(repetitions + 2, None)
 
     def ratios(
@@ -337,9 +337,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=2_000_000)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--shapes", default=",".join(SHAPES))
-    parser.add_argument(
-        "--quick", action="store_true", help="the smallest size and one shape, to see that it runs"
-    )
+    parser.add_argument("--quick", action="store_true", help="smallest size and one shape: a smoke test")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-limit-"))

@@ -63,11 +63,11 @@ PARTITIONS = 400
 TARGET_RATIO = 0.6
 BUSY_TIMEOUT_S = 30.0
 BLOCK = 50
-"""Appends of one contender before the next has its turn."""
+"""Appends of one contender before the turn of the next."""
 WARM_UP_APPENDS = 1000
 """Enough to write `FRAMES_BEFORE_REUSE` frames."""
 FRAMES_BEFORE_REUSE = 1000
-"""SQLite starts its WAL anew after a checkpoint, which it does at this many frames."""
+"""SQLite checkpoints at this many frames and then reuses its WAL."""
 _FRAME_BYTES = 4096 + 24
 _PROCESS_TIMEOUT_S = 120.0
 
@@ -79,9 +79,9 @@ class Sizes:
     appends: int
     repetitions: int
     writers: tuple[tuple[int, float], ...]
-    """How many, and the seconds from one append of a writer to its next; 0 is as fast as it can."""
+    """Writers, and the seconds between the appends of a writer; 0: without pauses."""
     seconds: float
-    """How long the writers append."""
+    """Duration of the writers' appends."""
     writer_repetitions: int
 
 
@@ -133,7 +133,7 @@ def count_frames(entries: list[bytes], folder: Path) -> list[int]:
     """Return the number of WAL frames that each append writes."""
     store = SqliteLogStore(folder / "counted.db", BUSY_TIMEOUT_S, LogSettings().entry_bytes_max)
     log = store.log("intake")
-    # Without checkpoints the WAL only grows, so its size tells.
+    # Without checkpoints the WAL only grows, so its size gives the number of frames.
     store.transact("begin", lambda connection: connection.execute("pragma wal_autocheckpoint = 0").fetchall())
     wal = folder / "counted.db-wal"
     sizes = [wal.stat().st_size]
@@ -143,7 +143,7 @@ def count_frames(entries: list[bytes], folder: Path) -> list[int]:
     store.close()
     frames = [(after - before) // _FRAME_BYTES for before, after in pairwise(sizes)]
     assert all(count >= 1 for count in frames), (
-        "an append without a frame: SQLite's WAL is not what this measurement thinks it is"
+        "an append without a frame: SQLite's WAL differs from what this measurement assumes"
     )
     return frames
 
@@ -207,7 +207,7 @@ def time_appends(entries: list[bytes], frames: list[int]) -> dict[str, list[floa
     which grows, is not counted.
     """
     frame_bytes = [count * _FRAME_BYTES for count in frames]
-    assert sum(frames[:WARM_UP_APPENDS]) > FRAMES_BEFORE_REUSE, "the WAL is not yet used again"
+    assert sum(frames[:WARM_UP_APPENDS]) > FRAMES_BEFORE_REUSE, "the WAL is not yet reused"
     with temporary_folder() as folder:
         ours = LogAppends(folder / "metadata.db", entries)
         contenders: dict[str, LogAppends | RawWrites] = {
@@ -239,7 +239,7 @@ def measure_appends(sizes: Sizes) -> dict[str, Any]:
     entries = make_entries(WARM_UP_APPENDS + sizes.appends)
     with temporary_folder() as folder:
         frames = count_frames(entries, folder)
-    runs = [time_appends(entries, frames) for _ in range(sizes.repetitions + 1)][1:]  # the first one warms up
+    runs = [time_appends(entries, frames) for _ in range(sizes.repetitions + 1)][1:]  # the first run warms up
     found: dict[str, Any] = {
         "appends": sizes.appends,
         "repetitions": sizes.repetitions,
@@ -260,7 +260,7 @@ def measure_appends(sizes: Sizes) -> dict[str, Any]:
 
 
 def percentile(values: list[float], percent: float) -> float:
-    """Return the nearest-rank percentile."""
+    """Return the value at that percentile of the sorted values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
@@ -270,11 +270,11 @@ class WriterResult:
     """Result of one writer process."""
 
     keys: list[str]
-    """The files it was told are in the log."""
+    """Keys of the acknowledged files."""
     seconds: list[float]
-    """How long each took."""
+    """Seconds of each append."""
     refused: int
-    """How often it gave up because others were faster or the database stayed locked."""
+    """Appends that failed because of faster writers or a locked database."""
 
 
 def run_writer(
@@ -410,7 +410,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--quick", action="store_true", help="a few seconds: shows that it works, the numbers mean little"
+        "--quick", action="store_true", help="a few seconds: a smoke test, the figures mean little"
     )
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()

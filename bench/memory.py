@@ -44,7 +44,7 @@ LOOK_EVERY_S = 0.05
 SUM_EVERY_S = 0.5
 TIMEOUT_S = 4 * 3600.0
 SAMPLE_ROWS = 10_000
-"""By which it is reckoned how many records are so many bytes."""
+"""Sample that gives the mean bytes of a record."""
 MIB = 2**20
 
 
@@ -64,13 +64,13 @@ class Peaks:
             try:
                 kind = kind_of(
                     process, self._pid
-                )  # asked first: before it was that, it may have shared its starter's memory
+                )  # read first: before exec the process may share its parent's memory
                 if kind is not None:
                     self._peaks[kind, process.pid] = max(
                         _peak_bytes(process.pid), self._peaks.get((kind, process.pid), 0)
                     )
             except (OSError, psutil.NoSuchProcess):
-                continue  # it ended meanwhile
+                continue  # it has just ended
         if time.monotonic() - self._summed_s >= SUM_EVERY_S:
             self._summed_s = time.monotonic()
             self.together = max(self.together, sum(map(_shared_bytes, processes)))
@@ -177,7 +177,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sizes", default=SIZES)
-    parser.add_argument("--quick", action="store_true", help="backlogs of some MiB, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="backlogs of a few MiB: a smoke test")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-memory-"))

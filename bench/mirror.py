@@ -150,7 +150,7 @@ def measure(count: int, repetitions: int) -> dict[str, Any]:
     found: dict[str, list[tuple[float, float]]] = {"bare": [], "mirror": []}
     root = Path(tempfile.mkdtemp(prefix="bench-mirror-"))
     try:
-        os.sched_setaffinity(0, set(cores[1:] or cores))  # what is started now stays there
+        os.sched_setaffinity(0, set(cores[1:] or cores))  # the broker inherits this affinity
         with KafkaServer(root / "kafka") as server:
             cluster = Cluster(server.brokers)
             cluster.create(TOPIC, PARTITIONS)
@@ -161,7 +161,7 @@ def measure(count: int, repetitions: int) -> dict[str, Any]:
                 alone = bare(server.brokers, count)
                 ours = mirrored(server.brokers, count, root / f"site-{repetition}")
                 shutil.rmtree(root / f"site-{repetition}")
-                if repetition:  # the first one warms up
+                if repetition:  # the first run warms up
                     found["bare"].append(alone)
                     found["mirror"].append(ours)
     finally:
@@ -204,7 +204,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=400_000)
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="few records, once: does it run?")
+    parser.add_argument("--quick", action="store_true", help="few records, once: a smoke test")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     document = measure(20_000, 1) if options.quick else measure(options.records, options.repetitions)

@@ -15,8 +15,7 @@ with 8.
   turns on the same warm Spark session, from planning to stored archives. A ratio is of the same
   repetition. `archive_ms` is the CPU time of each additional archive. For comparison pyarrow and
   ptars alone, in one process, write as many files of consecutive rows with the options of archives.
-- `one_topic_large`: the same with ten times the records, so that archives have a size that is
-  normal after a delay.
+- `one_topic_large`: the same with ten times the records, so that archives are as large as in production.
 
 A run replaces the requested parts of the result file and keeps the other parts.
 
@@ -59,7 +58,7 @@ from tests.support.process.scrapes import Series, series
 PARTITIONS = 4
 FEW, WIDE = 8, 2000
 LARGER = 10
-"""Times the records, where archives are to be as large as in life."""
+"""Factor of records for archives as large as in production."""
 LOOK_S, MEMORY_S = 15.0, 5.0
 TARGET_PLAN_S = 1.0
 TARGET_RATIO = 1.5
@@ -77,7 +76,7 @@ class Sizes:
     repetitions: int
     wide: int = WIDE
     groups: Mapping[str, Any] = field(default_factory=dict)
-    """Of the configuration, not as by default."""
+    """Configuration groups that override the defaults."""
 
 
 @dataclass
@@ -146,7 +145,7 @@ def many(folder: Path, sizes: Sizes) -> dict[str, Any]:
             sent = sender.end()
         ended_s = time.monotonic()
         records = int(sent["records"])
-        daemon.until("everything is in its table", lambda: _in_tables(daemon, topics) == records)
+        daemon.until("all records are in their tables", lambda: _in_tables(daemon, topics) == records)
         rest_s = time.monotonic() - ended_s
         after = looked(daemon.metrics(), time.monotonic() - began_s)
         commits = _commits(daemon, topics)
@@ -225,7 +224,7 @@ def requests(folder: Path, sizes: Sizes, server: S3Server, proxy: CountingProxy)
             proxy.taken()
             time.sleep(sizes.request_seconds)
             records = int(sender.end()["records"])
-        daemon.until("everything is archived", lambda: _archived(daemon, records))
+        daemon.until("all records are archived", lambda: _archived(daemon, records))
         taken = proxy.taken()
         raw_bytes = _total(daemon, "archiver_archive_raw_bytes_total")
         daemon.stop()
@@ -270,7 +269,7 @@ def one_topic(folder: Path, records: int, repetitions: int, wide: int) -> dict[s
                 taken = own_cpu_seconds() - before, time.perf_counter() - began
                 run.clear()
                 libraries = _by_libraries(runs[FEW].paths, folder / "libraries", records // count)
-                if repetition >= 0:  # the first one warms up
+                if repetition >= 0:  # the first run warms up
                     spent[count].append(taken)
                     alone[count].append(libraries)
     finally:
@@ -366,7 +365,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=2_000_000)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--quick", action="store_true", help="a few of each, with short delays: does it run?")
+    parser.add_argument("--quick", action="store_true", help="small sizes and short delays: a smoke test")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     if options.records % WIDE or options.records % FEW:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import psutil
 
 WORKERS_PARENT = "archiver.spark.pyspark_daemon"
-"""The module that Python workers of Spark are forked from; they have its command line."""
+"""The module from which Spark's Python workers are forked; they have its command line."""
 
 
 @dataclass
@@ -20,7 +20,7 @@ class Taken:
 
     own_cpu_s: float = 0.0
     ended_cpu_s: float = 0.0
-    """Of what they started, has ended and was waited for."""
+    """CPU seconds of their children that have ended and were waited for."""
     rss_bytes: int = 0
 
     @property

@@ -126,7 +126,7 @@ def measure(repetitions: int) -> dict[str, Any]:
                         found[f"ratio_{count}{suffix}"] = reference / found[name]
             rows = stream_batch(plain)
             found[f"encode{suffix}"] = cpu_us(lambda rows=rows: encode(rows), rows.num_rows)  # type: ignore[misc]
-            if repetition:  # the first one warms up
+            if repetition:  # the first run warms up
                 for name, figure in found.items():
                     figures.setdefault(name, []).append(figure)
     return {

@@ -60,7 +60,7 @@ KINDS = ("PUT", "POST", "GET", "HEAD", "LIST", "DELETE")
 RECORD_BYTES = 4096
 GIB = 1024**3
 SETTLED_BY_IDLE = 2
-"""Before a daemon is idle it begins what it does seldom; so many times as long as it is then watched."""
+"""A daemon first starts its rare jobs. So the wait before the measurement is so many times its duration."""
 
 
 class CountingProxy(S3Faults):
@@ -76,7 +76,7 @@ class CountingProxy(S3Faults):
         with self._lock:
             kinds, self._kinds = self._kinds, Counter()
             sizes, self._bytes = self._bytes, Counter({"in": 0, "out": 0})
-        self.counts()  # which keeps a list
+        self.counts()  # resets its list of requests
         return {
             **{kind: kinds[kind] for kind in KINDS},
             "requests": kinds.total(),
@@ -109,7 +109,7 @@ def deployed(folder: Path, server: S3Server, endpoint: str) -> Deployment:
     topics = [{"name": "clicks", "partitions": PARTITIONS, "archive": archive}]
     made = Deployment(folder, overrides={"data": data, "topics": topics})
     document = made.document()
-    del document["intake"], document["log"]  # as they are by default
+    del document["intake"], document["log"]  # use the defaults
     made.write(document)
     return made
 
@@ -166,7 +166,9 @@ def small_steps(root: Path, server: S3Server, proxy: CountingProxy, idle_s: floa
     found["intake_file"] = {name: count / FILES for name, count in files.items()}
     found["start"] = without_file(again, found["intake_file"])
     run(deployment, "archive", "--all")
-    run(deployment, "produce", stdin=records(PARTITIONS))  # its first archive makes a partition's place
+    run(
+        deployment, "produce", stdin=records(PARTITIONS)
+    )  # later counts exclude each partition's first archive
     run(deployment, "archive", "--all")
     rounds: dict[int, dict[str, int]] = {}
     starts: dict[int, dict[str, int]] = {}

@@ -57,8 +57,8 @@ from bench.writer import spread
 
 BAD_EVERY = 100_000
 TARGET = {"plain": 0.7, "one_bad": 0.9, "unknown": 0.4}
-"""Of the plain ratio (as in `bench.limit`), of one bad record in 100,000, and of a topic where every record
-has unknown fields."""
+"""Smallest wanted ratios: plain (as in `bench.limit`), one bad record in 100,000, and unknown fields in every
+record."""
 _DECODE_ROWS, _DECODE_BYTES = RefineOptions().decode_rows, RefineOptions().decode_bytes
 
 
@@ -70,10 +70,10 @@ class Case:
     source: Source
     make: Callable[[int, int], pa.Array[Any]]
     clean: str | None = None
-    """The case it is compared with; None: with plain ptars, or with nothing."""
+    """The case it is compared with; None: plain ptars, or no comparison."""
     wanted: str | None = None
     share: int = 1
-    """One in so many records of a full run: slow cases."""
+    """Divisor of the number of records, for slow cases."""
 
 
 def cases() -> dict[str, Case]:
@@ -206,7 +206,7 @@ def measure(records: int, repetitions: int, folder: Path) -> dict[str, Any]:
     for repetition in range(-1 if repetitions > 1 else 0, repetitions):
         for name, contender in contenders.items():
             found = {"refine": contender.refine(), "codec": contender.encode(), "plain": contender.plain()}
-            if repetition >= 0:  # the first one warms up
+            if repetition >= 0:  # the first run warms up
                 for what, seconds in found.items():
                     if seconds is not None:
                         spent[name][what].append(seconds)
@@ -259,7 +259,7 @@ def main() -> None:
     )
     parser.add_argument("--records", type=int, default=200_000)
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="the smallest size, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="smallest size: a smoke test")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-schema-"))

@@ -32,7 +32,7 @@ FLAT_TEXT = frozenset({"flat.text_17", "flat.text_18", "flat.text_19"})
 FLAT_LAST = frozenset({"flat.state_39", "flat.id_40"})
 """The last fields, as a newer producer adds them."""
 NESTED_LAST = frozenset({"product.price", "address.zip", "order.total"})
-"""The last fields of every level but the lines."""
+"""The last fields of every level except the lines."""
 
 
 def file_of(without: Collection[str] = ()) -> descriptor_pb2.FileDescriptorProto:

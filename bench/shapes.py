@@ -18,9 +18,9 @@ class Shape:
 
     source: Source
     handler: Callable[[], Any]
-    """Plain ptars for it."""
+    """Returns its ptars handler."""
     make: Callable[[int, int], pa.Array[Any]]
-    """Serialized values from a count and a seed."""
+    """Returns serialized values for a count and a seed."""
 
 
 def _flat(name: str) -> Shape:

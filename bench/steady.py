@@ -24,9 +24,9 @@ from intake.write.acknowledgements import BatchAcknowledgement, PendingBatch
 
 ACKNOWLEDGED_S = 60.0
 MADE = 100_000
-"""Orders that are made before the first is sent; they are sent again and again."""
+"""Distinct orders, which are made before the first send and then repeated."""
 SLOTS_PER_S = 50
-"""Of single records."""
+"""Send times per second for single records."""
 Stop = Any
 """An event of `multiprocessing`."""
 
@@ -36,10 +36,10 @@ class Batch:
     """An acknowledged batch."""
 
     due_s: float
-    """When it was to be handed over."""
+    """Scheduled time."""
     acknowledged_s: float
     ends: dict[int, int]
-    """By partition, one past the last offset of its records."""
+    """End offset by partition."""
 
 
 class Sender:
@@ -68,7 +68,7 @@ class Sender:
         return self._take()
 
     def _take(self) -> Any:
-        assert self._reported.poll(2 * ACKNOWLEDGED_S), "the sender says nothing"
+        assert self._reported.poll(2 * ACKNOWLEDGED_S), "no answer from the sender"
         return self._reported.recv()
 
 

@@ -125,7 +125,7 @@ def measure(count: int, repetitions: int) -> dict[str, Any]:
             alone, _ = run_plain(records, folder)
         finally:
             shutil.rmtree(folder)
-        if repetition:  # the first one warms up
+        if repetition:  # the first run warms up
             writer_cpu.append(raw_mb / cpu)
             writer_wall.append(raw_mb / wall)
             plain_cpu.append(raw_mb / alone)

@@ -70,20 +70,19 @@ CONTENDERS: dict[str, type[Contender]] = {
     BARE: Libraries,
 }
 TARGET = {"sink": 6.0, "streaming": 4.0}
-"""Times their records per core-second."""
+"""Wanted factor of their records per core-second."""
 WARM, MEASURED = "warm", "orders"
 WARM_SHARE = 0.25
 FRESH_S = 10
-"""How often the tables of those change that commit by the clock."""
+"""Commit interval in seconds, for contenders that commit by time."""
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For JVMs that live for seconds; never measured."""
+"""For short-lived JVMs; never used in a measurement."""
 BROKER = {"group.initial.rebalance.delay.ms": 3000}
-"""Kafka's default, which tests do without: with it both tasks of the sink are in its group before it
-begins."""
+"""Kafka's default, which tests do not use. With it both tasks of the sink join its group before it begins."""
 POLL_S = 0.5
 PATIENCE_S = 600.0
 MOST = 0.95
-"""When so much of the CPU time was spent the work is done but for the last commit."""
+"""Share of the CPU time after which only the last commit remains."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class Setup:
     records: int
     repetitions: int
     cores: list[int]
-    """Those that contenders get."""
+    """Cores of the contenders."""
     fresh_s: int
     java_options: str = ""
 
@@ -110,16 +109,16 @@ class Run:
 
     settings: dict[str, Any]
     cpu: dict[str, float]
-    """Seconds by what its processes are."""
+    """CPU seconds by kind of process."""
     broker_cpu_s: float
     wall_s: float
     behind_s: float
-    """From when most of the work was done to the last commit."""
+    """Seconds from `MOST` of the CPU time to the last commit."""
     commits: int
     stored_bytes: int
     proofs: dict[str, Any]
     before_cpu_s: float = 0.0
-    """Of the contender's own before it began."""
+    """CPU seconds of the contender before its start."""
 
     @property
     def cpu_s(self) -> float:
@@ -149,7 +148,7 @@ def run_once(kind: type[Contender], broker: KafkaServer, folder: Path, setup: Se
         contender.begin(WARM)
         until_there(contender, WARM, setup.warm_records)
         contender.rest()
-        time.sleep(1.0)  # what it still had to write down
+        time.sleep(1.0)  # for its remaining writes
         cpu, broker_cpu, began = contender.cpu_seconds(), all_cpu_seconds(broker.pid), time.perf_counter()
         contender.begin(MEASURED)
         samples = until_there(contender, MEASURED, records)
@@ -188,7 +187,7 @@ def measure(setup: Setup, folder: Path) -> dict[str, Any]:
     with KafkaServer(folder / "kafka", BROKER) as broker:
         value_bytes = fill(broker.brokers, MEASURED, setup.records)
         fill(broker.brokers, WARM, setup.warm_records)
-        os.sched_setaffinity(0, setup.cores)  # what is started from here on stays there
+        os.sched_setaffinity(0, setup.cores)  # contenders inherit this affinity
         try:
             for repetition in range(setup.repetitions):
                 at = repetition % len(setup.contenders)
@@ -302,16 +301,16 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=2_000_000)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--contenders", default=",".join(CONTENDERS))
-    parser.add_argument("--cores", type=int, default=2, help="how many the contenders get")
+    parser.add_argument("--cores", type=int, default=2, help="number of cores for the contenders")
     parser.add_argument(
-        "--quick", action="store_true", help="few records, once, without small triggers: does it run?"
+        "--quick", action="store_true", help="few records, once, without small triggers: a smoke test"
     )
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))[: options.cores]
     names = options.contenders.split(",")
     if options.quick and SMALL in names:
-        names.remove(SMALL)  # Spark once more
+        names.remove(SMALL)  # it would start Spark once more
     setup = Setup(names, options.records, options.repetitions, cores, FRESH_S)
     if options.quick:
         setup = Setup(names, 4_000, 1, cores, 1, QUICK_START)

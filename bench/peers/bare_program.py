@@ -54,8 +54,8 @@ def consumed(
         values: list[Any] = []
         while left:
             messages = consumer.consume(min(PORTION_RECORDS, left), PATIENCE_S)
-            assert messages, f"{left} messages of {topic} do not come"
-            assert not any(map(Message.error, messages)), "the broker tells an error"
+            assert messages, f"{left} messages of {topic} are missing"
+            assert not any(map(Message.error, messages)), "the broker reports an error"
             values.extend(map(what, messages))
             left -= len(messages)
             if len(values) >= DECODE_ROWS or not left:

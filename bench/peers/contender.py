@@ -26,7 +26,7 @@ class Contender(ABC):
     """One way from a topic to a table. Its process ends with the context."""
 
     unit_us = 1
-    """Of the timestamps in its table."""
+    """Unit of the timestamps in its table, in microseconds."""
 
     def __init__(self, brokers: str, folder: Path, cores: int, fresh_s: int, java_options: str = "") -> None:
         """`fresh_s` is the minimum commit interval, for contenders that commit by time;
@@ -43,7 +43,7 @@ class Contender(ABC):
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
-            kill_tree(self._process)  # type: ignore[arg-type]  # only its id is asked for
+            kill_tree(self._process)  # type: ignore[arg-type]  # only its id is used
             for stream in (self._process.stdin, self._process.stdout):
                 if stream is not None:
                     stream.close()
@@ -78,7 +78,7 @@ class Contender(ABC):
         """Return other checks of its table, by name."""
         return {"rows_of_the_newest_snapshot": self.tables.rows(topic)}
 
-    def cpu_seconds_before(self, topic: str) -> float:  # noqa: ARG002 - whose it was, for those who took any
+    def cpu_seconds_before(self, topic: str) -> float:  # noqa: ARG002 - used by subclasses
         """Return the CPU seconds spent on the topic before the start; they are not in
         `cpu_seconds`.
         """

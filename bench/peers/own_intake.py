@@ -2,7 +2,7 @@
 
 The records are read from the peers' topic and sent through the library, as Arrow batches, before
 the daemon starts (`sender_program`). The cost of sending is reported separately, and a second ratio
-includes it. The measurement begins with a reload that removes the delay of the topic's archives.
+includes it. The measurement begins with a reload that removes the setting that blocks the topic's archives.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.builders.deployment import ROOT
 from tests.support.servers.local_server import free_port
 
 HELD = {"min_bytes": -1}
-"""Nothing of such a topic is ever due."""
+"""Archives of a topic with this setting are never due."""
 PATIENCE_S = 120.0
 POLL_S = 0.2
 

@@ -19,7 +19,7 @@ from tests.support.kafka.mirroring import Cluster
 from tests.support.servers.local_server import free_port
 
 START_S = 300.0
-"""On a machine that does other things too."""
+"""Generous, for a machine with other load."""
 POLL_S = 0.2
 POLL_RECORDS = 5_000
 """Ten times Kafka's default: fewer, larger puts."""
@@ -66,8 +66,8 @@ class Sink(Contender):
             "plugin.discovery": "service_load",
             "consumer.max.poll.records": POLL_RECORDS,
             "consumer.auto.offset.reset": "earliest",
-            # Without new records the sink is asked so often whether it has something to say. 10 s in the file
-            # that comes with Kafka.
+            # Without new records the worker polls the sink for commits at this interval. Kafka's sample
+            # file has 10 s.
             "offset.flush.interval.ms": 1000 * self.fresh_s,
         }
         (self.folder / "worker.properties").write_text(

@@ -23,7 +23,7 @@ class Streaming(Contender):
     """Structured Streaming with the whole topic in one batch."""
 
     trigger_records: int | None = None
-    """How many records a batch may have; None: all there are."""
+    """Most records per batch; None: no limit."""
 
     def settings(self) -> Mapping[str, Any]:
         return {

@@ -51,7 +51,7 @@ def decoder(
 def main(settings: dict[str, Any]) -> None:
     """Answer requests until the input ends."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # nobody else writes between the answers
+    os.dup2(2, 1)  # other output must not mix with the answers
     builder = SparkSession.builder.master(settings["master"])
     for name, value in settings["conf"].items():
         builder = builder.config(name, value)
@@ -62,7 +62,7 @@ def main(settings: dict[str, Any]) -> None:
             answer: dict[str, Any] = {
                 "batches": taken_in(spark, settings["brokers"], decode, json.loads(line))
             }
-        except Exception as error:  # noqa: BLE001 - the bench wants to see what it says
+        except Exception as error:  # noqa: BLE001 - the bench reports it
             answer = {"error": str(error)}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()

@@ -44,7 +44,7 @@ ORDER = Schema(
     NestedField(8, "gift", BooleanType(), required=False),
 )
 PROPERTIES = {"write.parquet.compression-codec": "zstd", "write.parquet.compression-level": "1"}
-"""Of the peers' tables: the level of archives, which is quicker than their default of 3."""
+"""Of the peers' tables: the level of archives, which is faster than their default of 3."""
 
 
 class Tables:

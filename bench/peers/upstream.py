@@ -18,7 +18,7 @@ PARTITIONS = 4
 """Two for each of two cores: both have work until the end, and no archive or file is small."""
 CHUNK_ROWS = 200_000
 RUN_ROWS = 500
-"""Records in a row that go to one partition."""
+"""Consecutive records that go to one partition."""
 FLUSH_S = 120
 EPOCH_US = 1_700_000_000_000_000
 COLUMNS = ("id", "customer", "state", "created", "lines", "tags", "total", "gift")
@@ -66,7 +66,7 @@ def facts(table: pa.Table, unit_us: int = 1) -> dict[str, Any]:
     lines: Any = pc.list_flatten(table["lines"])
     times = table["created"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy() - EPOCH_US
     tags: dict[str, int] = {}
-    # Copied: where the entries of maps are a slice, as readers give them, pyarrow 26 looks up those of other
+    # Copied: for maps whose entries are a slice, as from readers, pyarrow 26 returns entries of other
     # rows.
     chunks: list[Any] = table["tags"].chunks
     maps = pa.concat_arrays([*chunks, chunks[0].slice(0, 0)])
