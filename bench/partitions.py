@@ -6,8 +6,8 @@ with 8.
   of 130 bytes a second to each partition through the library, one by one. The daemon's metrics are
   read every 15 s, as by Prometheus. They give the duration of round steps between two polls and the
   age of the oldest record in no table. Memory is sampled per process every 5 s. At the end the
-  tables' snapshots must have as many records as were sent, and no commit id may be in two snapshots
-  of a table.
+  tables' snapshots must have as many records as were sent. No commit id may be in two snapshots of
+  a table.
 - `requests`: the same for fewer topics with the data in a bucket. A proxy in front of s3proxy
   counts requests, as in bench/requests.py. Counted are requests by kind, and per GiB of raw bytes,
   from the first record until all are in their tables.
@@ -15,7 +15,8 @@ with 8.
   turns on the same warm Spark session, from planning to stored archives. A ratio is of the same
   repetition. `archive_ms` is the CPU time of each additional archive. For comparison pyarrow and
   ptars alone, in one process, write as many files of consecutive rows with the options of archives.
-- `one_topic_large`: the same with ten times the records, so that archives are as large as in production.
+- `one_topic_large`: the same with ten times the records, so that archives are as large as in
+  production.
 
 A run replaces the requested parts of the result file and keeps the other parts.
 
