@@ -185,6 +185,15 @@ class KafkaListenerSettings(Group):
     group_initial_rebalance_delay: Annotated[Duration, Field(ge=0, le=300)] = 3.0
     """Time that a group without members waits for further ones before it assigns partitions. Default 3 s, as
     in Kafka. Raise it if many consumers start at the same time; lower it for tests."""
+    group_consumer_session_timeout: Annotated[Duration, Field(ge=1, le=86400)] = 45.0
+    """Time without a heartbeat after which a member with `group.protocol=consumer` is removed. Default 45 s,
+    as in Kafka. With that protocol, clients do not choose it. After another daemon took over, partitions of
+    members that do not come back are unread for 5 s longer than this. Lower it to have such partitions read
+    earlier, and raise it if consumers pause longer."""
+    group_consumer_heartbeat_interval: Annotated[Duration, Field(ge=0.1, le=3600)] = 5.0
+    """Interval at which members with `group.protocol=consumer` send heartbeats; at most a third of
+    `group_consumer_session_timeout`. Default 5 s, as in Kafka. A member learns of a changed assignment by a
+    heartbeat, so a lower value makes rebalances faster and costs requests."""
     group_members_max: Annotated[StrictInt, Field(ge=1, le=10_000)] = 1000
     """Most members of one consumer group. Default 1000. A further one gets `GROUP_MAX_SIZE_REACHED`."""
     groups_max: Annotated[StrictInt, Field(ge=1, le=1_000_000)] = 20_000
@@ -234,6 +243,12 @@ class KafkaListenerSettings(Group):
             problems["group_session_timeout_min"] = (
                 f"{self.group_session_timeout_min} s is longer than kafka.group_session_timeout_max "
                 f"({self.group_session_timeout_max} s); no member could join"
+            )
+        if 3 * self.group_consumer_heartbeat_interval > self.group_consumer_session_timeout:
+            problems["group_consumer_heartbeat_interval"] = (
+                f"{self.group_consumer_heartbeat_interval} s is more than a third of "
+                f"kafka.group_consumer_session_timeout ({self.group_consumer_session_timeout} s); one lost "
+                "heartbeat would end a session"
             )
         # A request over the whole memory could never be received.
         if self.request_bytes_max > self.requests_bytes_max:

@@ -1,7 +1,8 @@
 """The consumer groups that this daemon coordinates: their members in memory, their timers, and their end.
 
-Membership is in no log: after a change of coordinator all members join again. Only the listener's loop may
-call this module.
+Groups have the classic protocol or the consumer protocol (KIP-848); the first member decides. Membership is
+in no log: after a change of coordinator all members join again. Only the listener's loop may call this
+module.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -18,6 +19,14 @@ from typing import Final, TypeVar
 from kio.schema.errors import ErrorCode
 
 from archiver.config.kafka_listener import KafkaListenerSettings
+from archiver.kafka.consumer_protocol import (
+    LEAVE,
+    LEAVE_STATIC,
+    Beat,
+    Beaten,
+    ConsumerProtocolGroup,
+    TopicRegex,
+)
 from archiver.kafka.group import (
     NEVER,
     Group,
@@ -33,6 +42,7 @@ from archiver.kafka.group import (
 from archiver.kafka.offset_queue import OffsetQueue
 from archiver.kafka.slot_claims import SlotClaims
 from archiver.kafka.topic_configs import Refused
+from archiver.kafka.topic_regexes import TopicRegexes
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError
 from archiver.runtime.ids import IdSource, new_uuid
@@ -41,6 +51,7 @@ from archiver.runtime.redaction import excerpt
 from archiver.status.kafka_port import GroupCounts
 from intake.log.committed_offsets import Commit, Removal
 from intake.log.consumer_groups import GROUP_ID_BYTES_MAX, ConsumerGroup, ConsumerGroups, slot_of
+from intake.log.state import TopicState
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +67,11 @@ TOGETHER: Final = 100
 """Groups whose offsets are fetched, or checked for expiry, before other work has its turn."""
 LISTED: Final = 1000
 """Groups that are listed before other work has its turn."""
+CONFIRMED_S: Final = 5.0
+"""Age of the last read of the log with which heartbeats of the consumer protocol are still answered. So a
+coordinator that was replaced extends no session later than this."""
+FIRST_EPOCHS: Final = 2**30
+"""Number of first epochs of groups of the consumer protocol."""
 
 
 Answer = TypeVar("Answer")
@@ -66,7 +82,7 @@ class _Held:
     """A group in memory."""
 
     name: str
-    group: Group
+    group: Group | ConsumerProtocolGroup
     slot: int
     size: int = 0
     """Its part in the sum of all groups."""
@@ -92,13 +108,18 @@ class GroupShown:
     """A group as admin clients see it."""
 
     name: str
-    group: Group | None
+    group: Group | ConsumerProtocolGroup | None
     """None: no member was here since the daemon coordinates it, and it has committed offsets."""
 
     @property
     def state(self) -> State:
         """Kafka's name of the state is its value."""
         return State.EMPTY if self.group is None else self.group.state
+
+    @property
+    def is_of_consumer_protocol(self) -> bool:
+        """Whether it has, or had last, members with `group.protocol=consumer`."""
+        return isinstance(self.group, ConsumerProtocolGroup)
 
     @property
     def protocol_type(self) -> str:
@@ -117,20 +138,24 @@ class GroupCoordinator:
         claims: Callable[[Callable[[int], None]], SlotClaims],
         queue: OffsetQueue,
         groups: Callable[[], ConsumerGroups],
+        topics: Callable[[], Mapping[str, TopicState]],
+        regexes: TopicRegexes,
         read_on: Callable[[float], object],
         threads: Executor,
         clock: Clock,
         ids: IdSource,
         counts: GroupCounts,
     ) -> None:
-        """`claims` makes the claims, given what is called for each lost slot. `groups` are those of the log
-        as far as it was read. `read_on` reads it to its tail in one of the `threads`, unless a read began
-        after a time of the clock.
+        """`claims` makes the claims, given what is called for each lost slot. `groups` and `topics` are those
+        of the log as far as it was read, and `regexes` are of the same topics. `read_on` reads it to its tail
+        in one of the `threads`, unless a read began after a time of the clock.
         """
         self._settings = settings
         self._claims = claims(self._lost)
         self._queue = queue
         self._stored = groups
+        self._topics = topics
+        self._regexes = regexes
         self._read_on = read_on
         self._threads = threads
         self._clock = clock
@@ -140,6 +165,8 @@ class GroupCoordinator:
         self._limits = GroupLimits(settings.group_members_max, settings.group_initial_rebalance_delay)
         self._held: dict[str, _Held] = {}
         self._size = 0
+        self._read_s = float("-inf")
+        """Time of the clock at which the last read of the log began that succeeded."""
         self._stopped = False
         self._task: asyncio.Task[None] | None = None
         self._log_limit = LogLimit()
@@ -199,13 +226,19 @@ class GroupCoordinator:
             raise Refused(ErrorCode.invalid_session_timeout)
         await self.require(name)
         held = self._held.get(name)
+        if held is not None and isinstance(held.group, ConsumerProtocolGroup):
+            if not held.group.is_idle:
+                raise Refused(ErrorCode.inconsistent_group_protocol)
+            self._drop(held, ErrorCode.unknown_member_id)
+            held = None
         if held is None:
             if join.member_id:
                 raise Refused(ErrorCode.unknown_member_id)
-            held = self._added(name)
-        self._check_memory(name, protocols_memory(join.protocols) - held.group.joined_bytes(join.member_id))
+            held = self._added(name, Group(self._limits, self._new_id))
+        group = self._classic(held)
+        self._check_memory(name, protocols_memory(join.protocols) - group.joined_bytes(join.member_id))
         answer: asyncio.Future[Joined] = asyncio.get_running_loop().create_future()
-        held.group.join(join, lambda joined: _set(answer, joined), self._now_s())
+        group.join(join, lambda joined: _set(answer, joined), self._now_s())
         self._changed(held)
         return await _first(answer, waiting)
 
@@ -213,15 +246,16 @@ class GroupCoordinator:
         """Answer a SyncGroup; None if the connection ended first."""
         await self.require(name)
         held = self._member_of(name)
+        group = self._classic(held)
         largest = max((len(assignment) for _, assignment in sync.assignments), default=0)
         if largest > self._settings.group_metadata_bytes_max:
             raise Refused(ErrorCode.message_too_large)
-        if sync.member_id == held.group.leader and sync.assignments:
+        if sync.member_id == group.leader and sync.assignments:
             # They replace the present ones.
             assigned = sum(len(assignment) for _, assignment in sync.assignments)
-            self._check_memory(name, assigned - held.group.assigned_bytes)
+            self._check_memory(name, assigned - group.assigned_bytes)
         answer: asyncio.Future[Synced] = asyncio.get_running_loop().create_future()
-        held.group.sync(sync, lambda synced: _set(answer, synced), self._now_s())
+        group.sync(sync, lambda synced: _set(answer, synced), self._now_s())
         self._changed(held)
         # Those of a member that does not lead are ignored, and must take no memory while it waits.
         del sync
@@ -233,7 +267,7 @@ class GroupCoordinator:
         """Answer a Heartbeat."""
         await self.require(name)
         held = self._member_of(name)
-        code = held.group.heartbeat(member_id, instance_id, generation, self._now_s())
+        code = self._classic(held).heartbeat(member_id, instance_id, generation, self._now_s())
         self._changed(held)
         return code
 
@@ -241,11 +275,35 @@ class GroupCoordinator:
         """Answer a LeaveGroup; the error of each member."""
         await self.require(name)
         held = self._held.get(name)
-        if held is None:
+        if held is None or isinstance(held.group, ConsumerProtocolGroup):
             return [ErrorCode.unknown_member_id] * len(leaving)
         codes = held.group.leave(leaving, self._now_s())
         self._changed(held)
         return codes
+
+    async def beat(self, name: str, beat: Beat) -> Beaten:
+        """Answer a ConsumerGroupHeartbeat."""
+        await self.require(name)
+        try:
+            await self._confirm(name)
+            if beat.regex is not None:
+                await self._regexes.resolve(beat.regex)
+                await self.require(name)
+        except Refused:
+            # The client cannot help it, so its session must not end.
+            held = self._held.get(name)
+            if held is not None and isinstance(held.group, ConsumerProtocolGroup):
+                held.group.touch(beat.member_id, self._now_s())
+            raise
+        held = self._of_consumers(name, beat)
+        group = held.group
+        assert isinstance(group, ConsumerProtocolGroup), "only such groups get these heartbeats"
+        if beat.epoch == 0:
+            self._check_memory(name, group.size_with(beat))
+        try:
+            return group.heartbeat(beat, self._now_s())
+        finally:
+            self._changed(held)
 
     async def accept_commit(
         self,
@@ -254,28 +312,46 @@ class GroupCoordinator:
         instance_id: str | None,
         generation: int,
         *,
+        states_epoch: bool = True,
         transactional: bool = False,
     ) -> int:
-        """The claim under which a commit of these offsets is stored; raises `Refused` if it must not be."""
+        """The claim under which a commit of these offsets is stored; raises `Refused` if it must not be.
+
+        `generation` is the epoch of a member of the consumer protocol, if `states_epoch`.
+        """
         is_claimed = not transactional or self.claim(name) is not None
         number = await self.require(name, may_be_empty=not transactional)
         if not is_claimed:
             # As for EndTxn: the request may be from before the claim, and of an earlier transaction.
             raise Refused(ErrorCode.coordinator_load_in_progress)
         held = self._held.get(name)
-        if held is not None:
+        code = ErrorCode.none
+        if held is None:
+            if generation >= 0:
+                # Its members have not joined this coordinator yet.
+                code = ErrorCode.unknown_member_id
+        elif isinstance(held.group, ConsumerProtocolGroup):
+            if not states_epoch and held.group.members:
+                raise Refused(ErrorCode.unsupported_version)
+            held.group.check_commit(member_id, generation, transactional=transactional)
+        else:
             code = held.group.check_commit(
                 member_id, instance_id, generation, self._now_s(), transactional=transactional
             )
             self._changed(held)
-        elif generation >= 0:
-            # Its members have not joined this coordinator yet.
-            code = ErrorCode.unknown_member_id
-        else:
-            code = ErrorCode.none
         if code is not ErrorCode.none:
             raise Refused(code)
         return number
+
+    def check_fetch(self, name: str, member_id: str | None, epoch: int) -> None:
+        """Raise `Refused` if a member must not get the committed offsets. Only members of the consumer
+        protocol state an epoch.
+        """
+        held = self._held.get(name)
+        if held is not None and isinstance(held.group, ConsumerProtocolGroup):
+            held.group.check_fetch(member_id, epoch)
+        elif member_id is not None and epoch >= 0:
+            raise Refused(ErrorCode.unknown_member_id)
 
     # --- Administration
 
@@ -286,7 +362,7 @@ class GroupCoordinator:
             return None
         return GroupShown(name, None if held is None else held.group)
 
-    def _group(self, name: str) -> Group | None:
+    def _group(self, name: str) -> Group | ConsumerProtocolGroup | None:
         held = self._held.get(name)
         return None if held is None else held.group
 
@@ -317,6 +393,13 @@ class GroupCoordinator:
             if self._log_limit.allows(self._now_s()):
                 _log.warning("consumer groups cannot be read now: %s", error)
             raise Refused(ErrorCode.coordinator_load_in_progress) from error
+        self._read_s = max(self._read_s, since_s)
+
+    async def _confirm(self, name: str) -> None:
+        """Make sure that this daemon coordinated a group within `CONFIRMED_S`."""
+        if self._clock.monotonic_s() - self._read_s > CONFIRMED_S:
+            await self.read_on()
+            await self.require(name)
 
     def forget(self, name: str) -> None:
         """Forget a group that was deleted, unless it has members again."""
@@ -350,7 +433,47 @@ class GroupCoordinator:
 
     # --- Groups in memory
 
-    def _added(self, name: str) -> _Held:
+    def _classic(self, held: _Held) -> Group:
+        """A group of the classic protocol. Members of the other one are not known to its requests."""
+        if isinstance(held.group, ConsumerProtocolGroup):
+            raise Refused(ErrorCode.unknown_member_id)
+        return held.group
+
+    def _of_consumers(self, name: str, beat: Beat) -> _Held:
+        """The group of a ConsumerGroupHeartbeat, which may be its first one."""
+        held = self._held.get(name)
+        if held is not None and isinstance(held.group, ConsumerProtocolGroup):
+            return held
+        if beat.epoch in (LEAVE, LEAVE_STATIC):
+            raise Refused(ErrorCode.unknown_member_id)
+        if held is not None and not held.group.is_idle:
+            raise Refused(ErrorCode.group_id_not_found, "the group has members of the classic protocol")
+        slot = slot_of(name)
+        taken_over_s = self._claims.taken_over_s(slot)
+        settings = self._settings
+        owners_known_s = 0.0
+        if taken_over_s is not None:
+            owners_known_s = taken_over_s + settings.group_consumer_session_timeout + CONFIRMED_S
+        if beat.epoch > 0 and self._now_s() >= owners_known_s:
+            raise Refused(ErrorCode.unknown_member_id)
+        if held is not None:
+            self._drop(held, ErrorCode.unknown_member_id)
+        group = ConsumerProtocolGroup(
+            settings.group_members_max,
+            settings.group_consumer_session_timeout,
+            self._new_id,
+            self._topics,
+            self._regexes.matching,
+            owners_known_s,
+            # Later than the epochs of an earlier coordinator, so that none of them is valid again.
+            (self._claims.number(slot) or 0) % FIRST_EPOCHS,
+        )
+        return self._added(name, group)
+
+    def _new_id(self) -> str:
+        return str(new_uuid(self._ids))
+
+    def _added(self, name: str, group: Group | ConsumerProtocolGroup) -> _Held:
         if len(self._held) >= self._settings.groups_max:
             for one in [one for one in self._held.values() if one.group.is_idle]:
                 self._drop(one, ErrorCode.unknown_member_id)
@@ -362,7 +485,6 @@ class GroupCoordinator:
                     self._settings.groups_max,
                 )
             raise Refused(ErrorCode.coordinator_not_available)
-        group = Group(self._limits, lambda: str(new_uuid(self._ids)))
         held = self._held[name] = _Held(name, group, slot_of(name))
         return held
 
@@ -438,6 +560,7 @@ class GroupCoordinator:
                     with contextlib.suppress(Refused):
                         await self.read_on()
                 self._claims.check()
+                await self._regexes.refresh(self._used_regexes())
                 if loop.time() >= expiry_s:
                     # This daemon may have read nothing since, and slots without a coordinator may be its own.
                     with contextlib.suppress(Refused):
@@ -447,6 +570,10 @@ class GroupCoordinator:
             except Exception:  # noqa: BLE001
                 # The head of the loop: groups must be watched also after a defect.
                 _log.exception("unexpected error while consumer groups are watched")
+
+    def _used_regexes(self) -> set[TopicRegex]:
+        groups = [one.group for one in self._held.values()]
+        return set().union(*(one.regexes for one in groups if isinstance(one, ConsumerProtocolGroup)))
 
     async def _expire(self) -> None:
         for held in [one for one in self._held.values() if one.group.is_idle]:

@@ -43,6 +43,10 @@ class State(enum.Enum):
     COMPLETING = "CompletingRebalance"
     """Members wait for the leader's assignment."""
     STABLE = "Stable"
+    ASSIGNING = "Assigning"
+    """Only of the consumer protocol: the group has changed and has no new assignment yet."""
+    RECONCILING = "Reconciling"
+    """Only of the consumer protocol: members have not reached their assignment."""
     DEAD = "Dead"
     """The group is no longer coordinated here."""
 
@@ -661,7 +665,7 @@ class Group:
             case State.PREPARING:
                 # By those that joined: the last ones to join again are refused if the limit was lowered.
                 return len(self._joining) < self.limits.members_max or member_id in self._joining
-            case State.COMPLETING | State.STABLE:
+            case _:
                 return member is not None or len(self._members) < self.limits.members_max
 
     def _supports(self, join: Join) -> bool:

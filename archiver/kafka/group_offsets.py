@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -58,6 +59,8 @@ _CODES: Final[Mapping[HoldOutcome, ErrorCode]] = {
     # In every version, as in Kafka.
     "fenced": ErrorCode.invalid_producer_epoch,
 }
+_EPOCHS_SINCE: Final = 9
+"""First version of OffsetCommit for members of the consumer protocol."""
 _LOADING_SINCE: Final = 2
 """Version of TxnOffsetCommit from which clients know COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296)."""
 Unstable = Mapping[TopicId, Collection[int]]
@@ -130,15 +133,16 @@ class OffsetRequests:
         codes: dict[tuple[str, int], ErrorCode] = {}
         code = ErrorCode.group_authorization_failed
         if self._may(session, "read", Resource.GROUP, body.group_id):
-            code = await self._commit_code(session, request, codes, self._item)
+            code = await self._commit_code(session, request, codes, partial(self._item, request.version))
         return await sized(self._threads, request.elements, _commit_answer, body, codes, code)
 
-    async def _item(self, body: Any, topics: list[TopicCommit]) -> Commit:
+    async def _item(self, version: int, body: Any, topics: list[TopicCommit]) -> Commit:
         claim = await self._coordinator.accept_commit(
             body.group_id,
             body.member_id,
             getattr(body, "group_instance_id", None),
             body.generation_id_or_member_epoch,
+            states_epoch=version >= _EPOCHS_SINCE,
         )
         return Commit(body.group_id, claim, topics)
 
@@ -253,15 +257,27 @@ class OffsetRequests:
     async def _fetch(self, session: Session, request: KafkaRequest) -> Body:
         body, version = request.body, request.version
         if version >= 8:
-            asked = list({one.group_id: one.topics for one in body.groups}.items())
+            asked = list({one.group_id: one for one in body.groups}.values())
             found: list[dict[str, Any]] = []
             for first in range(0, len(asked), TOGETHER):
                 # Those that wait at the same time share a read of the log.
                 some = asked[first : first + TOGETHER]
                 answers = await asyncio.gather(
-                    *(self._fetched(session, *one, stable=body.require_stable) for one in some)
+                    *(
+                        self._fetched(
+                            session,
+                            one.group_id,
+                            one.topics,
+                            getattr(one, "member_id", None),
+                            getattr(one, "member_epoch", -1),
+                            stable=body.require_stable,
+                        )
+                        for one in some
+                    )
                 )
-                found += [{"group_id": name, **one} for (name, _), one in zip(some, answers, strict=True)]
+                found += [
+                    {"group_id": one.group_id, **answer} for one, answer in zip(some, answers, strict=True)
+                ]
             return {"groups": found}
         stable = getattr(body, "require_stable", False)
         fetched = await self._fetched(session, body.group_id, body.topics, stable=stable)
@@ -276,7 +292,16 @@ class OffsetRequests:
             }
         return fetched
 
-    async def _fetched(self, session: Session, name: str, topics: Any, *, stable: bool) -> dict[str, Any]:
+    async def _fetched(
+        self,
+        session: Session,
+        name: str,
+        topics: Any,
+        member_id: str | None = None,
+        epoch: int = -1,
+        *,
+        stable: bool,
+    ) -> dict[str, Any]:
         """The offsets of one group; of all topics if `topics` is None. `stable`: an error instead of an
         offset that an open transaction may replace.
         """
@@ -291,6 +316,8 @@ class OffsetRequests:
             if not self._groups().is_current(name, claim):
                 self._coordinator.claims.check()
                 raise Refused(ErrorCode.not_coordinator)
+            # Behind the reads: the member may have lost its partitions since.
+            self._coordinator.check_fetch(name, member_id, epoch)
         except Refused as error:
             return {"error_code": int(error.code), "topics": ()}
         # Before the offsets: a transaction that ends in between would replace them.

@@ -13,8 +13,9 @@ from kio.schema.errors import ErrorCode
 
 from archiver.config.kafka_listener import KafkaListenerSettings, Operation
 from archiver.kafka.acl import Authorizer, Resource
+from archiver.kafka.consumer_protocol import ConsumerProtocolGroup
 from archiver.kafka.coordinator import GroupCoordinator, GroupShown, Waiting
-from archiver.kafka.group import Join, Member, State, Sync
+from archiver.kafka.group import CONSUMER, Join, Member, State, Sync
 from archiver.kafka.listener import Body, Session
 from archiver.kafka.protocol import ApiKey, KafkaRequest
 from archiver.kafka.topic_configs import Refused
@@ -29,7 +30,7 @@ _NO_NODE: Final[Mapping[str, Any]] = {"node_id": -1, "host": "", "port": -1}
 _CLASSIC: Final = "classic"
 _OPERATIONS: Final[Mapping[Operation, int]] = {"read": 3, "delete": 6, "describe": 8}
 """Kafka's numbers of the operations with groups."""
-_NOT_ASKED: Final = -(2**31)
+NOT_ASKED: Final = -(2**31)
 
 
 class GroupRequests:
@@ -227,7 +228,7 @@ class GroupRequests:
             "protocol_type": "",
             "protocol_data": "",
             "members": (),
-            "authorized_operations": _NOT_ASKED,
+            "authorized_operations": NOT_ASKED,
         }
         try:
             self._require(session, "describe", name)
@@ -236,13 +237,10 @@ class GroupRequests:
         except Refused as error:
             return {**found, "error_code": int(error.code)}
         if asks_operations:
-            found["authorized_operations"] = sum(
-                1 << number
-                for operation, number in _OPERATIONS.items()
-                if self._authorizer.allows(session.principal, operation, Resource.GROUP, name)
-            )
+            found["authorized_operations"] = authorized_operations(self._authorizer, session, name)
         shown = self._coordinator.shown(name)
-        if shown is None:
+        # Groups of the consumer protocol are described by ConsumerGroupDescribe alone, as in Kafka.
+        if shown is None or isinstance(shown.group, ConsumerProtocolGroup):
             return {**found, "group_state": State.DEAD.value}
         found |= {"group_state": shown.state.value, "protocol_type": shown.protocol_type}
         group = shown.group
@@ -262,7 +260,7 @@ class GroupRequests:
         types = {one.lower() for one in getattr(body, "types_filter", ())}
         shown: Sequence[GroupShown] = ()
         try:
-            if not types or _CLASSIC in types:
+            if not types or types & {_CLASSIC, CONSUMER}:
                 shown = await self._coordinator.all_shown()
         except Refused as error:
             return {"error_code": int(error.code), "groups": ()}
@@ -276,15 +274,28 @@ class GroupRequests:
                     "group_id": one.name,
                     "protocol_type": one.protocol_type,
                     "group_state": one.state.value,
-                    "group_type": _CLASSIC,
+                    "group_type": _type(one),
                 }
                 for one in shown
-                if not states or one.state.value.lower() in states
+                if (not states or one.state.value.lower() in states) and (not types or _type(one) in types)
             ],
         }
 
     def _allowed(self, session: Session, names: Sequence[str]) -> list[str]:
         return self._authorizer.allowed_names(session.principal, "describe", Resource.GROUP, names)
+
+
+def authorized_operations(authorizer: Authorizer, session: Session, name: str) -> int:
+    """What a principal may do with a group, as Kafka's bits."""
+    return sum(
+        1 << number
+        for operation, number in _OPERATIONS.items()
+        if authorizer.allows(session.principal, operation, Resource.GROUP, name)
+    )
+
+
+def _type(shown: GroupShown) -> str:
+    return CONSUMER if shown.is_of_consumer_protocol else _CLASSIC
 
 
 def _sync_of(body: Any) -> Sync:

@@ -14,6 +14,7 @@ from archiver.config.kafka_listener import KafkaListenerSettings, Operation
 from archiver.kafka.acl import Authorizer, Resource, principal_of_certificate
 from archiver.kafka.authentication import BEFORE, Authenticator
 from archiver.kafka.consume import ConsumeHandler
+from archiver.kafka.consumer_group_requests import ConsumerGroupRequests
 from archiver.kafka.coordinator import GroupCoordinator
 from archiver.kafka.fetch import FetchLimits, FetchReader
 from archiver.kafka.group_offsets import OffsetRequests
@@ -27,6 +28,7 @@ from archiver.kafka.produce import BatchQueue, ProduceHandler, ProducerIds
 from archiver.kafka.protocol import ApiKey, KafkaRequest
 from archiver.kafka.slot_claims import SlotClaims
 from archiver.kafka.topic_configs import TopicConfigs, batch_bytes_max
+from archiver.kafka.topic_regexes import TopicRegexes
 from archiver.kafka.topics import TopicRequests, Topics
 from archiver.kafka.transaction_views import TransactionViews
 from archiver.kafka.transactions import TransactionRequests
@@ -126,7 +128,7 @@ class KafkaService:
         self._offset_threads = ThreadPoolExecutor(1, "kafka-offsets")
         self._membership = self._own_membership()
         self._group_counts = GroupCounts()
-        self._coordinator, self._groups, self._offsets = self._group_requests(sequencer)
+        self._coordinator, self._groups, self._consumers, self._offsets = self._group_requests(sequencer)
         # One thread: what ends transactions keeps the order of its arrival.
         self._transaction_threads = ThreadPoolExecutor(1, "kafka-transactions")
         self._transactions, self._views = self._transaction_requests(writer)
@@ -187,8 +189,13 @@ class KafkaService:
             Topics(*parts, self._bounds), TopicConfigs(*parts, self._node_ids), self._topic_threads
         )
 
-    def _group_requests(self, sequencer: Sequencer) -> tuple[GroupCoordinator, GroupRequests, OffsetRequests]:
+    def _group_requests(
+        self, sequencer: Sequencer
+    ) -> tuple[GroupCoordinator, GroupRequests, ConsumerGroupRequests, OffsetRequests]:
         settings, clock = self._settings, self._application.clock
+
+        def topics() -> Mapping[str, TopicState]:
+            return sequencer.fold.topics_by_name
 
         def groups() -> ConsumerGroups:
             return sequencer.fold.consumer_groups
@@ -211,6 +218,14 @@ class KafkaService:
             ),
             queue,
             groups,
+            topics,
+            TopicRegexes(
+                topics,
+                lambda principal, names: self._authorizer.allowed_names(
+                    principal, "describe", Resource.TOPIC, names
+                ),
+                self._threads,
+            ),
             lambda since_s: self._log.refresh(since_s=since_s),
             self._threads,
             clock,
@@ -220,11 +235,14 @@ class KafkaService:
         return (
             coordinator,
             GroupRequests(coordinator, settings, self._authorizer),
+            ConsumerGroupRequests(
+                coordinator, settings, self._authorizer, lambda: sequencer.fold.topics_by_id
+            ),
             OffsetRequests(
                 coordinator,
                 queue,
                 groups,
-                lambda: sequencer.fold.topics_by_name,
+                topics,
                 self._read_on,
                 self._authorizer,
                 self.server.large_threads,
@@ -348,7 +366,14 @@ class KafkaService:
                 return api_versions(request)
             case ApiKey.DESCRIBE_CLUSTER:
                 return await self._metadata.cluster(session, request)
-        handlers = (self._topics, self._groups, self._offsets, self._transactions, self._views)
+        handlers = (
+            self._topics,
+            self._groups,
+            self._consumers,
+            self._offsets,
+            self._transactions,
+            self._views,
+        )
         answer = next(one for one in handlers if request.api in one)
         return await answer(session, request)
 

@@ -58,8 +58,8 @@ class SlotClaims:
         self._on_lost = on_lost
         self._claims: dict[int, int] = {}
         """Numbers of the claims that this process made, by slot."""
-        self._members_known_s: dict[int, float] = {}
-        """Time of the loop at which `REJOIN_S` ends, of the slots that were claimed before."""
+        self._taken_over_s: dict[int, float] = {}
+        """Time of the loop of the claim, of the slots that were claimed before."""
         self._lost_s: dict[int, float] = {}
         self._wanted: set[int] = set()
         self._claiming = asyncio.Lock()
@@ -116,7 +116,12 @@ class SlotClaims:
 
     def may_rejoin(self, slot: int) -> bool:
         """Whether groups of a claimed slot may have members that have not joined this daemon yet."""
-        return asyncio.get_running_loop().time() < self._members_known_s.get(slot, 0.0)
+        taken_over_s = self.taken_over_s(slot)
+        return taken_over_s is not None and asyncio.get_running_loop().time() < taken_over_s + REJOIN_S
+
+    def taken_over_s(self, slot: int) -> float | None:
+        """Time of the loop at which a slot was claimed that had an earlier coordinator; None without one."""
+        return self._taken_over_s.get(slot)
 
     def check(self) -> None:
         """Give up the slots that other daemons coordinate, as far as the log was read."""
@@ -127,7 +132,7 @@ class SlotClaims:
     def give_up(self, slot: int) -> None:
         """This daemon no longer coordinates the slot; no effect if it did not."""
         if self._claims.pop(slot, None) is not None:
-            self._members_known_s.pop(slot, None)
+            self._taken_over_s.pop(slot, None)
             self._lost_s[slot] = asyncio.get_running_loop().time()
             _log.info("consumer groups of slot %d are coordinated by another daemon", slot)
             self._on_lost(slot)
@@ -163,7 +168,7 @@ class SlotClaims:
                     _log.warning("consumer groups cannot be coordinated now: %s", error)
                 raise Refused(ErrorCode.coordinator_load_in_progress) from error
             self._claims.update(dict.fromkeys(slots, claimed))
-            self._members_known_s.update(dict.fromkeys(earlier, loop.time() + REJOIN_S))
+            self._taken_over_s.update(dict.fromkeys(earlier, loop.time()))
         # Another daemon may have claimed it since.
         if self.number(slot) != claimed:
             raise Refused(ErrorCode.not_coordinator)

@@ -73,7 +73,7 @@ KAFKA_APIS: Final = (
     "DeleteTopics", "DeleteRecords", "InitProducerId", "OffsetForLeaderEpoch", "AddPartitionsToTxn", "AddOffsetsToTxn",
     "EndTxn", "WriteTxnMarkers", "TxnOffsetCommit", "DescribeAcls", "DescribeConfigs", "AlterConfigs", "DescribeLogDirs", "SaslAuthenticate",
     "CreatePartitions", "DeleteGroups", "IncrementalAlterConfigs", "OffsetDelete", "DescribeCluster", "DescribeProducers",
-    "DescribeTransactions", "ListTransactions", OTHER_VALUE,
+    "DescribeTransactions", "ListTransactions", "ConsumerGroupHeartbeat", "ConsumerGroupDescribe", OTHER_VALUE,
 )  # fmt: skip
 """Kafka's names of the APIs that clients use."""
 KAFKA_ERRORS: Final = (
@@ -86,11 +86,19 @@ KAFKA_ERRORS: Final = (
     "SASL_AUTHENTICATION_FAILED", "UNKNOWN_PRODUCER_ID", "FETCH_SESSION_ID_NOT_FOUND", "UNSUPPORTED_COMPRESSION_TYPE",
     "INVALID_RECORD", "PRODUCER_FENCED", "INVALID_GROUP_ID", "INCONSISTENT_GROUP_PROTOCOL", "INVALID_SESSION_TIMEOUT",
     "MEMBER_ID_REQUIRED", "GROUP_MAX_SIZE_REACHED", "FENCED_INSTANCE_ID", "OFFSET_METADATA_TOO_LARGE", "NON_EMPTY_GROUP",
-    "GROUP_ID_NOT_FOUND", "GROUP_SUBSCRIBED_TO_TOPIC", "UNSTABLE_OFFSET_COMMIT", OTHER_VALUE,
+    "GROUP_ID_NOT_FOUND", "GROUP_SUBSCRIBED_TO_TOPIC", "UNSTABLE_OFFSET_COMMIT", "FENCED_MEMBER_EPOCH", "STALE_MEMBER_EPOCH",
+    "UNRELEASED_INSTANCE_ID", "UNSUPPORTED_ASSIGNOR", "INVALID_REGULAR_EXPRESSION", OTHER_VALUE,
 )  # fmt: skip
 """Kafka's names of the errors that have a series of their own."""
 KAFKA_CUTS: Final = ("malformed", "too_large", "slow", "unauthenticated", "failed")
-GROUP_STATES: Final = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable")
+GROUP_STATES: Final = (
+    "Empty",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Stable",
+    "Assigning",
+    "Reconciling",
+)
 OFFSET_COMMITS: Final = (
     *("ok", "stale_claim", "full", "too_large", "not_appended", "unknown", "unknown_producer", "fenced"),
     "refused",

@@ -50,7 +50,10 @@ DIFFERENCES = """
 | A transactional id without an open transaction is `Empty`, also after a commit or abort. | The log does not store how the last one ended. |
 | `kafka-transactions abort` aborts the transaction in all of its partitions, and fences its producer. WriteTxnMarkers with a commit gets `INVALID_REQUEST`. | A transaction ends as a whole. Its producer does not know of the abort, and would commit the rest by itself. |
 | A read-uncommitted consumer gets records of open transactions, and none of aborted ones. | Aborted records are not archived. |
-| Groups have the classic protocol; that of KIP-848 (`group.protocol=consumer`) is not offered. OffsetCommit and OffsetFetch are offered up to version 8. | It follows. Later versions of both requests are for members of that protocol. |
+| OffsetCommit and OffsetFetch are offered up to version 9. | Version 10 has ids of topics instead of names. |
+| Members with `group.protocol=consumer` and members of the classic protocol cannot be in one group; an empty group changes its protocol. | As in Kafka with `group.consumer.migration.policy=disabled`. |
+| After a change of coordinator, members with `group.protocol=consumer` join again. Partitions whose members do not come back are assigned after the session timeout and 5 s. | Members are in the memory of the coordinator ([groups.md](protocols/groups.md#members-that-the-daemon-assigns)). |
+| A member with `group.protocol=consumer` that joins again with a known id is accepted at once, with a new epoch. | It has abandoned its partitions. Kafka fences it until its session ends. |
 | The members of a group are in the memory of its coordinator. When another daemon takes over, members join again, and generations begin at 1. | Committed offsets are in the intake log, and commits of an earlier coordinator are void ([groups.md](protocols/groups.md)). |
 | A commit of an unknown group with a generation gets `UNKNOWN_MEMBER_ID`, in every version. | Its members have not joined this coordinator yet; with this error they do. Kafka answers `ILLEGAL_GENERATION`, or from version 9 on `GROUP_ID_NOT_FOUND`. |
 | A rebalance timeout (`max.poll.interval.ms`) above `kafka.group_rebalance_timeout_max` counts as that. Groups, members and their metadata have bounds. | Each takes memory of a daemon. |

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random
 import weakref
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
@@ -30,6 +30,7 @@ from archiver.kafka.offset_queue import OffsetQueue
 from archiver.kafka.protocol import ApiKey, KafkaRequest
 from archiver.kafka.slot_claims import SlotClaims
 from archiver.kafka.topic_configs import Refused
+from archiver.kafka.topic_regexes import TopicRegexes
 from archiver.log.brokers import Broker
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.ids import SeededIds
@@ -38,6 +39,7 @@ from archiver.status.kafka_port import GroupCounts
 from intake.log.committed_offsets import Commit, CommittedOffsets, HoldOutcome, OffsetBounds, TopicCommit
 from intake.log.consumer_groups import GROUP_SLOTS, ConsumerGroups, slot_of
 from intake.log.sequencer import Sequencer
+from intake.log.state import TopicState
 from tests.support.log.faulty_log import AppendFault, FaultyLog
 from tests.support.log.memory_log import MemoryLogStore
 
@@ -67,6 +69,9 @@ class Daemon:
         def groups() -> ConsumerGroups:
             return self.sequencer.fold.consumer_groups
 
+        def topics() -> Mapping[str, TopicState]:
+            return self.sequencer.fold.topics_by_name
+
         self.groups = GroupCoordinator(
             KafkaListenerSettings.model_validate(stated),
             lambda on_lost: SlotClaims(
@@ -79,6 +84,8 @@ class Daemon:
             ),
             self.queue,
             groups,
+            topics,
+            TopicRegexes(topics, lambda _, names: list(names), ground.threads),
             lambda _: self.sequencer.refresh(),
             ground.threads,
             self.clock,

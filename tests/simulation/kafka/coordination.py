@@ -6,7 +6,7 @@ What it believes of the live daemons comes from `registrations`. Its threads are
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -20,12 +20,14 @@ from archiver.kafka.log_view import LogView
 from archiver.kafka.offset_queue import OffsetQueue
 from archiver.kafka.protocol import ApiKey
 from archiver.kafka.slot_claims import SlotClaims
+from archiver.kafka.topic_regexes import TopicRegexes
 from archiver.kafka.transactions import TransactionRequests
 from archiver.runtime.errors import ArchiverError
 from archiver.status.kafka_port import GroupCounts
 from intake.log.client_transactions import ClientTransactions
 from intake.log.committed_offsets import CommittedOffsets, OffsetBounds
 from intake.log.consumer_groups import ConsumerGroups
+from intake.log.state import TopicState
 from tests.simulation.kafka.group_watch import GroupWatch
 from tests.simulation.kafka.registrations import Belief, Registrations
 from tests.simulation.kafka.stepped_loop import SteppedLoop, SteppedThreads
@@ -67,6 +69,9 @@ class Coordination:
         def groups() -> ConsumerGroups:
             return sequencer.fold.consumer_groups
 
+        def topics() -> Mapping[str, TopicState]:
+            return sequencer.fold.topics_by_name
+
         async def read_topics() -> None:
             with suppress(ArchiverError):
                 await loop.run_in_executor(requests, log.refresh)
@@ -82,6 +87,8 @@ class Coordination:
             ),
             self._queue,
             groups,
+            topics,
+            TopicRegexes(topics, lambda _, names: list(names), requests),
             lambda since_s: log.refresh(since_s=since_s),
             requests,
             station.clock,
@@ -105,7 +112,7 @@ class Coordination:
                 self.coordinator,
                 self._queue,
                 groups,
-                lambda: sequencer.fold.topics_by_name,
+                topics,
                 read_topics,
                 allowing,
                 requests,

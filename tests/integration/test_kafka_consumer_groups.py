@@ -1,0 +1,350 @@
+"""The consumer protocol (KIP-848) over the listener: librdkafka, and the errors of each request."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+from uuid import UUID
+
+import pytest
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    ConsumerGroupType,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from kio.schema.errors import ErrorCode
+
+from archiver.kafka.protocol import ApiKey
+from tests.support.kafka.listening import Listening, configured, listening
+from tests.support.kafka.wire import WireClient
+from tests.support.process.processes import until
+
+pytestmark = pytest.mark.timeout(120)
+
+TOPICS = [{"name": name, "partitions": 4} for name in ("orders", "order-lines", "grows")]
+QUICK = {
+    "group_initial_rebalance_delay": "100ms",
+    "group_consumer_session_timeout": "3s",
+    "group_consumer_heartbeat_interval": "200ms",
+}
+COUNT = 100
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listening]:
+    with listening(configured(tmp_path_factory.mktemp("kafka"), TOPICS, kafka=QUICK)) as found:
+        producer = Producer({"bootstrap.servers": found.bootstrap})
+        for number in range(COUNT):
+            producer.produce("orders", b"%d" % number, partition=number % 4)
+        assert producer.flush(30) == 0
+        yield found
+
+
+class Reader:
+    """A consumer of librdkafka in a thread, which commits each record."""
+
+    def __init__(
+        self, served: Listening, group: str, topics: Sequence[str] = ("orders",), **options: Any
+    ) -> None:
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": served.bootstrap,
+                "group.id": group,
+                "group.protocol": "consumer",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                **options,
+            }
+        )
+        self.values: list[bytes] = []
+        self.assigned: set[tuple[str, int]] = set()
+        self.errors: list[str] = []
+        self._stopping = threading.Event()
+        self._consumer.subscribe(list(topics), on_assign=self._got, on_revoke=self._lost, on_lost=self._lost)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _got(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        consumer.incremental_assign(partitions)
+        self.assigned |= {(one.topic, one.partition) for one in partitions}
+
+    def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.assigned -= {(one.topic, one.partition) for one in partitions}
+        consumer.incremental_unassign(partitions)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            message = self._consumer.poll(0.05)
+            if message is None:
+                continue
+            if (error := message.error()) is not None:
+                self.errors.append(str(error))
+                continue
+            value = message.value()
+            assert isinstance(value, bytes)
+            self.values.append(value)
+            self._consumer.commit(message=message, asynchronous=True)
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._thread.join(30)
+        with contextlib.suppress(KafkaException):
+            self._consumer.commit(asynchronous=False)
+        self._consumer.close()
+
+
+def committed(served: Listening, group: str) -> dict[int, int]:
+    found = served.writer.sequencer.refresh().consumer_groups.get(group)
+    topic_id = served.application.topic("orders").topic_id
+    return {} if found is None else {number: one.offset for number, one in found.topics[topic_id]}
+
+
+def all_of(topic: str, count: int = 4) -> set[tuple[str, int]]:
+    return {(topic, number) for number in range(count)}
+
+
+EACH = dict.fromkeys(range(4), COUNT // 4)
+
+
+# --- librdkafka
+
+
+@pytest.mark.parametrize("assignor", ["uniform", "range"])
+def test_two_members_share_the_partitions_and_one_goes_on_alone(served: Listening, assignor: str) -> None:
+    group, options = f"share-{assignor}", {"group.remote.assignor": assignor}
+    first = Reader(served, group, **options)
+    until("the first has all", lambda: first.assigned == all_of("orders") and len(first.values) == COUNT)
+    second = Reader(served, group, **options)
+    until("both have two", lambda: len(first.assigned) == len(second.assigned) == 2)
+    assert first.assigned | second.assigned == all_of("orders")
+    first.close()
+    until("the second has all", lambda: second.assigned == all_of("orders"))
+    second.close()
+    assert committed(served, group) == EACH
+    # Nothing was read twice: each commit came before its partition moved.
+    assert sorted(first.values + second.values) == sorted(b"%d" % number for number in range(COUNT))
+    assert first.errors == second.errors == []
+
+
+def test_a_pattern_and_new_partitions(served: Listening) -> None:
+    reader = Reader(served, "pattern", ["^order.*", "grows"])
+    # Only the whole name matches.
+    until(
+        "the topics that match",
+        lambda: reader.assigned == all_of("orders") | all_of("order-lines") | all_of("grows"),
+    )
+    served.writer.sequencer.grow_topic("grows", 6)
+    until("the new partitions", lambda: all_of("grows", 6) <= reader.assigned)
+    reader.close()
+    assert reader.errors == []
+
+
+def test_a_static_member_returns_without_a_rebalance(served: Listening) -> None:
+    other = Reader(served, "static", **{"group.instance.id": "other"})
+    first = Reader(served, "static", **{"group.instance.id": "one"})
+    until("both have two", lambda: len(first.assigned) == len(other.assigned) == 2)
+    had, others = set(first.assigned), set(other.assigned)
+    first.close()
+    back = Reader(served, "static", **{"group.instance.id": "one"})
+    until("it has them again", lambda: back.assigned == had)
+    assert other.assigned == others
+    back.close()
+    other.close()
+
+
+CLASSIC: dict[str, Any] = {
+    "group.protocol": "classic",
+    "session.timeout.ms": 6000,
+    "partition.assignment.strategy": "cooperative-sticky",
+}
+
+
+def test_an_empty_group_changes_its_protocol(served: Listening) -> None:
+    producer = Producer({"bootstrap.servers": served.bootstrap})
+    read: list[bytes] = []
+    for options in ({}, CLASSIC, {}):
+        producer.produce("order-lines", b"%d" % len(read), partition=0)
+        assert producer.flush(30) == 0
+        reader = Reader(served, "moves", ["order-lines"], **options)
+        found = reader.values
+        until("it goes on", found.copy)
+        reader.close()
+        read += found
+    assert read == [b"0", b"1", b"2"]
+
+
+def test_members_of_both_protocols_do_not_mix(served: Listening) -> None:
+    reader = Reader(served, "mixed")
+    until("it has all", lambda: reader.assigned == all_of("orders"))
+    with WireClient(served.address) as client:
+        joining = {
+            "group_id": "mixed",
+            "session_timeout": 6000,
+            "rebalance_timeout": 6000,
+            "member_id": "",
+            "group_instance_id": None,
+            "protocol_type": "consumer",
+            "protocols": [{"name": "range", "metadata": b""}],
+        }
+        assert client.ask(ApiKey.JOIN_GROUP, 5, joining).error_code is ErrorCode.inconsistent_group_protocol
+    reader.close()
+    other = Reader(served, "mixed-2", **CLASSIC)
+    until("it has all", lambda: other.assigned == all_of("orders"))
+    with WireClient(served.address) as client:
+        answer = client.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, beating("mixed-2", "m"))
+        assert answer.error_code is ErrorCode.group_id_not_found
+    other.close()
+
+
+def test_groups_are_listed_described_and_deleted(served: Listening) -> None:
+    admin = AdminClient({"bootstrap.servers": served.bootstrap})
+    reader = Reader(served, "shown", **{"client.id": "reader"})
+    until("it is committed", lambda: committed(served, "shown") == EACH)
+
+    def listed(**filters: Any) -> dict[str, Any]:
+        return {one.group_id: one for one in admin.list_consumer_groups(**filters).result(30).valid}
+
+    assert listed(types={ConsumerGroupType.CONSUMER})["shown"].type is ConsumerGroupType.CONSUMER
+    assert listed(states={ConsumerGroupState.STABLE})["shown"].state is ConsumerGroupState.STABLE
+    assert "shown" not in listed(types={ConsumerGroupType.CLASSIC})
+    described = admin.describe_consumer_groups(["shown"])["shown"].result(30)
+    assert (described.state, described.partition_assignor) == (ConsumerGroupState.STABLE, "uniform")
+    (member,) = described.members
+    assert member.client_id == "reader"
+    assert {(one.topic, one.partition) for one in member.assignment.topic_partitions} == all_of("orders")
+    with pytest.raises(KafkaException, match="NON_EMPTY_GROUP"):
+        admin.delete_consumer_groups(["shown"])["shown"].result(30)
+    reset = ConsumerGroupTopicPartitions("shown", [TopicPartition("orders", 0, 1)])
+    (refused,) = admin.alter_consumer_group_offsets([reset])["shown"].result(30).topic_partitions
+    assert refused.error is not None
+    assert refused.error.name() == "UNKNOWN_MEMBER_ID"
+    reader.close()
+    assert listed()["shown"].state is ConsumerGroupState.EMPTY
+    admin.alter_consumer_group_offsets([reset])["shown"].result(30)
+    assert committed(served, "shown") == EACH | {0: 1}
+    admin.delete_consumer_groups(["shown"])["shown"].result(30)
+    assert "shown" not in listed()
+
+
+# --- Errors
+
+
+def beating(group: str, member_id: str, epoch: int = 0, **fields: Any) -> dict[str, Any]:
+    """A heartbeat; that of a member that joins by default."""
+    first = {"rebalance_timeout": 60_000, "subscribed_topic_names": ["orders"], "topic_partitions": []}
+    nothing = {"rebalance_timeout": -1, "subscribed_topic_names": None, "topic_partitions": None}
+    return {
+        "group_id": group,
+        "member_id": member_id,
+        "member_epoch": epoch,
+        "instance_id": None,
+        "rack_id": None,
+        "subscribed_topic_regex": None,
+        "server_assignor": None,
+        **(first if epoch == 0 else nothing),
+        **fields,
+    }
+
+
+@pytest.mark.parametrize(
+    ("epoch", "fields", "code"),
+    [
+        (0, {"member_id": ""}, ErrorCode.invalid_request),
+        (0, {"rebalance_timeout": -1}, ErrorCode.invalid_request),
+        (0, {"topic_partitions": None}, ErrorCode.invalid_request),
+        (0, {"subscribed_topic_names": []}, ErrorCode.invalid_request),
+        (0, {"instance_id": ""}, ErrorCode.invalid_request),
+        (0, {"rack_id": "r" * 250}, ErrorCode.invalid_request),
+        (0, {"server_assignor": "sticky"}, ErrorCode.unsupported_assignor),
+        (0, {"subscribed_topic_regex": "a)(b"}, ErrorCode.invalid_regular_expression),
+        (0, {"subscribed_topic_regex": "a" * 1001}, ErrorCode.invalid_regular_expression),
+        (0, {"group_id": ""}, ErrorCode.invalid_group_id),
+        (1, {}, ErrorCode.unknown_member_id),
+        (-1, {}, ErrorCode.unknown_member_id),
+        (-2, {}, ErrorCode.invalid_request),
+        (-2, {"instance_id": "i"}, ErrorCode.unknown_member_id),
+        (-3, {}, ErrorCode.invalid_request),
+    ],
+)
+def test_the_error_of_a_heartbeat(
+    served: Listening, epoch: int, fields: dict[str, Any], code: ErrorCode
+) -> None:
+    with WireClient(served.address) as client:
+        answer = client.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, beating("errors", "m", epoch) | fields)
+    assert answer.error_code is code
+
+
+def test_a_member_by_hand(served: Listening) -> None:
+    with WireClient(served.address) as client:
+
+        def beat(epoch: int, version: int = 1, member_id: str = "m", **fields: Any) -> Any:
+            return client.ask(
+                ApiKey.CONSUMER_GROUP_HEARTBEAT, version, beating("hand", member_id, epoch, **fields)
+            )
+
+        def commit(member_id: str, epoch: int, version: int = 9) -> ErrorCode:
+            part = {
+                "partition_index": 0,
+                "committed_offset": 1,
+                "committed_leader_epoch": -1,
+                "committed_metadata": None,
+            }
+            body = {
+                "group_id": "hand",
+                "generation_id_or_member_epoch": epoch,
+                "member_id": member_id,
+                "group_instance_id": None,
+                "topics": [{"name": "orders", "partitions": [part]}],
+            }
+            code: ErrorCode = (
+                client.ask(ApiKey.OFFSET_COMMIT, version, body).topics[0].partitions[0].error_code
+            )
+            return code
+
+        def fetch(member_id: str | None, epoch: int) -> ErrorCode:
+            group = {"group_id": "hand", "member_id": member_id, "member_epoch": epoch, "topics": None}
+            body = {"groups": [group], "require_stable": True}
+            code: ErrorCode = client.ask(ApiKey.OFFSET_FETCH, 9, body).groups[0].error_code
+            return code
+
+        # A coordinator makes the id of old clients.
+        made = beat(0, 0, "")
+        assert len(made.member_id) == 36
+        beat(-1, member_id=made.member_id)
+        joined = beat(0)
+        assert (joined.error_code, joined.member_id) == (ErrorCode.none, "m")
+        (assigned,) = joined.assignment.topic_partitions
+        assert (UUID(bytes=assigned.topic_id.bytes).hex, set(assigned.partitions)) == (
+            served.application.topic("orders").topic_id,
+            {0, 1, 2, 3},
+        )
+        epoch = joined.member_epoch
+        assert beat(epoch).assignment is None
+        assert beat(epoch + 1).error_code is ErrorCode.fenced_member_epoch
+        assert commit("m", epoch) is fetch("m", epoch) is ErrorCode.none
+        assert commit("m", epoch + 1) is fetch("m", epoch + 1) is ErrorCode.stale_member_epoch
+        assert commit("n", epoch) is fetch("n", epoch) is ErrorCode.unknown_member_id
+        assert commit("m", epoch, 8) is ErrorCode.unsupported_version
+        assert commit("", -1) is ErrorCode.unknown_member_id
+        assert fetch(None, -1) is ErrorCode.none
+        described = client.ask(
+            ApiKey.DESCRIBE_GROUPS, 5, {"groups": ["hand"], "include_authorized_operations": False}
+        )
+        assert described.groups[0].group_state == "Dead"
+        asked = {"group_ids": ["hand", "unknown"], "include_authorized_operations": True}
+        shown, unknown = client.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, asked).groups
+        assert (shown.group_epoch, shown.assignment_epoch, shown.members[0].member_epoch) == (
+            epoch,
+            epoch,
+            epoch,
+        )
+        assert shown.members[0].target_assignment.topic_partitions[0].topic_name == "orders"
+        assert unknown.error_code is ErrorCode.group_id_not_found
+        assert beat(-1).member_epoch == -1

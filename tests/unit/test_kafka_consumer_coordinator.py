@@ -1,0 +1,163 @@
+"""Coordinators of groups of the consumer protocol on one log: taking over, an unreadable log, and patterns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from archiver.kafka import coordinator as coordinator_module
+from archiver.kafka.consumer_protocol import LEAVE, Beat, Beaten, TopicRegex
+from archiver.kafka.group import State
+from archiver.kafka.topic_configs import Refused
+from archiver.kafka.topic_regexes import PATTERN_MAX, TopicRegexes, full_matches
+from archiver.runtime.errors import RetryLater
+from tests.unit.test_kafka_coordinator import Daemon, Ground, code_of, played
+
+
+def beat(member_id: str, epoch: int = 0, *owned: tuple[Any, int], full: bool = True) -> Beat:
+    return Beat(
+        member_id=member_id,
+        epoch=epoch,
+        rebalance_timeout_s=60.0 if full else None,
+        names=frozenset("t") if full else None,
+        owned=frozenset(owned) if full else None,
+    )
+
+
+async def join(daemon: Daemon, member_id: str) -> Beaten:
+    return await daemon.groups.beat("g", beat(member_id))
+
+
+def everything(daemon: Daemon) -> list[tuple[Any, int]]:
+    return [(daemon.topic_id, number) for number in range(10)]
+
+
+@played
+async def test_members_get_their_partitions_back_from_the_next_coordinator(ground: Ground) -> None:
+    one = ground.daemon(1)
+    first = await join(one, "m")
+    assert sorted(first.assignment or ()) == everything(one)
+    two = ground.daemon(2)
+    # Its own claim is the newest one. It does not know the member, and what the member owns.
+    again = await two.groups.beat("g", beat("n"))
+    assert again.assignment == frozenset()
+    assert again.epoch > first.epoch, "epochs of the earlier coordinator are not valid again"
+    assert (
+        await code_of(two.groups.beat("g", beat("m", first.epoch, full=False))) is ErrorCode.not_coordinator
+    )
+    owned = everything(two)[:5]
+    refused = two.groups.beat("g", beat("m", first.epoch, *owned))
+    assert await code_of(refused) is ErrorCode.unknown_member_id
+    assert sorted((await join(two, "m")).assignment or ()) == owned
+    # The earlier coordinator has not read the log for a while.
+    ground.clock.advance(coordinator_module.CONFIRMED_S + 1)
+    assert await code_of(one.groups.beat("g", beat("m", first.epoch))) is ErrorCode.not_coordinator
+
+
+@played
+async def test_without_the_log_no_heartbeat_is_answered_and_no_session_ends(ground: Ground) -> None:
+    one = ground.daemon(group_consumer_session_timeout=1.0, group_consumer_heartbeat_interval=0.1)
+    first = await join(one, "m")
+
+    def fails(_: float) -> object:
+        raise RetryLater("the log does not answer")
+
+    one.groups._read_on, works = fails, one.groups._read_on
+    assert (await one.groups.beat("g", beat("m", first.epoch, full=False))).epoch == first.epoch
+    ground.clock.advance(coordinator_module.CONFIRMED_S + 1)
+    for _ in range(5):
+        await asyncio.sleep(0.3)
+        refused = one.groups.beat("g", beat("m", first.epoch, full=False))
+        assert await code_of(refused) is ErrorCode.coordinator_load_in_progress
+    one.groups._read_on = works
+    assert (await one.groups.beat("g", beat("m", first.epoch, full=False))).epoch == first.epoch
+    await asyncio.sleep(1.1)
+    assert (
+        await code_of(one.groups.beat("g", beat("m", first.epoch, full=False))) is ErrorCode.unknown_member_id
+    )
+
+
+@played
+async def test_only_an_empty_group_changes_its_protocol(ground: Ground) -> None:
+    one = ground.daemon(group_session_timeout_min=0.1)
+    member = await one.enter("g")
+    assert await code_of(join(one, "m")) is ErrorCode.group_id_not_found
+    assert await code_of(one.groups.beat("g", beat("m", LEAVE))) is ErrorCode.unknown_member_id
+    await one.groups.leave("g", [(member.member_id, None)])
+    await join(one, "m")
+    assert await code_of(one.join("g")) is ErrorCode.inconsistent_group_protocol
+    assert await code_of(one.groups.heartbeat("g", "m", None, 1)) is ErrorCode.unknown_member_id
+    assert await one.groups.leave("g", [("m", None)]) == [ErrorCode.unknown_member_id]
+    await one.groups.beat("g", beat("m", LEAVE))
+    shown = one.groups.shown("g")
+    assert shown is not None
+    assert (shown.state, shown.is_of_consumer_protocol) == (State.EMPTY, True)
+    await one.enter("g")
+
+
+@played
+async def test_the_memory_of_members_is_bounded(ground: Ground) -> None:
+    one = ground.daemon(groups_bytes_max=2**20)
+    one.sequencer.grow_topic("t", 10_000)
+    assert await code_of(join(one, "m")) is ErrorCode.coordinator_not_available
+
+
+# --- Patterns
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("a.*", {"a", "ab", "a-b"}),
+        ("a|b", {"a", "b"}),
+        ("b", {"b"}),
+        ("(?i)A", {"a"}),
+        ("", set()),
+        ("a\n", set()),
+    ],
+)
+def test_a_pattern_matches_whole_names(pattern: str, found: set[str]) -> None:
+    assert full_matches(pattern, ["a", "ab", "b", "cab", "a-b"]) == found
+
+
+@pytest.mark.parametrize("pattern", ["(", "a)(b", r"\Qa", "a{1001}", "(a{1000}){1000}", "(?=a)", "a\\"])
+def test_a_pattern_that_re2_does_not_accept(pattern: str) -> None:
+    with pytest.raises(Refused) as refused:
+        full_matches(pattern, ["a"])
+    assert refused.value.code is ErrorCode.invalid_regular_expression
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as found:
+        yield found
+
+
+def test_patterns_follow_the_topics_and_are_forgotten(threads: ThreadPoolExecutor) -> None:
+    names = ["a1", "b1"]
+    hidden = {"User:u": "a2"}
+
+    def allowed(principal: str, found: Any) -> list[str]:
+        return [one for one in found if one != hidden.get(principal)]
+
+    async def run() -> None:
+        regexes = TopicRegexes(lambda: names, allowed, threads)
+        one, other = TopicRegex("User:u", "a.*"), TopicRegex("User:v", "a.*")
+        for regex in (one, other):
+            await regexes.resolve(regex)
+            assert regexes.matching(regex) == {"a1"}
+        names.append("a2")
+        await regexes.refresh({one, other})
+        assert [set(regexes.matching(regex)) for regex in (one, other)] == [{"a1"}, {"a1", "a2"}]
+        await regexes.refresh({other})
+        assert regexes.matching(one) == frozenset()
+        assert await code_of(regexes.resolve(TopicRegex("u", "a" * (PATTERN_MAX + 1)))) is (
+            ErrorCode.invalid_regular_expression
+        )
+
+    asyncio.run(run())
