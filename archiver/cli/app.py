@@ -44,7 +44,7 @@ COMMANDS = {
     "explain": "Show where a record is (log, intake file, archive, table) and why it is not further.",
     "tables": "Show every topic's table, where it is, and how Spark, Trino and DuckDB read it.",
     "query": "Query the tables with SQL (DuckDB; `pip install 'stream-archiver[query]'`).",
-    "topics": "Show topics, create configured topics, add partitions, and delete topics.",
+    "topics": "Show topics, create configured topics, add partitions, and delete topics or records.",
     "groups": "Show consumer groups, their committed offsets and their lag, and reset offsets.",
     "users": "Set the passwords of the users of the Kafka listener, and list and delete users.",
     "ledger": "Show the control log, and encode and decode control events.",

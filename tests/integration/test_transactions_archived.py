@@ -262,6 +262,9 @@ def test_a_round_forgets_the_producers_above_the_limit(tmp_path: Path) -> None:
         sequencer = driver.application.sequencer
         opened = [sequencer.open_producer("", 0)[0] for _ in range(103)]
         driver.archive()
+        assert len(sequencer.refresh().producers) == 103  # each was used within `intake.producer_idle_min`
+        driver.clock.ahead_s = 1800 + 60
+        driver.archive()
         assert [one.producer_id for one in sequencer.refresh().producers] == opened[3:]
 
 
