@@ -22,6 +22,7 @@ TOPICS = "org.apache.kafka.tools.TopicCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 TOOL_S = 100
 
@@ -175,3 +176,23 @@ def test_an_open_transaction_is_found_and_aborted(tools: Tools) -> None:
     tools.run(TRANSACTIONS, "abort", *place, *named)
     wrong = ("--producer-id", producer_id, "--producer-epoch", "9", "--coordinator-epoch", "0")
     assert "invalid producer epoch" in tools.refused(TRANSACTIONS, "abort", *place, *wrong)
+
+
+def test_a_java_consumer_that_the_daemon_assigns(tools: Tools) -> None:
+    tools.run(TOPICS, "--create", "--topic", "shop.assigned")
+    producer = Producer({"bootstrap.servers": tools.served.bootstrap})
+    for number in range(10):
+        producer.produce("shop.assigned", b"%d" % number, partition=number % 2)
+    assert producer.flush(30) == 0
+    consumed = tools.run(
+        CONSUMER,
+        *("--topic", "shop.assigned", "--group", "assigned", "--from-beginning"),
+        *("--consumer-property", "group.protocol=consumer", "--max-messages", "10", "--timeout-ms", "30000"),
+    )
+    assert sorted(line for line in consumed.splitlines() if line.isdigit()) == [str(one) for one in range(10)]
+    assert "Consumer" in tools.run(GROUPS, "--list", "--type")
+    described = tools.run(GROUPS, "--describe", "--group", "assigned")
+    assert [line.split()[3:6] for line in described.splitlines() if "shop.assigned" in line] == [
+        ["5", "5", "0"]
+    ] * 2
+    assert "was successful" in tools.run(GROUPS, "--delete", "--group", "assigned")

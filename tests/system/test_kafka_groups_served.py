@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from signal import SIGCONT, SIGSTOP
 from typing import Any
@@ -41,7 +41,13 @@ pytestmark = [
 @pytest.fixture
 def daemons(tmp_path: Path) -> Iterator[tuple[Served, Served]]:
     deployment = Deployment(tmp_path / "d")
-    configure(deployment, group_initial_rebalance_delay="100ms", group_session_timeout_min="1s")
+    configure(
+        deployment,
+        group_initial_rebalance_delay="100ms",
+        group_session_timeout_min="1s",
+        group_consumer_session_timeout="4s",
+        group_consumer_heartbeat_interval="300ms",
+    )
     with two(deployment, tmp_path) as found:
         yield found
 
@@ -56,10 +62,16 @@ def committed(client: WireClient, group: str) -> dict[int, int] | None:
     }
 
 
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "classic": {"group.protocol": "classic", "session.timeout.ms": 4000, "heartbeat.interval.ms": 300},
+    "consumer": {"group.protocol": "consumer"},
+}
+
+
 class Reader(threading.Thread):
     """A member of a group that commits each record, until `finish`."""
 
-    def __init__(self, servers: str, group: str, **options: Any) -> None:
+    def __init__(self, servers: str, group: str, protocol: str = "classic", **options: Any) -> None:
         super().__init__(daemon=True)
         self._consumer = Consumer(
             {
@@ -67,8 +79,7 @@ class Reader(threading.Thread):
                 "group.id": group,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                "session.timeout.ms": 4000,
-                "heartbeat.interval.ms": 300,
+                **OPTIONS[protocol],
                 **CLIENT,
                 **options,
             }
@@ -95,7 +106,10 @@ class Reader(threading.Thread):
         assert not self.is_alive()
 
 
-def test_members_go_on_when_their_coordinator_is_killed(daemons: tuple[Served, Served]) -> None:
+@pytest.mark.parametrize("protocol", OPTIONS)
+def test_members_go_on_when_their_coordinator_is_killed(
+    daemons: tuple[Served, Served], protocol: str
+) -> None:
     servers = ",".join(bootstrap(one) for one in daemons)
     place = coordinator(daemons[0], "g")
     killed = next(one for one in daemons if address(one) == place)
@@ -110,7 +124,7 @@ def test_members_go_on_when_their_coordinator_is_killed(daemons: tuple[Served, S
             sent[number] += count
         assert producer.flush(60) == 0
 
-    readers = [Reader(servers, "g") for _ in range(2)]
+    readers = [Reader(servers, "g", protocol) for _ in range(2)]
 
     def all_read() -> bool:
         return all(
@@ -216,3 +230,66 @@ def test_a_paused_coordinator_commits_nothing_when_it_wakes(daemons: tuple[Serve
                 return committed(client, "g")
 
         assert until("the group is coordinated", newest) == {0: 9}
+
+
+class Consuming(WireClient):
+    """A member of the consumer protocol by hand."""
+
+    def beat(self, member_id: str, epoch: int, owned: Any = None) -> Any:
+        full = owned is not None
+        return self.ask(
+            ApiKey.CONSUMER_GROUP_HEARTBEAT,
+            1,
+            {
+                "group_id": "g",
+                "member_id": member_id,
+                "member_epoch": epoch,
+                "instance_id": None,
+                "rack_id": None,
+                "rebalance_timeout": 60_000 if full else -1,
+                "subscribed_topic_names": [TOPIC] if full else None,
+                "subscribed_topic_regex": None,
+                "server_assignor": None,
+                "topic_partitions": owned,
+            },
+        )
+
+
+def test_a_partition_is_not_given_away_while_its_owner_may_read_it(daemons: tuple[Served, Served]) -> None:
+    """A coordinator is paused and wakes. Its members are told, and the next one waits for them."""
+    place = coordinator(daemons[0], "g")
+    paused = next(one for one in daemons if address(one) == place)
+    (other,) = (one for one in daemons if one is not paused)
+    with Consuming(address(paused)) as stale, Consuming(address(other)) as new:
+        joined = stale.beat("m", 0, [])
+        assert [len(one.partitions) for one in joined.assignment.topic_partitions] == [PARTITIONS]
+        paused.signal(SIGSTOP)
+        until("the other coordinates", lambda: coordinator(other, "g") == address(other))
+        first = new.beat("n", 0, [])
+        assert (first.error_code, first.assignment.topic_partitions) == (ErrorCode.none, ())
+        # The member is asked what it owns, and gets that back once it has abandoned it.
+        assert new.beat("m", joined.member_epoch).error_code is ErrorCode.not_coordinator
+        owned = [
+            {"topic_id": one.topic_id, "partitions": list(one.partitions)[:1]}
+            for one in joined.assignment.topic_partitions
+        ]
+        assert new.beat("m", joined.member_epoch, owned).error_code is ErrorCode.unknown_member_id
+        assert new.beat("n", first.member_epoch).assignment is None
+        (back,) = new.beat("m", 0, []).assignment.topic_partitions
+        assert list(back.partitions) == owned[0]["partitions"]
+        # It joins once more, which gives up nothing that the other one could get before the wait is over.
+        epochs = {"n": first.member_epoch, "m": 0}
+        known = {"m": 1, "n": 0}
+
+        def all_assigned() -> bool:
+            for member_id, epoch in list(epochs.items()):
+                answer = new.beat(member_id, epoch, None if epoch else [])
+                assert answer.error_code is ErrorCode.none
+                epochs[member_id] = answer.member_epoch
+                if answer.assignment is not None:
+                    known[member_id] = sum(len(one.partitions) for one in answer.assignment.topic_partitions)
+            return sum(known.values()) == PARTITIONS
+
+        until("the wait is over", all_assigned)
+        paused.signal(SIGCONT)
+        assert stale.beat("m", joined.member_epoch).error_code is ErrorCode.not_coordinator
