@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from signal import SIGCONT, SIGKILL, SIGSTOP
+from signal import SIGCONT, SIGKILL
 from typing import Self
 
 import pytest
@@ -261,7 +261,7 @@ def test_offsets_that_waited_at_a_paused_coordinator_are_in_no_transaction(
     stale = stack.enter_context(Committing(address(paused)))
     assert stale.open(Committing.name)
     until("the slot is claimed", lambda: stale.commit(3) is ErrorCode.none)
-    paused.signal(SIGSTOP)
+    paused.pause()
     stale.send_commit(5)
     # The client goes on elsewhere.
     client = stack.enter_context(Committing(address(other)))

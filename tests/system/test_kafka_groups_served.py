@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from signal import SIGCONT, SIGSTOP
+from signal import SIGCONT
 from typing import Any
 
 import pytest
@@ -207,7 +207,7 @@ def test_a_paused_coordinator_commits_nothing_when_it_wakes(daemons: tuple[Serve
     with Member(address(paused)) as stale, Member(address(other)) as new:
         stale.enter()
         assert stale.commit(5) is ErrorCode.none
-        paused.signal(SIGSTOP)
+        paused.pause()
         until("the other coordinates", lambda: coordinator(other, "g") == address(other))
         assert until("it has the offsets", lambda: committed(new, "g")) == {0: 5}
         new.enter()
@@ -263,7 +263,7 @@ def test_a_partition_is_not_given_away_while_its_owner_may_read_it(daemons: tupl
     with Consuming(address(paused)) as stale, Consuming(address(other)) as new:
         joined = stale.beat("m", 0, [])
         assert [len(one.partitions) for one in joined.assignment.topic_partitions] == [PARTITIONS]
-        paused.signal(SIGSTOP)
+        paused.pause()
         until("the other coordinates", lambda: coordinator(other, "g") == address(other))
         first = new.beat("n", 0, [])
         assert (first.error_code, first.assignment.topic_partitions) == (ErrorCode.none, ())

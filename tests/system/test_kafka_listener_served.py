@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from signal import SIGCONT, SIGSTOP
+from signal import SIGCONT
 from typing import Any
 
 import pytest
@@ -272,7 +272,7 @@ def test_a_producer_goes_on_when_its_daemon_is_paused_and_killed(
         sender = Sender(",".join(both))
         sender.start()
         sender.until_more()
-        first.signal(SIGSTOP)
+        first.pause()
         try:
             until("only one daemon is left", lambda: live(bootstrap(other)) == {bootstrap(other)})
             sender.until_more()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from signal import SIGCONT, SIGSTOP
+from signal import SIGCONT
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -138,7 +138,7 @@ def test_an_end_that_waited_at_a_paused_daemon_ends_nothing(daemons: tuple[Serve
     send(producer, b"first", 1)
     with WireClient(address(paused)) as stale:
         # The same producer, as the daemon knows it.
-        paused.signal(SIGSTOP)
+        paused.pause()
         producer.commit_transaction(60)
         producer.begin_transaction()
         send(producer, b"second", 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from signal import SIGCONT, SIGSTOP
+from signal import SIGCONT
 
 import pytest
 
@@ -66,7 +66,7 @@ def test_a_leader_that_was_stopped_and_woken_harms_nothing(deployment: Deploymen
             second.until_ready()
             until("the second has seen who leads", lambda: other_leads(second, first))
             first.descendants()
-            first.signal(SIGSTOP)
+            first.pause()
             # A lease by file lock stays with a process that is stopped; an operator who knows that it is gone
             # takes the file away.
             (deployment.root / "metadata.db.lease").unlink()

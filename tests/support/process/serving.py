@@ -18,10 +18,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGKILL, SIGTERM, Signals
+from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM, Signals
 from typing import Any, Self
 
 from archiver.runtime.clock import SystemClock
@@ -29,6 +31,9 @@ from tests.support.builders.deployment import Deployment
 from tests.support.process.processes import Command, alive, until
 
 REQUEST_TIMEOUT_S = 60.0
+PAUSES_MAX = 20
+LOCK_WAIT_S = 1.0
+"""Longer than the transaction of a running process."""
 LISTENING = "listening on "
 AUDITS_EVERY_S = 0.5
 QUICK_TOPIC = {"start_delay_max": "100ms", "idle_max": "300ms", "complete_delay_max": "2s"}
@@ -50,6 +55,17 @@ class Answered:
     def lines(self) -> list[Any]:
         """The body as JSON lines."""
         return [json.loads(line) for line in self.body.splitlines() if line.strip()]
+
+
+def _is_locked(database: Path) -> bool:
+    """Whether a process holds the lock of writers."""
+    with closing(sqlite3.connect(database, timeout=LOCK_WAIT_S, isolation_level=None)) as connection:
+        try:
+            connection.execute("begin immediate")
+        except sqlite3.OperationalError:
+            return True
+        connection.execute("rollback")
+    return False
 
 
 def quick(document: Mapping[str, Any], **daemon: Any) -> dict[str, Any]:
@@ -224,6 +240,16 @@ class Served:
     def signal(self, number: Signals) -> None:
         """Send it a signal."""
         self.command.signal(number)
+
+    def pause(self) -> None:
+        """SIGSTOP it while it does not hold SQLite's lock, with which no other process could append."""
+        for _ in range(PAUSES_MAX):
+            self.signal(SIGSTOP)
+            if not _is_locked(self.deployment.root / "metadata.db"):
+                return
+            self.signal(SIGCONT)
+            SystemClock().sleep(0.1)
+        raise AssertionError(f"the metadata database was locked {PAUSES_MAX} times")
 
     def stop(self, number: Signals = SIGTERM) -> int:
         """Ask it to stop and wait; the exit code. Its children must be gone soon after."""
