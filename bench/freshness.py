@@ -177,7 +177,7 @@ def bound(file: DataFile, kind: Any, field_id: int) -> int:
 
 
 def reaches(ends: Mapping[int, int], wanted: Mapping[int, int]) -> bool:
-    """Return whether every partition has reached its wanted end offset."""
+    """Return whether every partition has reached its required end offset."""
     return all(ends.get(partition, 0) >= end for partition, end in wanted.items())
 
 

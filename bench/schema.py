@@ -57,8 +57,8 @@ from bench.writer import spread
 
 BAD_EVERY = 100_000
 TARGET = {"plain": 0.7, "one_bad": 0.9, "unknown": 0.4}
-"""Smallest wanted ratios: plain (as in `bench.limit`), one bad record in 100,000, and unknown fields in every
-record."""
+"""Smallest required ratios: plain (as in `bench.limit`), one bad record in 100,000, and unknown fields in
+every record."""
 _DECODE_ROWS, _DECODE_BYTES = RefineOptions().decode_rows, RefineOptions().decode_bytes
 
 

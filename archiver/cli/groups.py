@@ -9,7 +9,7 @@ import typer
 
 from archiver.cli.admin_client import Answered, ask_daemon
 from archiver.cli.completion import complete_scope
-from archiver.cli.options import ConfigOption, Output, OutputOption, application
+from archiver.cli.options import ConfigOption, Output, OutputOption, YesOption, application
 from archiver.cli.output import print_json, print_table
 from archiver.publish.scope import parse_scope
 from archiver.runtime.errors import ConfigInvalid, InvalidInput, NotFound, RetryLater
@@ -126,9 +126,7 @@ def reset(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print the new offsets; commit nothing.")
     ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Do not ask for confirmation; required without a terminal.")
-    ] = False,
+    yes: YesOption = False,
     config: ConfigOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:

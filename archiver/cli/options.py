@@ -66,6 +66,9 @@ ConfigOption = Annotated[
     ),
 ]
 OutputOption = Annotated[Output, typer.Option("--output", help="text for people, json for programs.")]
+YesOption = Annotated[
+    bool, typer.Option("--yes", help="Do not ask for confirmation; required without a terminal.")
+]
 
 
 def config_path(given: Path | None) -> Path:

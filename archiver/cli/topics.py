@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from archiver.cli.completion import complete_scope, complete_topic
-from archiver.cli.options import ConfigOption, Output, OutputOption, application
+from archiver.cli.options import ConfigOption, Output, OutputOption, YesOption, application
 from archiver.cli.output import print_json, print_table
 from archiver.publish.scope import parse_scope
 from archiver.runtime.errors import ConfigInvalid, InvalidInput
@@ -204,9 +204,7 @@ def alter(
 @app.command("delete")
 def delete(
     topic: KnownTopic,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Do not ask for confirmation; required without a terminal.")
-    ] = False,
+    yes: YesOption = False,
     config: ConfigOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
@@ -285,9 +283,7 @@ def delete_records(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print what would be deleted; delete nothing.")
     ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Do not ask for confirmation; required without a terminal.")
-    ] = False,
+    yes: YesOption = False,
     config: ConfigOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:

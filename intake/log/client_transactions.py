@@ -145,20 +145,7 @@ class ClientTransactions:
                 return "ended"
             return None
 
-        def make(fold: IntakeFold) -> pb.IntakeEntry | None:
-            if fold.transactions.get(stated.producer_id) is None:
-                return None
-            ended = pb.TransactionEnded(
-                producer_id=stated.producer_id,
-                epoch=stated.epoch,
-                commit=commit,
-                by_client=True,
-                time_us=self._clock.now_us(),
-            )
-            return pb.IntakeEntry(transaction=ended)
-
-        refused, _ = self._append(refusal, make)
-        return refused
+        return self._append_end(refusal, stated, commit=commit, by_client=True)
 
     def _is_contrary(self, producer: Producer, claim: int, *, commit: bool) -> bool:
         """Whether an end without an open transaction contradicts the end of the last one."""
@@ -193,14 +180,28 @@ class ClientTransactions:
                 return "fenced"
             return "elsewhere" if places.isdisjoint(transaction.ranges) else None
 
+        return self._append_end(refusal, stated, fence=True)
+
+    def _append_end(
+        self,
+        refusal: Callable[[IntakeFold], ProducerRefusal | None],
+        stated: ProducerEpoch,
+        *,
+        commit: bool = False,
+        by_client: bool = False,
+        fence: bool = False,
+    ) -> ProducerRefusal | None:
+        """Append the end of the open transaction if nothing refuses it; nothing is appended without one."""
+
         def make(fold: IntakeFold) -> pb.IntakeEntry | None:
             if fold.transactions.get(stated.producer_id) is None:
                 return None
             ended = pb.TransactionEnded(
                 producer_id=stated.producer_id,
                 epoch=stated.epoch,
-                commit=False,
-                fence=True,
+                commit=commit,
+                by_client=by_client,
+                fence=fence,
                 time_us=self._clock.now_us(),
             )
             return pb.IntakeEntry(transaction=ended)

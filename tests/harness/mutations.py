@@ -777,7 +777,7 @@ def read_before_its_commit(history: History, rng: random.Random) -> History:
 
 @breaks("H19")
 def fenced_commit(history: History, rng: random.Random) -> History:
-    """A producer commits after a second one has opened its id, and is told that all is well."""
+    """A producer commits after a second one has opened its id, and gets an acknowledgement."""
     name = choose(
         rng, [name for name, transaction in history.transactions.items() if transaction.fate == "aborted"]
     )

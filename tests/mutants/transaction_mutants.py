@@ -121,8 +121,8 @@ TRANSACTIONS = (
     _mutant(
         "a transaction that an administrator aborted goes on",
         _APPENDED,
-        "                commit=False,\n                fence=True,\n",
-        "                commit=False,\n",
+        "                fence=fence,\n",
+        "",
     ),
     _mutant(
         "a client aborts transactions without a permission",

@@ -256,7 +256,7 @@ class Consuming(WireClient):
 
 
 def test_a_partition_is_not_given_away_while_its_owner_may_read_it(daemons: tuple[Served, Served]) -> None:
-    """A coordinator is paused and wakes. Its members are told, and the next one waits for them."""
+    """A coordinator is paused and wakes. Its members get an error, and the next one waits for them."""
     place = coordinator(daemons[0], "g")
     paused = next(one for one in daemons if address(one) == place)
     (other,) = (one for one in daemons if one is not paused)
