@@ -8,8 +8,9 @@ done again from the committed offsets.
 from __future__ import annotations
 
 import random
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from tests.harness.group_member import group_options
 from tests.harness.history import Outcome
 from tests.harness.kafka_reader import digest_of
 from tests.harness.kafka_sender import CLIENT, Answers, Record
-from tests.harness.kafka_transactional_sender import TIMEOUT_S, asked, begun, flush
+from tests.harness.kafka_transactional_sender import PATIENCE_S, TIMEOUT_S, asked, begun, flush
 from tests.harness.ledger_file import LedgerFile
 from tests.harness.payload import LIFE_NUMBERS, Payload
 
@@ -30,6 +31,9 @@ READ_MAX = 60
 """Records of one transaction."""
 ABORT_SHARE = 0.1
 COMMITTED_S = 10.0
+HANGING_S = PATIENCE_S + 10.0
+"""librdkafka does not keep the timeout of `send_offsets_to_transaction`, and waits for ever for a coordinator that was
+killed (its issues 5456 and 5511). After this time the loop opens its id again, with another producer."""
 
 
 class KafkaLoop:
@@ -133,7 +137,9 @@ class KafkaLoop:
         self._note("group-commit", number=self._count, offsets=lines, of=name)
         offsets = [TopicPartition(*place, end) for place, end in ends.items()]
         metadata = self._consumer.consumer_group_metadata()
-        outcome, error = asked(lambda wait_s: producer.send_offsets_to_transaction(offsets, metadata, wait_s))
+        outcome, error = _asked_by_thread(
+            lambda wait_s: producer.send_offsets_to_transaction(offsets, metadata, wait_s)
+        )
         self._note("group-sent", outcome=outcome, error=error)
         return outcome
 
@@ -191,3 +197,13 @@ class KafkaLoop:
 
     def _note(self, event: str, **fields: object) -> None:
         self._ledger.write(event, group=LOOP, member=f"{self._name}/{self._life}", **fields)
+
+
+def _asked_by_thread(call: Callable[[float], None]) -> tuple[Outcome, str | None]:
+    """As `asked`, by a thread that is left behind if it gets no answer. What it does later is what a zombie does."""
+    answers: list[tuple[Outcome, str | None]] = []
+    # A process does not wait for such a thread when it ends.
+    thread = threading.Thread(target=lambda: answers.append(asked(call)), daemon=True)
+    thread.start()
+    thread.join(HANGING_S)
+    return answers[0] if answers else ("unknown", f"no answer within {HANGING_S:g} s")

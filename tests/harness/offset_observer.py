@@ -22,7 +22,9 @@ TIMEOUT_S = 2.0
 """A daemon that is paused does not answer."""
 ANSWER_BYTES_MAX = 2**20
 PATIENCE_S = 60.0
-"""At the end, for every group to come to the end of every partition."""
+"""At the end, how long no committed offset may move before the observer gives up."""
+ALTOGETHER_S = 300.0
+"""At the end, for every group to come to the end of every partition: a group may be far behind after a long run."""
 PAUSE_S = 0.2
 
 Offsets = dict[tuple[str, int], int]
@@ -54,14 +56,17 @@ class OffsetObserver:
     def close(self) -> None:
         """Observe until every group has committed the end of each partition."""
         ends = self._ends()
-        deadline = time.monotonic() + PATIENCE_S
+        moved_s = began_s = time.monotonic()
         behind = list(self._groups)
-        while behind and time.monotonic() < deadline:
+        last: dict[str, list[Offsets]] = {}
+        while behind and time.monotonic() < min(moved_s + PATIENCE_S, began_s + ALTOGETHER_S):
             time.sleep(PAUSE_S)
             found = {
                 group: [self._observe(daemon, group) for daemon in range(len(self._daemons))]
                 for group in behind
             }
+            if found != last:
+                moved_s, last = time.monotonic(), found
             behind = [
                 group
                 for group in behind

@@ -7,6 +7,7 @@ it ends.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -131,6 +132,8 @@ class Visitor:
 
 def main() -> int:
     """The program."""
+    # A visitor that does not end is aborted, and says in its log where each of its threads was.
+    faulthandler.enable()
     return Visitor(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))).run()
 
 

@@ -21,6 +21,9 @@ from tests.harness.loading import read_ledger
 from tests.harness.scene import Scene, kill_tree
 from tests.harness.supervisor import ENDING_S
 
+ABORTING_S = 5.0
+"""How long a client may take to note where it was."""
+
 
 @dataclass
 class Client:
@@ -109,12 +112,17 @@ class Clients:
         client.ending = True
         client.process.send_signal(signal.SIGTERM)
 
-    def end(self, name: str) -> None:
+    def end(self, name: str, within_s: float = ENDING_S) -> None:
         """SIGTERM, and wait until it has ended."""
         self.ask(name)
         client = self._clients[name]
         with contextlib.suppress(subprocess.TimeoutExpired):
-            client.process.wait(ENDING_S)
+            client.process.wait(within_s)
+        if client.alive():
+            # Its log then has the stack of each thread.
+            client.process.send_signal(signal.SIGABRT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                client.process.wait(ABORTING_S)
         if client.alive():
             kill_tree(client.process)
         self.note_end(name)

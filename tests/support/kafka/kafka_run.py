@@ -29,6 +29,7 @@ from tests.harness.fault_plan import FaultPlan
 from tests.harness.group_member import ASSIGNORS, SESSION_S
 from tests.harness.kafka_loop import LOOP
 from tests.harness.kafka_transactional_sender import TIMEOUT_S
+from tests.harness.offset_observer import ALTOGETHER_S
 from tests.harness.scene import CLEANUP_S, TOPICS, LimitedDisk, Scene, free_port, kill_tree
 from tests.harness.supervisor import ENDING_S, RunOptions, Supervisor
 from tests.support.kafka.kafka_clients import Clients
@@ -389,7 +390,7 @@ class KafkaRun(Supervisor):
         time.sleep(OPEN_S)
         # Its last record in each partition is the one that groups have to come to.
         self._clients.end("k0")
-        self._clients.end(OBSERVER)
+        self._clients.end(OBSERVER, within_s=ALTOGETHER_S + ENDING_S)
         for name in (*MEMBERS, *READERS):
             self._clients.ask(name)
         for name in (*MEMBERS, *READERS):
