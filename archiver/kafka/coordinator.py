@@ -344,14 +344,18 @@ class GroupCoordinator:
         return number
 
     def check_fetch(self, name: str, member_id: str | None, epoch: int) -> None:
-        """Raise `Refused` if a member must not get the committed offsets. Only members of the consumer
-        protocol state an epoch.
+        """Raise `Refused` if a member must not get the committed offsets.
+
+        As in Kafka, members of the classic protocol are not checked. Some clients (franz-go) state their
+        generation as the epoch.
         """
         held = self._held.get(name)
-        if held is not None and isinstance(held.group, ConsumerProtocolGroup):
+        if held is None:
+            # Its members have not joined this coordinator yet; with this error they do.
+            if member_id is not None and epoch >= 0:
+                raise Refused(ErrorCode.unknown_member_id)
+        elif isinstance(held.group, ConsumerProtocolGroup):
             held.group.check_fetch(member_id, epoch)
-        elif member_id is not None and epoch >= 0:
-            raise Refused(ErrorCode.unknown_member_id)
 
     # --- Administration
 

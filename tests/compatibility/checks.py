@@ -13,7 +13,7 @@ from typing import Final
 
 from archiver.runtime.errors import ArchiverError
 from intake.records import Record
-from tests.compatibility.compared_clients import PLAINLY, Client, Got, Producing, Sent
+from tests.compatibility.compared_clients import BY_SERVER, PLAINLY, Client, Got, Producing, Sent
 from tests.support.kafka.listening import Listening, configured, listening
 
 READ: Final = "read"
@@ -223,6 +223,15 @@ def _set_config(scene: Scene) -> None:
 @_shows("read in a group and commit offsets")
 def _group(scene: Scene) -> None:
     assert scene.client.group(READ, f"group-{scene.topic}", COUNT) == COUNT
+
+
+@_shows(BY_SERVER)
+def _group_by_server(scene: Scene) -> None:
+    requests = scene.listener.service.server.counts.requests
+    before = requests.get("ConsumerGroupHeartbeat", 0)
+    assert scene.client.group(READ, f"by-server-{scene.topic}", COUNT, by_server=True) == COUNT
+    # A client may use the classic protocol instead, without a message.
+    assert requests["ConsumerGroupHeartbeat"] > before
 
 
 @_shows("commit a transaction")

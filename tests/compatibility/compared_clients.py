@@ -90,6 +90,8 @@ class Producing(NamedTuple):
 
 
 PLAINLY: Final = Producing()
+BY_SERVER: Final = "read in a group with `group.protocol=consumer`"
+"""A feature that some clients lack."""
 
 
 class Client:
@@ -127,8 +129,10 @@ class Client:
         """The first offset of a record that is not older."""
         raise NotImplementedError
 
-    def group(self, topic: str, group: str, count: int) -> int:
-        """Read as a member of a group, commit, and give the committed offset of partition 0."""
+    def group(self, topic: str, group: str, count: int, *, by_server: bool = False) -> int:
+        """Read as a member of a group, commit, and give the committed offset of partition 0.
+
+        `by_server`: the daemon assigns the partitions (`group.protocol=consumer`)."""
         raise NotImplementedError
 
     def create_topic(self, topic: str, partitions: int) -> None:
@@ -265,8 +269,10 @@ class Librdkafka(Client):
         finally:
             consumer.close()
 
-    def group(self, topic: str, group: str, count: int) -> int:
-        consumer = self._consumer(**{"group.id": group, "auto.offset.reset": "earliest"})
+    def group(self, topic: str, group: str, count: int, *, by_server: bool = False) -> int:
+        protocol = "consumer" if by_server else "classic"
+        options = {"group.id": group, "auto.offset.reset": "earliest", "group.protocol": protocol}
+        consumer = self._consumer(**options)
         consumer.subscribe([topic])
         try:
             self._poll(consumer, count)
@@ -308,7 +314,10 @@ class Aiokafka(Client):
 
     name = "aiokafka"
     release = version("aiokafka")
-    lacks: ClassVar = {"change one config of a topic": "has no incremental change of configs"}
+    lacks: ClassVar = {
+        "change one config of a topic": "has no incremental change of configs",
+        BY_SERVER: "has no `group.protocol=consumer`",
+    }
 
     @staticmethod
     def _run(work: Coroutine[Any, Any, T]) -> T:
@@ -412,7 +421,9 @@ class Aiokafka(Client):
 
         return self._run(work())
 
-    def group(self, topic: str, group: str, count: int) -> int:
+    def group(self, topic: str, group: str, count: int, *, by_server: bool = False) -> int:
+        assert not by_server
+
         async def work() -> int:
             consumer = AIOKafkaConsumer(
                 topic,
@@ -481,6 +492,7 @@ class KafkaPython(Client):
     lacks: ClassVar = {
         "produce with snappy": "needs python-snappy, which is not installed here",
         "produce a header without a value": "refuses a header whose value is null",
+        BY_SERVER: "has no `group.protocol=consumer`",
     }
 
     def _consumer(self, **more: Any) -> KafkaConsumer:
@@ -564,7 +576,8 @@ class KafkaPython(Client):
         finally:
             consumer.close()
 
-    def group(self, topic: str, group: str, count: int) -> int:
+    def group(self, topic: str, group: str, count: int, *, by_server: bool = False) -> int:
+        assert not by_server
         consumer = self._consumer(group_id=group, auto_offset_reset="earliest")
         try:
             consumer.subscribe([topic])
@@ -690,8 +703,8 @@ class ProgramClient(Client):
     def offset_at(self, topic: str, partition: int, time_ms: int) -> int:
         return int(self._ask("offset_at", topic=topic, partition=partition, time_ms=time_ms))
 
-    def group(self, topic: str, group: str, count: int) -> int:
-        return int(self._ask("group", topic=topic, group=group, count=count))
+    def group(self, topic: str, group: str, count: int, *, by_server: bool = False) -> int:
+        return int(self._ask("group", topic=topic, group=group, count=count, by_server=by_server))
 
     def create_topic(self, topic: str, partitions: int) -> None:
         self._ask("create_topic", topic=topic, partitions=partitions)
@@ -777,6 +790,7 @@ class FranzGo(ProgramClient):
 class Sarama(FranzGo):
     """Sarama."""
 
+    lacks: ClassVar = {BY_SERVER: "has no `group.protocol=consumer`"}
     name = "Sarama"
     release = _go_release("github.com/IBM/sarama")
 

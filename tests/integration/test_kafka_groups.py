@@ -312,6 +312,23 @@ def test_every_version_of_the_membership(served: Listening) -> None:
             assert again.error_code is ErrorCode.unknown_member_id
 
 
+def test_a_classic_member_may_state_its_generation_in_a_fetch_of_offsets(member: Member) -> None:
+    joined = member.enter()
+    member.sync(joined)
+    assert member.code_of_commit(5, joined.generation_id, joined.member_id) is ErrorCode.none
+
+    def fetched(member_id: str | None, epoch: int, group: str = member.group) -> Any:
+        asked = {"group_id": group, "member_id": member_id, "member_epoch": epoch, "topics": None}
+        return member.ask(ApiKey.OFFSET_FETCH, 9, {"groups": [asked], "require_stable": True}).groups[0]
+
+    for member_id, epoch in ((None, -1), (joined.member_id, 1), (joined.member_id, 7), ("other", 1)):
+        found = fetched(member_id, epoch)
+        assert found.error_code is ErrorCode.none
+        assert found.topics[0].partitions[0].committed_offset == 5
+    # A group without members here: after a change of coordinator this makes them join again.
+    assert fetched("other", 1, f"{member.group}-unknown").error_code is ErrorCode.unknown_member_id
+
+
 @pytest.mark.parametrize(
     ("more", "code"),
     [

@@ -21,6 +21,8 @@ from tests.mutants.breaking import Mutant, broken, copy_packages
 from tests.mutants.mutants import MUTANTS
 
 TIMEOUT_S = 240
+WHOLE_TIMEOUT_S = 1800
+"""For everything that is to notice a mutant, on the unbroken code."""
 
 
 def main(arguments: list[str]) -> int:
@@ -64,7 +66,7 @@ def _whole_passes(
     def check(command: list[str]) -> bool:
         copy = copies.get()
         try:
-            found = _run(command, copy)
+            found = _run(command, copy, WHOLE_TIMEOUT_S)
         finally:
             copies.put(copy)
         if found.returncode:
@@ -84,6 +86,10 @@ def _play(mutant: Mutant, copies: SimpleQueue[Path], seeds: int) -> str:
     try:
         with broken(mutant, copy):
             noticed = _noticed(mutant, copy, seeds)
+    except (RuntimeError, subprocess.TimeoutExpired) as problem:
+        # A run that shows nothing counts as one that has not caught it; the other mutants go on.
+        print(f"{mutant.name}: {problem}", flush=True)
+        noticed = ""
     finally:
         copies.put(copy)
     print(
@@ -128,10 +134,10 @@ def _tests(tests: list[str] | tuple[str, ...]) -> list[str]:
     return [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", *tests]
 
 
-def _run(command: list[str], copy: Path) -> subprocess.CompletedProcess[str]:
+def _run(command: list[str], copy: Path, timeout_s: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     return subprocess.run(
-        command, cwd=copy, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+        command, cwd=copy, env=environment, capture_output=True, text=True, check=False, timeout=timeout_s
     )
 
 

@@ -42,6 +42,9 @@ func franz(asked request) (any, error) {
 	case "group":
 		options = append(options, kgo.ConsumerGroup(asked.Group), kgo.ConsumeTopics(asked.Topic),
 			kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.DisableAutoCommit())
+		if asked.ByServer {
+			options = append(options, kgo.ServerSideBalancer())
+		}
 	}
 	found, err := kgo.NewClient(options...)
 	if err != nil {

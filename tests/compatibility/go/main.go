@@ -41,6 +41,7 @@ type request struct {
 	Count         int      `json:"count"`
 	TimeMs        int64    `json:"time_ms"`
 	Group         string   `json:"group"`
+	ByServer      bool     `json:"by_server"`
 	Partitions    int32    `json:"partitions"`
 	Key           string   `json:"key"`
 	Value         string   `json:"value"`

@@ -185,6 +185,7 @@ public final class CompatibilityClient {
         Map<String, Object> settings = settings(asked);
         settings.put("auto.offset.reset", "earliest");
         settings.put("group.id", asked.get("group").asText());
+        settings.put("group.protocol", asked.path("by_server").asBoolean() ? "consumer" : "classic");
         try (KafkaConsumer<byte[], byte[]> consumer = consumer(settings)) {
             consumer.subscribe(List.of(asked.get("topic").asText()));
             poll(consumer, asked.get("count").asInt());
