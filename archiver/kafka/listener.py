@@ -32,6 +32,7 @@ from archiver.kafka.protocol import (
     write_response,
 )
 from archiver.kafka.sasl import SaslExchange
+from archiver.runtime.clock import uptime_s
 from archiver.runtime.logging import LogLimit
 from archiver.runtime.redaction import excerpt
 from archiver.status.kafka_port import ListenerCounts, api_name
@@ -57,6 +58,8 @@ TURNS: Final = 5
 """Turns of the loop after which an accepted connection has its protocol; asyncio takes two."""
 CANCELLED_S: Final = 1.0
 """Last part of a stop, in which requests that wait are cancelled."""
+RUNS: Final = 4
+"""How often the server notes within the longest pause that the process runs."""
 TEXT_LOGGED: Final = 200
 """Characters of a client's text in a line of the access log."""
 _SIZE: Final = struct.Struct(">i")
@@ -166,11 +169,13 @@ class KafkaServer(Port):
         settings: KafkaListenerSettings,
         retry_max_s: float,
         connections_max: int,
+        pause_max_s: float,
         new_session: Callable[[str, ssl.SSLObject | None], Session] = lambda peer, _: Session(peer),
         counts: ListenerCounts | None = None,
     ) -> None:
-        """`connections_max` is what the process has descriptors for. `new_session` makes the session of a
-        connection from its peer and its TLS. `counts` are shared with the handlers.
+        """`connections_max` is what the process has descriptors for. If the process did not run for
+        `pause_max_s`, connections are closed and what waits in them is not read. `new_session` makes the
+        session of a connection from its peer and its TLS. `counts` are shared with the handlers.
         """
         # A client that is alone gets the largest answer.
         answers_bytes_max = max(settings.requests_bytes_max, ANSWER_PARTS * settings.fetch_bytes_max)
@@ -193,6 +198,10 @@ class KafkaServer(Port):
         self.handle = handle
         self._tls = None if settings.tls is None else ServerTls(settings.tls)
         self._new_session = new_session
+        self._connections: set[_Connection] = set()
+        self._pause_max_s = pause_max_s
+        self._ran_s = uptime_s()
+        """When the loop ran last."""
         self._grace_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_event: asyncio.Event | None = None
@@ -230,7 +239,7 @@ class KafkaServer(Port):
         if self._stopping.is_set():
             return
         budget = MemoryBudget(self.settings.requests_bytes_max)
-        connections: set[_Connection] = set()
+        connections = self._connections
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             peer = writer.get_extra_info("peername")
@@ -247,7 +256,9 @@ class KafkaServer(Port):
                 self.counts.connections -= 1
                 connection.closed.set()
 
-        watching = asyncio.create_task(listener.watch.run())
+        # A port that could not be opened did not run either.
+        self._ran_s = uptime_s()
+        watching = [asyncio.create_task(listener.watch.run()), asyncio.create_task(self._note_runs())]
         try:
             handshake_s = None if context is None else self.settings.authentication_timeout
             server = await asyncio.start_server(
@@ -264,9 +275,34 @@ class KafkaServer(Port):
             await self._drain(connections)
         finally:
             self._loop = None
-            watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watching
+            for one in watching:
+                one.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
+
+    async def _note_runs(self) -> None:
+        """Note that the process runs, until cancelled."""
+        while True:
+            await asyncio.sleep(self._pause_max_s / RUNS)
+            self.paused()
+
+    def paused(self) -> bool:
+        """Whether the process did not run for `pause_max_s` until now; every connection is ended then.
+
+        A request that waited in a socket for so long must not be accepted: its client can have stored the
+        batch at another daemon, and the log can have forgotten the producer (decision 0086).
+        """
+        now_s = uptime_s()
+        paused_s, self._ran_s = now_s - self._ran_s, now_s
+        if paused_s <= self._pause_max_s:
+            return False
+        _log.warning(
+            "the daemon did not run for %.0f s, so it closes the connections of Kafka clients (%d)",
+            paused_s,
+            len(self._connections),
+        )
+        for one in list(self._connections):
+            one.end()
+        return True
 
     async def _drain(self, connections: set[_Connection]) -> None:
         """Let the requests in work be answered, then close what is left."""
@@ -400,6 +436,10 @@ class _Connection:
         try:
             while True:
                 frame, size = await self._frame(limit_s)
+                # asyncio reads from sockets before it runs timers, so this request may be the first to know.
+                if server.paused():
+                    self._budget.give(size)
+                    return
                 try:
                     request = await self._request(frame)
                     if request.api is ApiKey.FETCH:

@@ -85,7 +85,7 @@ class KafkaService:
         self._topic_threads = ThreadPoolExecutor(TOPIC_THREADS, "kafka-topics")
         self._topics = self._topic_requests()
         counts = ListenerCounts()
-        self.server = KafkaServer(self._handle, settings, retry_max_s, connections_max, self._session, counts)
+        self.server = self._new_server(retry_max_s, connections_max, counts)
         self._metadata = MetadataHandler(
             application.cluster.cluster_id,
             topics,
@@ -165,6 +165,18 @@ class KafkaService:
             self._address,
             settings.rack or "",
             settings.broker_timeout,
+        )
+
+    def _new_server(self, retry_max_s: float, connections_max: int, counts: ListenerCounts) -> KafkaServer:
+        return KafkaServer(
+            self._handle,
+            self._settings,
+            retry_max_s,
+            connections_max,
+            # A client may repeat a batch for a quarter of it, and the writer has another eighth.
+            self._application.configured.intake.producer_idle_min / 8,
+            self._session,
+            counts,
         )
 
     def _fetch_reader(self) -> FetchReader:

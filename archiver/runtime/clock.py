@@ -37,6 +37,15 @@ class SystemClock:
         time.sleep(seconds)
 
 
+def uptime_s() -> float:
+    """Seconds since the machine started, with the time for which it was suspended where the system has it.
+
+    `monotonic_s` stands still while the machine is suspended.
+    """
+    known = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if known is None else time.clock_gettime(known)
+
+
 class ManualClock:
     """A clock that moves only by `advance` and `sleep`. For tests and simulation."""
 

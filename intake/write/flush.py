@@ -272,7 +272,7 @@ class FlushWriter:
             held_us = written_us - beginning_us
             if held_us > self._held_max_us:
                 raise RetryLater(
-                    f"a batch waited for {held_us / 1e6:,.0f} s, longer than a quarter of "
+                    f"a batch waited for {held_us / 1e6:,.0f} s, longer than an eighth of "
                     "intake.producer_idle_min; send it again"
                 )
         # A new key each time. If the append fails, the object stays unreferenced and is vacuumed.

@@ -193,7 +193,7 @@ class IntakeWriter:
             clock,
             ids,
             self._accept_clock,
-            held_max_s=settings.producer_idle_min / 4,
+            held_max_s=settings.producer_idle_min / 8,
         )
         self._in_work: Sequence[Item] = ()
         # Last: the thread uses everything above.

@@ -17,7 +17,7 @@ from archiver.config.kafka_listener import KafkaListenerSettings
 from archiver.kafka.listener import Body, KafkaServer, MemoryBudget, Session
 from archiver.kafka.membership import Membership
 from archiver.kafka.protocol import ApiKey, KafkaRequest
-from archiver.runtime.clock import SystemClock
+from archiver.runtime.clock import SystemClock, uptime_s
 from archiver.runtime.ids import SystemIds
 from archiver.web import listener
 from tests.support.amount import WHOLE
@@ -70,10 +70,11 @@ def _served(
     handler: Handler,
     connections_max: int = 100,
     new: Callable[[str, ssl.SSLObject | None], Session] = lambda peer, _: Session(peer),
+    pause_max_s: float = 60.0,
     **settings: Any,
 ) -> KafkaServer:
     found = KafkaListenerSettings.model_validate({"listen": "127.0.0.1:0", **settings})
-    handler.server = KafkaServer(handler, found, 1.0, connections_max, new)
+    handler.server = KafkaServer(handler, found, 1.0, connections_max, pause_max_s, new)
     handler.server.start()
     assert handler.server.address is not None
     return handler.server
@@ -136,6 +137,37 @@ def test_requests_of_a_connection_in_work_are_bounded(handler: Handler) -> None:
             for one in sent[:5]:
                 handler.release(one)
             assert [_correlation(client) for _ in sent] == sent
+    finally:
+        server.stop(5)
+
+
+@pytest.mark.parametrize("paused_s", [40.0, 61.0])
+def test_what_waited_in_a_socket_for_a_long_pause_of_the_process_is_not_accepted(
+    handler: Handler, monkeypatch: pytest.MonkeyPatch, paused_s: float
+) -> None:
+    asleep_s = 0.0
+    monkeypatch.setattr("archiver.kafka.listener.uptime_s", lambda: uptime_s() + asleep_s)
+    server = _served(handler, pause_max_s=60.0)
+    try:
+        with WireClient(_address(server)) as client, WireClient(_address(server)) as idle:
+            for one in (client, idle):
+                _versions(one)
+                _correlation(one)
+            assert server.loop is not None
+            awake = threading.Event()
+            server.loop.call_soon_threadsafe(awake.wait)
+            waits = _versions(client)
+            asleep_s += paused_s
+            awake.set()
+            if paused_s < 60:
+                assert _correlation(client) == waits
+                return
+            assert client.closed()
+            assert idle.closed()
+            assert len(handler.asked) == 2
+        with WireClient(_address(server)) as again:
+            sent = _versions(again)
+            assert _correlation(again) == sent
     finally:
         server.stop(5)
 
