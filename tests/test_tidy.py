@@ -381,8 +381,9 @@ def test_subjects_of_commits_say_area_and_verb() -> None:
 
 
 def _reached() -> set[str]:
-    """Every literal that some module passes to `reach`, and both points of every request to a table and of
-    every step of a rewriter, which get their names as arguments (the sweep finds one that is never reached).
+    """Every literal that some module passes to `reach`, and both points of every request to a table, of every
+    `step` and of every step of a rewriter, which get their names as arguments (the sweep finds one that is never
+    reached).
     """
     names: set[str] = set()
     for path in sources(*PACKAGES):
@@ -395,6 +396,13 @@ def _reached() -> set[str]:
                 for argument in node.args
                 if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
             }
+            steps = [one.value for one in node.keywords if one.arg == "step"]
+            names.update(
+                f"{step.value}.{when}"
+                for step in steps
+                if isinstance(step, ast.Constant) and isinstance(step.value, str)
+                for when in ("before", "after")
+            )
             if called == "reach":
                 names.update(given)
             elif called == "Request":

@@ -21,6 +21,7 @@ from archiver.config.groups import LogSettings
 from archiver.log.append_retry import append_until_known
 from archiver.log.store import Appended, Log
 from archiver.proto import intake_log_pb2 as pb
+from archiver.runtime import failpoints
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, InvalidInput, OutcomeUnknown, RetryLater, Trimmed
 from archiver.runtime.ids import IdSource, new_entry_id
@@ -49,10 +50,18 @@ class Appender:
         self.last_unknown: tuple[int, bytes] | None = None
         """Index and bytes of the last entry of unknown outcome; it may be resolved by now."""
 
-    def append(self, entry: pb.IntakeEntry, is_needed: Callable[[], object] = lambda: True) -> Applied:
+    def append(
+        self, entry: pb.IntakeEntry, is_needed: Callable[[], object] = lambda: True, *, step: str = ""
+    ) -> Applied:
         """Append the entry at the tail and return its result. Gives up without an error as soon as
-        `is_needed` is false.
+        `is_needed` is false. `step` names the failpoints before and after it; empty for none.
         """
+        failpoints.reach(f"{step}.before")
+        applied = self._append(entry, is_needed)
+        failpoints.reach(f"{step}.after")
+        return applied
+
+    def _append(self, entry: pb.IntakeEntry, is_needed: Callable[[], object]) -> Applied:
         entry.format = format_of(entry)
         # One id for all attempts: after an unknown outcome the same bytes go to the same index (rule L2).
         entry.id = new_entry_id(self._ids)

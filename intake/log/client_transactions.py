@@ -116,7 +116,7 @@ class ClientTransactions:
             )
             return pb.IntakeEntry(producer=opened)
 
-        refused, producer = self._append(refusal, make)
+        refused, producer = self._append(refusal, make, step="producer.append")
         if refused is not None:
             return refused
         if found is not None:
@@ -206,17 +206,19 @@ class ClientTransactions:
             )
             return pb.IntakeEntry(transaction=ended)
 
-        refused, _ = self._append(refusal, make)
+        refused, _ = self._append(refusal, make, step="transaction.append")
         return refused
 
     def _append(
         self,
         refusal: Callable[[IntakeFold], ProducerRefusal | None],
         make: Callable[[IntakeFold], pb.IntakeEntry | None],
+        *,
+        step: str,
     ) -> tuple[ProducerRefusal | None, tuple[int, int] | None]:
         """Append an entry if nothing refuses it at its index; why not, and the opened producer."""
         for _ in range(RACES_PER_ATTEMPT):
-            if (result := self._attempt(refusal, make)) is not None:
+            if (result := self._attempt(refusal, make, step)) is not None:
                 return result
         raise RetryLater("other processes change the transactional id all the time; try again")
 
@@ -224,6 +226,7 @@ class ClientTransactions:
         self,
         refusal: Callable[[IntakeFold], ProducerRefusal | None],
         make: Callable[[IntakeFold], pb.IntakeEntry | None],
+        step: str,
     ) -> tuple[ProducerRefusal | None, tuple[int, int] | None] | None:
         """As `_append`; None if an entry of another process came first and changed the decision."""
         refused: ProducerRefusal | None = None
@@ -239,7 +242,7 @@ class ClientTransactions:
             overtaken = refusal(fold) is not None or make(fold) is None
             return not overtaken
 
-        applied = self._sequencer.append_made(judged, holds)
+        applied = self._sequencer.append_made(judged, holds, step=step)
         if overtaken:
             return None
         return refused, None if applied is None else applied.producer

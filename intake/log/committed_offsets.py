@@ -226,7 +226,9 @@ class CommittedOffsets:
         claimed = pb.GroupSlotsClaimed(
             slots=sorted(set(slots)), node_id=node_id, time_us=self._clock.now_us()
         )
-        applied = self._sequencer.append_made(lambda _: pb.IntakeEntry(slots_claimed=claimed))
+        applied = self._sequencer.append_made(
+            lambda _: pb.IntakeEntry(slots_claimed=claimed), step="slots_claimed.append"
+        )
         assert applied is not None, "the entry is always made"
         return applied.claim
 
@@ -262,7 +264,7 @@ class CommittedOffsets:
             body.commits.extend(entry.messages)
             return pb.IntakeEntry(offsets_committed=body)
 
-        return self._append_all(len(commits), judge, wrap)
+        return self._append_all(len(commits), judge, wrap, step="offsets_committed.append")
 
     def hold(self, pending: Sequence[PendingCommit]) -> list[HoldOutcome]:
         """Store commits that count from the end of their transactions on; returns their outcomes, in their
@@ -308,7 +310,7 @@ class CommittedOffsets:
             return transaction is None or fold.transactions.get(pending.producer_id) is transaction
 
         try:
-            applied = self._sequencer.append_made(make, holds)
+            applied = self._sequencer.append_made(make, holds, step="offsets_pending.append")
         except OutcomeUnknown:
             return "unknown"
         except RetryLater:
@@ -352,7 +354,7 @@ class CommittedOffsets:
             body.removals.extend(entry.messages)
             return pb.IntakeEntry(offsets_removed=body)
 
-        return self._append_all(len(removals), judge, wrap)
+        return self._append_all(len(removals), judge, wrap, step="offsets_removed.append")
 
     def _judge(
         self,
@@ -388,12 +390,14 @@ class CommittedOffsets:
         count: int,
         judge: _Judge[_Message],
         wrap: Callable[[_Entry[_Message]], pb.IntakeEntry],
+        *,
+        step: str,
     ) -> list[CommitOutcome]:
         """Append as few entries as hold all messages."""
         # What is not appended for any reason keeps this outcome.
         outcomes: list[CommitOutcome] = ["not_appended"] * count
         waiting = deque(range(count))
-        while waiting and self._append_one(waiting, judge, wrap, outcomes):
+        while waiting and self._append_one(waiting, judge, wrap, outcomes, step):
             pass
         return outcomes
 
@@ -403,6 +407,7 @@ class CommittedOffsets:
         judge: _Judge[_Message],
         wrap: Callable[[_Entry[_Message]], pb.IntakeEntry],
         outcomes: list[CommitOutcome],
+        step: str,
     ) -> bool:
         """Append one entry with as many messages as fit; False if no more can be appended."""
         entry = _Entry[_Message](self._sequencer.entry_bytes_max)
@@ -420,7 +425,7 @@ class CommittedOffsets:
             return wrap(entry) if entry.messages else None
 
         try:
-            applied = self._sequencer.append_made(make)
+            applied = self._sequencer.append_made(make, step=step)
         except OutcomeUnknown:
             for place in entry.places:
                 outcomes[place] = "unknown"

@@ -16,7 +16,6 @@ from itertools import islice
 from archiver.config.groups import LogSettings
 from archiver.log.store import Log
 from archiver.proto import intake_log_pb2 as pb
-from archiver.runtime import failpoints
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import (
     ConfigInvalid,
@@ -201,7 +200,6 @@ class Sequencer:
             self._read.read_on()
             # Only after reading to the tail: another process may have declared or deleted the topic.
             if self._is_declarable(name, again=again):
-                failpoints.reach("topic.append.before")
                 topic_id = bytes.fromhex(new_topic_id(self._ids))
                 declared = pb.TopicDeclared(
                     topic_id=topic_id,
@@ -211,9 +209,10 @@ class Sequencer:
                     mirrored=mirrored,
                 )
                 self._appender.append(
-                    pb.IntakeEntry(topic=declared), is_needed=lambda: self._is_declarable(name, again=again)
+                    pb.IntakeEntry(topic=declared),
+                    is_needed=lambda: self._is_declarable(name, again=again),
+                    step="topic.append",
                 )
-                failpoints.reach("topic.append.after")
             topic = self._fold.topics_by_name.get(name)
             # A topic of the other kind does not grow; the check below refuses it.
             if topic is not None and topic.mirrored == mirrored:
@@ -277,11 +276,11 @@ class Sequencer:
         with self._lock:
             self._read.read_on()
             if self._is_declarable(name, again=True):
-                failpoints.reach("topic.append.before")
                 self._appender.append(
-                    pb.IntakeEntry(topic=declared), is_needed=lambda: self._is_declarable(name, again=True)
+                    pb.IntakeEntry(topic=declared),
+                    is_needed=lambda: self._is_declarable(name, again=True),
+                    step="topic.append",
                 )
-                failpoints.reach("topic.append.after")
             # Of two processes that create it at the same time, one has created it.
             return self._fold.topics_by_id.get(topic_id)
 
@@ -315,9 +314,7 @@ class Sequencer:
             known = self._fold.topics_by_id.get(topic_id)
             return known is not None and known.configs == before
 
-        failpoints.reach("topic_configured.append.before")
-        self._appender.append(pb.IntakeEntry(configured=body), is_needed=is_needed)
-        failpoints.reach("topic_configured.append.after")
+        self._appender.append(pb.IntakeEntry(configured=body), is_needed, step="topic_configured.append")
 
     def _declared_elsewhere(self, name: str) -> TopicState:
         """A mirrored topic. Only its source can declare it, because only the source knows the upstream's
@@ -346,9 +343,7 @@ class Sequencer:
             grown = pb.TopicGrown(
                 topic_id=bytes.fromhex(topic.topic_id), partitions=partitions, own_offsets=not topic.mirrored
             )
-            failpoints.reach("topic_grown.append.before")
-            self._appender.append(pb.IntakeEntry(grown=grown), is_needed=is_smaller)
-            failpoints.reach("topic_grown.append.after")
+            self._appender.append(pb.IntakeEntry(grown=grown), is_smaller, step="topic_grown.append")
 
     def _is_declarable(self, name: str, *, again: bool) -> bool:
         return name not in self._fold.topics_by_name and (again or self._fold.deleted_named(name) is None)
@@ -366,11 +361,11 @@ class Sequencer:
             if topic_id not in self._fold.topics_by_id and topic_id not in self._fold.deleted_topics:
                 raise NotFound(f"there is no topic with the id {topic_id}")
             if topic_id in self._fold.topics_by_id:
-                failpoints.reach("topic_deleted.append.before")
                 self._appender.append(
-                    pb.IntakeEntry(deleted=deleted), is_needed=lambda: topic_id in self._fold.topics_by_id
+                    pb.IntakeEntry(deleted=deleted),
+                    is_needed=lambda: topic_id in self._fold.topics_by_id,
+                    step="topic_deleted.append",
                 )
-                failpoints.reach("topic_deleted.append.after")
 
     def delete_records(self, topic_id: TopicId, below: Mapping[int, int]) -> None:
         """Delete the records of partitions below these offsets: no reader gets them any more. Nothing is
@@ -605,17 +600,22 @@ class Sequencer:
         self,
         make: Callable[[IntakeFold], pb.IntakeEntry | None],
         holds: Callable[[IntakeFold], bool] = lambda _: True,
+        *,
+        step: str = "",
     ) -> Applied | None:
         """Read the log to its tail, and append what `make` makes of the fold, if anything.
 
         An earlier entry of unknown outcome is resolved first. Gives up without an error if `holds` is false
-        for the fold at the entry's index. Raises as `append_file`, and what `make` raises.
+        for the fold at the entry's index. `step` is that of `Appender.append`. Raises as `append_file`, and
+        what `make` raises.
         """
         with self._lock:
             self._appender.resolve_earlier()
             self._read.read_on()
             entry = make(self._fold)
-            return None if entry is None else self._appender.append(entry, lambda: holds(self._fold))
+            return (
+                None if entry is None else self._appender.append(entry, lambda: holds(self._fold), step=step)
+            )
 
     def tick(self, now_us: int) -> int:
         """Guarantee that no later entry has an ingest time before `now_us`; returns the newest tick, which
@@ -625,9 +625,7 @@ class Sequencer:
             self._read.read_on()
             # A clock that stepped back must not lengthen the log with ticks that change nothing.
             if now_us > self._fold.tick_us:
-                failpoints.reach("tick.append.before")
-                self._appender.append(pb.IntakeEntry(tick=pb.Tick(time_us=now_us)))
-                failpoints.reach("tick.append.after")
+                self._appender.append(pb.IntakeEntry(tick=pb.Tick(time_us=now_us)), step="tick.append")
             return self._fold.tick_us
 
 

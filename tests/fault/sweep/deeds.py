@@ -24,6 +24,7 @@ from archiver.runtime.errors import ArchiverError, Halt, RetryLater
 from archiver.runtime.exit_codes import exit_code
 from archiver.runtime.ids import SystemIds
 from intake.sources.files.pump import FileSources
+from tests.fault.sweep import group_work
 from tests.fault.sweep.sent_records import Sender
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import AheadClock, Driver
@@ -148,9 +149,25 @@ def take(daemon: Daemon) -> ArchiverError | None:
     return None
 
 
+def consume(daemon: Daemon) -> ArchiverError | None:
+    """The work of consumer groups over the Kafka port; a client that is refused ends."""
+    with contextlib.suppress(group_work.RefusedByDaemon):
+        group_work.consume(daemon, "actor")
+    return None
+
+
+def delete_group(daemon: Daemon) -> ArchiverError | None:
+    """Delete a consumer group over the Kafka port."""
+    with contextlib.suppress(group_work.RefusedByDaemon):
+        group_work.delete_group(daemon, "actor")
+    return None
+
+
 LED: dict[str, Deed] = {
     "archive": archive,
     "clean": clean,
+    "consume": consume,
+    "delete-group": delete_group,
     "reconcile": reconcile,
     "replay": replay,
     "take": take,

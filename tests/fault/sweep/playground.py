@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,11 @@ class Ground:
         for path in self.root.glob("metadata.db.*"):
             if path.suffix in (".lease", ".checkpoint"):
                 path.unlink()
+
+    def registrations_lapse(self) -> None:
+        """No daemon is registered for Kafka clients: those that are killed or paused let their time pass."""
+        with closing(sqlite3.connect(self.root / "metadata.db")) as connection, connection:
+            connection.execute("update brokers set incarnation = ''")
 
     def orders(self, deed: str, armed: str, arguments: Sequence[str] = ()) -> Orders:
         """The orders for an actor that acts here."""

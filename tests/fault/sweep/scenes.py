@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
 from archiver.runtime.errors import NotFound
 from archiver.runtime.failpoints import NAMES
-from tests.fault.sweep import deeds
+from tests.fault.sweep import deeds, group_work
 from tests.fault.sweep.deeds import Daemon
 from tests.fault.sweep.playground import Ground
 from tests.fault.sweep.sent_records import PLACES
 from tests.harness.history import History
+from tests.harness.loading import ledger_names, read_ledger
 from tests.support.builders.rebuilding import second_version
 from tests.support.builders.reconciling import roll_back
 from tests.support.builders.retention import forget_snapshots
@@ -47,6 +49,15 @@ FIRST_ROUND = (
 )
 CHECKPOINT = ("checkpoint.shelf", "checkpoint.upload", "log.trim")
 LEDGER_CHECKPOINT = ("ledger-checkpoint.upload", "ledger.trim")
+GROUPS = (
+    "slots_claimed.append",
+    "offsets_committed.append",
+    "producer.append",
+    "offsets_pending.append",
+    "transaction.append",
+    "writer.upload",
+    "writer.append",
+)
 CLEANING = ("condemn.append", "intake.delete", "deleted.append")
 UNKEPT = tuple(place for place in PLACES if place[0] != "kept")
 ARCHIVED = tuple(place for place in PLACES if place[0] in ("clicks", "files", "orders"))
@@ -308,6 +319,67 @@ def _replayed(ground: Ground, daemon: Daemon) -> None:
     assert found is None, found
 
 
+def _groups(ground: Ground) -> None:
+    """Two consumer groups have reached the end of their input, and there is more."""
+    ground.configure(
+        lambda document: document.update(
+            # Renewals would lock the metadata database while the actor is paused.
+            kafka={"listen": "127.0.0.1:0", "broker_timeout": "300s", "group_initial_rebalance_delay": "0s"}
+        )
+    )
+    ground.send("before", rounds=4)
+    with ground.daemon() as daemon:
+        group_work.consume(daemon, "earlier")
+    ground.send("input", rounds=3)
+
+
+def _groups_checkpointed(ground: Ground) -> None:
+    _groups(ground)
+    ground.configure(lambda document: document["log"].update(checkpoint_entries=2))
+
+
+def _consumed(ground: Ground, daemon: Daemon) -> None:
+    ground.registrations_lapse()
+    group_work.consume(daemon, group_work.free_name(ground.history), to_the_end=True)
+
+
+def _offsets_stay(daemon: Daemon) -> None:
+    """Both groups have committed the end of their input."""
+    topic_id = daemon.topic_id(group_work.INPUT[0])
+    groups = daemon.application.sequencer.refresh().consumer_groups
+    ends = [one["ends"][0][2] for one in _noted(daemon.deployment.root / "history", "group-ended")]
+    for name in (group_work.MEMBER, group_work.LOOP):
+        stored = groups.get(name)
+        assert stored is not None
+        assert list(stored.topics[topic_id].offsets) == [max(ends)]
+        assert not groups.pending(name)
+
+
+def _noted(history: Path, event: str) -> list[dict[str, Any]]:
+    """The lines of all ledgers about an event."""
+    return [
+        line
+        for name in ledger_names(history)
+        for line in read_ledger(history, name).events
+        if line["event"] == event
+    ]
+
+
+def _group_commits_again(ground: Ground, daemon: Daemon) -> None:
+    """The deleted group has what was acknowledged, and commits again."""
+    committed, deleted = (_noted(ground.history, event) for event in ("committed", "deleted"))
+    ground.registrations_lapse()
+    before = group_work.commit_again(daemon, group_work.free_name(ground.history))
+    if committed:
+        assert before == group_work.COMMITTED_AGAIN, (
+            f"it has {before}: what came before removed a later commit"
+        )
+    elif deleted:
+        assert before == -1, f"it has {before} although its deletion was acknowledged"
+    else:
+        assert before in (-1, group_work.COMMITTED)
+
+
 def _gaps(ground: Ground) -> None:
     """Nothing but aborted records, in tables and in a topic without one."""
     with ground.daemon() as daemon:
@@ -387,6 +459,32 @@ SCENES: tuple[Scene, ...] = (
         again=_other_config,
         woken="free",
         check=_has_other_config,
+    ),
+    Scene(
+        "groups",
+        _groups,
+        "consume",
+        GROUPS,
+        again=_consumed,
+        woken="free",
+        check=_offsets_stay,
+    ),
+    Scene(
+        "groups-checkpointed",
+        _groups_checkpointed,
+        "consume",
+        CHECKPOINT,
+        again=_consumed,
+        woken="free",
+        check=_offsets_stay,
+    ),
+    Scene(
+        "group-deleted",
+        _groups,
+        "delete-group",
+        ("offsets_removed.append",),
+        again=_group_commits_again,
+        woken="free",
     ),
     Scene("clean", _old_intake, "clean", CLEANING, again=_cleaned, woken="silent"),
     Scene(

@@ -64,19 +64,26 @@ def configured(root: Path, topics: Sequence[Mapping[str, Any]], **groups: Any) -
 @contextmanager
 def listening(path: Path) -> Iterator[Listening]:
     """Open the listener of a configuration file, and close all of it again."""
-    settings = load_settings(path, {})
-    assert settings.kafka is not None
-    application = Application(settings, {}, lasting=True)
+    application = Application(load_settings(path, {}), {}, lasting=True)
     try:
-        application.warm()
-        writer = application.intake.writer()
-        service = KafkaService(settings.kafka, application, writer, 1.0, settings.kafka.connections_max)
-        try:
-            service.start()
-            yield Listening(application, writer, service)
-        finally:
-            service.close_intake()
-            writer.close()
-            service.stop(5)
+        with listening_of(application) as found:
+            yield found
     finally:
         application.close()
+
+
+@contextmanager
+def listening_of(application: Application) -> Iterator[Listening]:
+    """Open the listener of an application, and close it again."""
+    settings = application.settings.kafka
+    assert settings is not None
+    application.warm()
+    writer = application.intake.writer()
+    service = KafkaService(settings, application, writer, 1.0, settings.connections_max)
+    try:
+        service.start()
+        yield Listening(application, writer, service)
+    finally:
+        service.close_intake()
+        writer.close()
+        service.stop(5)

@@ -57,7 +57,7 @@ class Answered:
         return [json.loads(line) for line in self.body.splitlines() if line.strip()]
 
 
-def _is_locked(database: Path) -> bool:
+def is_locked(database: Path) -> bool:
     """Whether a process holds the lock of writers."""
     with closing(sqlite3.connect(database, timeout=LOCK_WAIT_S, isolation_level=None)) as connection:
         try:
@@ -245,7 +245,7 @@ class Served:
         """SIGSTOP it while it does not hold SQLite's lock, with which no other process could append."""
         for _ in range(PAUSES_MAX):
             self.signal(SIGSTOP)
-            if not _is_locked(self.deployment.root / "metadata.db"):
+            if not is_locked(self.deployment.root / "metadata.db"):
                 return
             self.signal(SIGCONT)
             SystemClock().sleep(0.1)
