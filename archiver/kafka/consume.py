@@ -24,6 +24,7 @@ from archiver.kafka.metadata import LEADER_EPOCH
 from archiver.kafka.protocol import KafkaRequest
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, Corrupted, InvalidInput, NotFound
+from archiver.runtime.logging import LogLimit
 from archiver.runtime.redaction import excerpt
 from archiver.status.kafka_port import ListenerCounts
 from intake.log.fold import TopicState
@@ -145,6 +146,8 @@ class ConsumeHandler:
         self._bytes_max = bytes_max
         self._wait_max_s = wait_max_s
         self._counts = counts
+        self._log_limit = LogLimit(_log)
+        self._defects_limit = LogLimit(_log)
         self._stopping = asyncio.Event()
         self.watch = LogWatch(log, watch_threads)
 
@@ -285,7 +288,7 @@ class ConsumeHandler:
             except Exception as error:  # noqa: BLE001
                 failed = True
                 what = f"read {part.topic} partition {part.number} from offset {part.offset}"
-                part.code = _failure(session, what, error)
+                part.code = self._failure(session, what, error)
 
     async def offsets(self, session: Session, request: KafkaRequest) -> Body:
         """Answer ListOffsets."""
@@ -340,25 +343,28 @@ class ConsumeHandler:
             )
         except Exception as error:  # noqa: BLE001
             what = f"find the offset of time {time_ms} in {topic.name} partition {partition}"
-            return {"error_code": int(_failure(session, what, error))}
+            return {"error_code": int(self._failure(session, what, error))}
         return {"offset": offset, "timestamp": found_ms, "leader_epoch": LEADER_EPOCH if offset >= 0 else -1}
 
-
-def _failure(session: Session, what: str, error: Exception) -> ErrorCode:
-    """Log what cannot be done with a partition; the error for the client."""
-    if not isinstance(error, ArchiverError):
-        _log.error("Kafka client %s cannot %s: an unexpected error", session.peer, what, exc_info=error)
+    def _failure(self, session: Session, what: str, error: Exception) -> ErrorCode:
+        """Log what cannot be done with a partition; the error for the client."""
+        now_s = self._clock.monotonic_s()
+        if not isinstance(error, ArchiverError):
+            text = "Kafka client %s cannot %s: an unexpected error"
+            self._defects_limit.log(now_s, logging.ERROR, text, session.peer, what, exc_info=error)
+            return ErrorCode.kafka_storage_error
+        why = excerpt(str(error))
+        text = "Kafka client %s cannot %s: %s"
+        self._log_limit.log(now_s, logging.WARNING, text, session.peer, what, why)
+        if isinstance(error, NotFound):
+            return ErrorCode.unknown_topic_or_partition
+        if isinstance(error, Corrupted):
+            # Clients report it instead of trying for ever.
+            return ErrorCode.corrupt_message
+        if isinstance(error, InvalidInput):
+            return ErrorCode.invalid_request
+        # The store or the log does not answer now: clients try again.
         return ErrorCode.kafka_storage_error
-    _log.warning("Kafka client %s cannot %s: %s", session.peer, what, excerpt(str(error)))
-    if isinstance(error, NotFound):
-        return ErrorCode.unknown_topic_or_partition
-    if isinstance(error, Corrupted):
-        # Clients report it instead of trying for ever.
-        return ErrorCode.corrupt_message
-    if isinstance(error, InvalidInput):
-        return ErrorCode.invalid_request
-    # The store or the log does not answer now: clients try again.
-    return ErrorCode.kafka_storage_error
 
 
 def _no_session() -> Body:

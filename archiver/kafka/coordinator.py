@@ -169,8 +169,8 @@ class GroupCoordinator:
         """Time of the clock at which the last read of the log began that succeeded."""
         self._stopped = False
         self._task: asyncio.Task[None] | None = None
-        self._log_limit = LogLimit()
-        self._refusals_limit = LogLimit()
+        self._log_limit = LogLimit(_log)
+        self._refusals_limit = LogLimit(_log)
 
     def watch(self) -> None:
         """Begin to notice lost slots and expired offsets, also without a request. Watching twice is no
@@ -394,8 +394,9 @@ class GroupCoordinator:
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, self._read_on, since_s)
         except ArchiverError as error:
-            if self._log_limit.allows(self._now_s()):
-                _log.warning("consumer groups cannot be read now: %s", error)
+            self._log_limit.log(
+                self._now_s(), logging.WARNING, "consumer groups cannot be read now: %s", error
+            )
             raise Refused(ErrorCode.coordinator_load_in_progress) from error
         self._read_s = max(self._read_s, since_s)
 
@@ -482,12 +483,13 @@ class GroupCoordinator:
             for one in [one for one in self._held.values() if one.group.is_idle]:
                 self._drop(one, ErrorCode.unknown_member_id)
         if len(self._held) >= self._settings.groups_max:
-            if self._refusals_limit.allows(self._now_s()):
-                _log.warning(
-                    "consumer group %s is refused: this daemon coordinates kafka.groups_max = %d groups",
-                    excerpt(name),
-                    self._settings.groups_max,
-                )
+            self._refusals_limit.log(
+                self._now_s(),
+                logging.WARNING,
+                "consumer group %s is refused: this daemon coordinates kafka.groups_max = %d groups",
+                excerpt(name),
+                self._settings.groups_max,
+            )
             raise Refused(ErrorCode.coordinator_not_available)
         held = self._held[name] = _Held(name, group, slot_of(name))
         return held
@@ -501,14 +503,15 @@ class GroupCoordinator:
     def _check_memory(self, name: str, size: int) -> None:
         # What takes no more than before may stay, also if the limit was lowered.
         if size > 0 and self._size + size > self._settings.groups_bytes_max:
-            if self._refusals_limit.allows(self._now_s()):
-                _log.warning(
-                    "a member of consumer group %s is refused: the members of all groups hold %d bytes, and "
-                    "kafka.groups_bytes_max is %d",
-                    excerpt(name),
-                    self._size,
-                    self._settings.groups_bytes_max,
-                )
+            self._refusals_limit.log(
+                self._now_s(),
+                logging.WARNING,
+                "a member of consumer group %s is refused: the members of all groups hold %d bytes, and "
+                "kafka.groups_bytes_max is %d",
+                excerpt(name),
+                self._size,
+                self._settings.groups_bytes_max,
+            )
             raise Refused(ErrorCode.coordinator_not_available)
 
     def _changed(self, held: _Held) -> None:

@@ -205,7 +205,7 @@ class KafkaServer(Port):
         self._grace_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_event: asyncio.Event | None = None
-        self._log_limit = LogLimit()
+        self._log_limit = LogLimit(_log)
         self.on_open: Callable[[], None] = lambda: None
         """Called in the loop whenever the port is open."""
 
@@ -319,8 +319,13 @@ class KafkaServer(Port):
     def note(self, session: Session, reason: str, why: str) -> None:
         """Count and log a connection that is cut off."""
         self.counts.refuse(reason)
-        if self._log_limit.allows(asyncio.get_running_loop().time()):
-            _log.warning("Kafka client %s is disconnected: %s", session.peer, excerpt(why))
+        self._log_limit.log(
+            asyncio.get_running_loop().time(),
+            logging.WARNING,
+            "Kafka client %s is disconnected: %s",
+            session.peer,
+            excerpt(why),
+        )
 
     def answered(
         self, session: Session, entry: _Entry, body: Body | None, sent: int, errors: Mapping[str, int]

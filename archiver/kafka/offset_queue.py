@@ -36,7 +36,8 @@ class OffsetQueue:
         self._unresolved = False
         """The last append is of unknown outcome, so it may come into the log later."""
         self._task: asyncio.Task[None] | None = None
-        self._log_limit = LogLimit()
+        self._log_limit = LogLimit(_log)
+        self._defects_limit = LogLimit(_log)
 
     def put(self, item: Item) -> asyncio.Future[HoldOutcome]:
         """Append it. The outcome is not cancelled: it goes on if the client leaves."""
@@ -60,10 +61,13 @@ class OffsetQueue:
         """
         if not self._unresolved:
             return
+        loop = asyncio.get_running_loop()
         try:
-            await asyncio.get_running_loop().run_in_executor(self._threads, self._offsets.resolve)
+            await loop.run_in_executor(self._threads, self._offsets.resolve)
         except ArchiverError as error:
-            _log.warning("a commit of unknown outcome is not resolved yet: %s", error)
+            self._log_limit.log(
+                loop.time(), logging.WARNING, "a commit of unknown outcome is not resolved yet: %s", error
+            )
             raise Refused(ErrorCode.coordinator_load_in_progress) from error
         self._unresolved = False
 
@@ -79,8 +83,13 @@ class OffsetQueue:
                 outcomes = await loop.run_in_executor(self._threads, self._append, items)
             except Exception:  # noqa: BLE001
                 # The queue serves all groups, so it must survive a defect.
-                if self._log_limit.allows(loop.time()):
-                    _log.exception("unexpected error in %d commits of consumer groups", len(items))
+                self._defects_limit.log(
+                    loop.time(),
+                    logging.ERROR,
+                    "unexpected error in %d commits of consumer groups",
+                    len(items),
+                    exc_info=True,
+                )
                 outcomes = ["unknown"] * len(items)
             # Every append resolves an earlier one first. What is not appended shows nothing.
             if "unknown" in outcomes or not all(one == "not_appended" for one in outcomes):

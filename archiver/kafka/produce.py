@@ -37,6 +37,7 @@ from archiver.runtime.errors import (
     RetryLater,
 )
 from archiver.runtime.ids import TopicPartition
+from archiver.runtime.logging import LogLimit
 from archiver.runtime.redaction import excerpt
 from archiver.status.kafka_port import ListenerCounts
 from intake.log.fold import TopicState
@@ -431,6 +432,7 @@ class ProducerIds:
         self._threads = threads
         self._clock = clock
         self._age_max_us = round(age_max_s * 1e6)
+        self._log_limit = LogLimit(_log)
         self._left: Iterator[int] = iter(())
         self._lock = asyncio.Lock()
         self._assigning: asyncio.Future[None] | None = None
@@ -443,12 +445,13 @@ class ProducerIds:
             return _no_producer(ErrorCode.coordinator_not_available)
         try:
             producer_id = await self._next(writer)
-        # After an entry of unknown outcome its ids are never assigned.
-        except (RetryLater, OutcomeUnknown) as error:
-            _log.warning("Kafka client %s gets no producer id now: %s", session.peer, error)
-            return _no_producer(ErrorCode.coordinator_load_in_progress)
         except ArchiverError as error:
-            _log.warning("Kafka client %s gets no producer id: %s", session.peer, error)
+            now_s = self._clock.monotonic_s()
+            text = "Kafka client %s gets no producer id now: %s"
+            self._log_limit.log(now_s, logging.WARNING, text, session.peer, error)
+            # After an entry of unknown outcome its ids are never assigned.
+            if isinstance(error, RetryLater | OutcomeUnknown):
+                return _no_producer(ErrorCode.coordinator_load_in_progress)
             return _no_producer(ErrorCode.coordinator_not_available)
         return {"error_code": 0, "producer_id": producer_id, "producer_epoch": 0}
 

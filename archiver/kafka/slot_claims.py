@@ -67,7 +67,7 @@ class SlotClaims:
         """Claims that were begun."""
         self._failed = 0
         """The last of them that failed."""
-        self._log_limit = LogLimit()
+        self._log_limit = LogLimit(_log)
         self._seen: tuple[Broker, ...] = ()
         self._chosen: list[Broker | None] = [None] * GROUP_SLOTS
 
@@ -164,8 +164,9 @@ class SlotClaims:
             except ArchiverError as error:
                 # Also without a known outcome: a claim that is in the log and not used here harms nothing.
                 self._failed = self._attempts
-                if self._log_limit.allows(loop.time()):
-                    _log.warning("consumer groups cannot be coordinated now: %s", error)
+                self._log_limit.log(
+                    loop.time(), logging.WARNING, "consumer groups cannot be coordinated now: %s", error
+                )
                 raise Refused(ErrorCode.coordinator_load_in_progress) from error
             self._claims.update(dict.fromkeys(slots, claimed))
             self._taken_over_s.update(dict.fromkeys(earlier, loop.time()))

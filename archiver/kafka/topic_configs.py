@@ -19,6 +19,7 @@ from archiver.config.kafka_listener import KafkaListenerSettings
 from archiver.config.topic_configs import CONFIGS, MESSAGE_BYTES_MAX, Kind, Source, values_of
 from archiver.kafka.acl import Authorizer, Resource
 from archiver.kafka.listener import Body
+from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import (
     ArchiverError,
     ConfigInvalid,
@@ -27,10 +28,13 @@ from archiver.runtime.errors import (
     OutcomeUnknown,
     RetryLater,
 )
+from archiver.runtime.logging import LogLimit
 from archiver.runtime.redaction import excerpt
 from intake.log.fold import TopicState
 
 _log = logging.getLogger(__name__)
+_FAILURES_LIMIT = LogLimit(_log)
+_CLOCK = SystemClock()
 
 TIMEOUT_MAX_S: Final = 60.0
 """Longest time for the topics of one request. Those that are left are answered with REQUEST_TIMED_OUT."""
@@ -344,7 +348,9 @@ def code_of(error: ArchiverError) -> ErrorCode:
         return ErrorCode.policy_violation
     if isinstance(error, InvalidInput):
         return ErrorCode.invalid_config
-    _log.warning("a request of a Kafka client is not carried out: %s", error)
+    _FAILURES_LIMIT.log(
+        _CLOCK.monotonic_s(), logging.WARNING, "a request of a Kafka client is not carried out: %s", error
+    )
     return ErrorCode.unknown_server_error
 
 

@@ -29,6 +29,7 @@ from archiver.kafka.protocol import ApiKey, KafkaRequest
 from archiver.kafka.topic_configs import TIMEOUT_MAX_S, Refused, TopicConfigs, code_of, described, read_topics
 from archiver.runtime.errors import ArchiverError, ConfigInvalid
 from archiver.runtime.ids import TopicId
+from archiver.runtime.logging import LogLimit
 from archiver.runtime.redaction import excerpt
 from archiver.runtime.text import counted
 from intake.log.fold import TopicState
@@ -57,6 +58,7 @@ class Topics:
         self._settings = settings
         self._authorizer = authorizer
         self._bounds = bounds
+        self._log_limit = LogLimit(_log)
 
     # --- CreateTopics
 
@@ -88,7 +90,7 @@ class Topics:
             # Another process created it just now.
             return ErrorCode.none if error.code is ErrorCode.topic_already_exists else error.code
         except ArchiverError as error:
-            _log.warning("topic %s is not created for a Kafka client: %s", name, error)
+            self._warn("topic %s is not created for a Kafka client: %s", name, error)
             return code_of(error)
         return ErrorCode.none
 
@@ -165,7 +167,7 @@ class Topics:
         why = self._application.intake.creation_refused(name, partitions)
         if why is not None:
             # Not for the client: the reason may name a topic that it must not see.
-            _log.warning("topic %s is not created for a Kafka client: %s", name, why)
+            self._warn("topic %s is not created for a Kafka client: %s", name, why)
             raise Refused(
                 ErrorCode.policy_violation,
                 "the template for this name does not fit: another topic, or a deleted one, has the table "
@@ -321,7 +323,7 @@ class Topics:
             self._application.intake.delete_records(topic, below)
         except ConfigInvalid as error:
             # The response has no field for a reason.
-            _log.warning("records of topic %s are not deleted for a Kafka client: %s", topic.name, error)
+            self._warn("records of topic %s are not deleted for a Kafka client: %s", topic.name, error)
             raise
         _log.info(
             "records of topic %s are deleted by a Kafka client (%s), in %s",
@@ -331,6 +333,9 @@ class Topics:
         )
 
     # --- shared
+
+    def _warn(self, message: str, *values: object) -> None:
+        self._log_limit.log(self._application.clock.monotonic_s(), logging.WARNING, message, *values)
 
     def _require(self, principal: str, operation: Any, name: str) -> None:
         if not self._authorizer.allows(principal, operation, Resource.TOPIC, name):

@@ -30,6 +30,7 @@ from archiver.kafka.listener import Body, Session
 from archiver.kafka.protocol import ApiKey, KafkaRequest
 from archiver.kafka.topic_configs import Refused
 from archiver.runtime.errors import ArchiverError, OutcomeUnknown, RetryLater
+from archiver.runtime.logging import LogLimit
 from intake.log.client_transactions import (
     TRANSACTIONAL_ID_BYTES_MAX,
     ClientTransactions,
@@ -86,6 +87,7 @@ class TransactionRequests:
         self._authorizer = authorizer
         self._threads = threads
         self._timeout_max_s = timeout_max_s
+        self._log_limit = LogLimit(_log)
         self._answers: Mapping[ApiKey, Callable[[Session, KafkaRequest], Awaitable[Body]]] = {
             ApiKey.ADD_PARTITIONS_TO_TXN: self._add_partitions,
             ApiKey.ADD_OFFSETS_TO_TXN: self._add_offsets,
@@ -337,14 +339,16 @@ class TransactionRequests:
 
     async def _run(self, call: Callable[[], _Result]) -> _Result:
         """Run a call that appends; raises `Refused` if the client must ask again."""
+        loop = asyncio.get_running_loop()
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
-        # The next attempt finds out what happened, so an unknown outcome is no failure.
-        except (RetryLater, OutcomeUnknown) as error:
-            _log.warning("a transaction of a Kafka client waits: %s", error)
-            raise Refused(ErrorCode.coordinator_load_in_progress) from error
+            return await loop.run_in_executor(self._threads, call)
         except ArchiverError as error:
-            _log.warning("a transaction of a Kafka client waits: %s", error)
+            self._log_limit.log(
+                loop.time(), logging.WARNING, "a transaction of a Kafka client waits: %s", error
+            )
+            # The next attempt finds out what happened, so an unknown outcome is no failure.
+            if isinstance(error, RetryLater | OutcomeUnknown):
+                raise Refused(ErrorCode.coordinator_load_in_progress) from error
             raise Refused(ErrorCode.coordinator_not_available) from error
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TextIO
@@ -43,18 +44,37 @@ LINES_MAX = 10
 
 
 class LogLimit:
-    """At most `LINES_MAX` lines in `LIMIT_S`, for what clients can cause many times a second."""
+    """Writes at most `LINES_MAX` lines in `LIMIT_S`, for what clients can cause many times a second. The next
+    line says how many were left out. Thread-safe.
+    """
 
-    def __init__(self) -> None:
-        self._until_s = 0.0
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._lock = threading.Lock()
+        self._until_s = float("-inf")
         self._lines = 0
+        self._left_out = 0
 
-    def allows(self, now_s: float) -> bool:
-        """Whether one more line may be written now; `now_s` is of any clock that does not go back."""
-        if now_s >= self._until_s:
-            self._until_s, self._lines = now_s + LIMIT_S, 0
-        self._lines += 1
-        return self._lines <= LINES_MAX
+    def log(
+        self,
+        now_s: float,
+        level: int,
+        message: str,
+        *values: object,
+        exc_info: bool | BaseException | None = None,
+    ) -> None:
+        """Write a line if the limit allows it; `now_s` is of any clock that does not go back."""
+        with self._lock:
+            if now_s >= self._until_s:
+                self._until_s, self._lines = now_s + LIMIT_S, 0
+            if self._lines == LINES_MAX:
+                self._left_out += 1
+                return
+            self._lines += 1
+            left_out, self._left_out = self._left_out, 0
+        if left_out:
+            message, values = f"{message} (lines like this that were left out: %d)", (*values, left_out)
+        self._logger.log(level, message, *values, exc_info=exc_info)
 
 
 class JsonLines(logging.Formatter):
