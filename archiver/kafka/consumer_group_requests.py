@@ -7,7 +7,7 @@ Topics that a pattern matches and that they may not see are left out.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -25,7 +25,7 @@ from archiver.kafka.consumer_protocol import (
 )
 from archiver.kafka.coordinator import TEXT_MAX, GroupCoordinator
 from archiver.kafka.groups import NOT_ASKED, REBALANCE_MIN_S, authorized_operations
-from archiver.kafka.listener import Body, Session
+from archiver.kafka.listener import Body, Handlers, Session
 from archiver.kafka.protocol import ApiKey, KafkaRequest
 from archiver.kafka.topic_configs import Refused
 from archiver.runtime.ids import TopicId, TopicPartition
@@ -35,7 +35,7 @@ _MEMBER_OF_CONSUMER_PROTOCOL: Final = 1
 
 
 class ConsumerGroupRequests:
-    """Answers ConsumerGroupHeartbeat and ConsumerGroupDescribe."""
+    """Handlers ConsumerGroupHeartbeat and ConsumerGroupDescribe."""
 
     def __init__(
         self,
@@ -49,17 +49,10 @@ class ConsumerGroupRequests:
         self._settings = settings
         self._authorizer = authorizer
         self._topics = topics
-        self._answers: Mapping[ApiKey, Callable[[Session, KafkaRequest], Awaitable[Body]]] = {
+        self.handlers: Handlers = {
             ApiKey.CONSUMER_GROUP_HEARTBEAT: self._heartbeat,
             ApiKey.CONSUMER_GROUP_DESCRIBE: self._describe,
         }
-
-    def __contains__(self, api: ApiKey) -> bool:
-        return api in self._answers
-
-    async def __call__(self, session: Session, request: KafkaRequest) -> Body:
-        """Answer a request of one of these APIs."""
-        return await self._answers[request.api](session, request)
 
     # --- ConsumerGroupHeartbeat
 

@@ -25,7 +25,7 @@ from archiver.kafka.acl import Authorizer, Resource
 from archiver.kafka.coordinator import TOGETHER, GroupCoordinator
 from archiver.kafka.group import CONSUMER, State
 from archiver.kafka.large import sized
-from archiver.kafka.listener import Body, Session
+from archiver.kafka.listener import Body, Handlers, Session
 from archiver.kafka.offset_queue import OffsetQueue
 from archiver.kafka.protocol import ApiKey, KafkaRequest
 from archiver.kafka.slot_claims import REJOIN_S
@@ -82,7 +82,7 @@ class _Columns:
 
 
 class OffsetRequests:
-    """Answers requests about committed offsets."""
+    """Handlers requests about committed offsets."""
 
     def __init__(
         self,
@@ -108,20 +108,13 @@ class OffsetRequests:
         self._threads = threads
         self._metadata_bytes_max = metadata_bytes_max
         self._counts = counts
-        self._answers: Mapping[ApiKey, Callable[[Session, KafkaRequest], Awaitable[Body]]] = {
+        self.handlers: Handlers = {
             ApiKey.OFFSET_COMMIT: self._commit,
             ApiKey.TXN_OFFSET_COMMIT: self._commit_in_transaction,
             ApiKey.OFFSET_FETCH: self._fetch,
             ApiKey.OFFSET_DELETE: self._delete,
             ApiKey.DELETE_GROUPS: self._delete_groups,
         }
-
-    def __contains__(self, api: ApiKey) -> bool:
-        return api in self._answers
-
-    async def __call__(self, session: Session, request: KafkaRequest) -> Body:
-        """Answer a request of one of these APIs."""
-        return await self._answers[request.api](session, request)
 
     def _may(self, session: Session, operation: Operation, resource: Resource, name: str) -> bool:
         return self._authorizer.allows(session.principal, operation, resource, name)

@@ -6,7 +6,7 @@ or topic that a principal may not see gets the same answer whether or not it exi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -16,7 +16,7 @@ from archiver.kafka.acl import Authorizer, Resource
 from archiver.kafka.consumer_protocol import ConsumerProtocolGroup
 from archiver.kafka.coordinator import GroupCoordinator, GroupShown, Waiting
 from archiver.kafka.group import CONSUMER, Join, Member, State, Sync
-from archiver.kafka.listener import Body, Session
+from archiver.kafka.listener import Body, Handlers, Session
 from archiver.kafka.protocol import ApiKey, KafkaRequest
 from archiver.kafka.topic_configs import Refused
 from intake.log.consumer_groups import slot_of
@@ -34,7 +34,7 @@ NOT_ASKED: Final = -(2**31)
 
 
 class GroupRequests:
-    """Answers the requests of members and of admin clients, except those on offsets."""
+    """Handlers the requests of members and of admin clients, except those on offsets."""
 
     def __init__(
         self, coordinator: GroupCoordinator, settings: KafkaListenerSettings, authorizer: Authorizer
@@ -42,7 +42,7 @@ class GroupRequests:
         self._coordinator = coordinator
         self._settings = settings
         self._authorizer = authorizer
-        self._answers: Mapping[ApiKey, Callable[[Session, KafkaRequest], Awaitable[Body | None]]] = {
+        self.handlers: Handlers = {
             ApiKey.FIND_COORDINATOR: self._find,
             ApiKey.JOIN_GROUP: self._join,
             ApiKey.SYNC_GROUP: self._sync,
@@ -51,13 +51,6 @@ class GroupRequests:
             ApiKey.DESCRIBE_GROUPS: self._describe,
             ApiKey.LIST_GROUPS: self._list,
         }
-
-    def __contains__(self, api: ApiKey) -> bool:
-        return api in self._answers
-
-    async def __call__(self, session: Session, request: KafkaRequest) -> Body | None:
-        """Answer a request of one of these APIs."""
-        return await self._answers[request.api](session, request)
 
     def _require(self, session: Session, operation: Operation, group: str) -> None:
         if not self._authorizer.allows(session.principal, operation, Resource.GROUP, group):

@@ -97,6 +97,8 @@ Body = Mapping[str, Any]
 Handle = Callable[[Session, KafkaRequest], Awaitable[Body | None]]
 """Answers one request; None: it has no answer. What must keep the order of a connection happens before the
 first wait."""
+Handlers = Mapping[ApiKey, Handle]
+"""What answers the requests of each API."""
 
 
 class MemoryBudget:

@@ -19,7 +19,7 @@ from archiver.kafka.coordinator import GroupCoordinator
 from archiver.kafka.fetch import FetchLimits, FetchReader
 from archiver.kafka.group_offsets import OffsetRequests
 from archiver.kafka.groups import GroupRequests
-from archiver.kafka.listener import Body, KafkaServer, Session
+from archiver.kafka.listener import Body, Handlers, KafkaServer, Session
 from archiver.kafka.log_view import Bounds, LogView
 from archiver.kafka.membership import Membership
 from archiver.kafka.metadata import MetadataHandler, api_versions
@@ -128,10 +128,10 @@ class KafkaService:
         self._offset_threads = ThreadPoolExecutor(1, "kafka-offsets")
         self._membership = self._own_membership()
         self._group_counts = GroupCounts()
-        self._coordinator, self._groups, self._consumers, self._offsets = self._group_requests(sequencer)
+        self._coordinator, self._offsets, of_groups = self._group_requests(sequencer)
         # One thread: what ends transactions keeps the order of its arrival.
         self._transaction_threads = ThreadPoolExecutor(1, "kafka-transactions")
-        self._transactions, self._views = self._transaction_requests(writer)
+        self._handlers = {**self._of_topics(), **of_groups, **self._of_transactions(writer)}
 
     @property
     def state(self) -> KafkaPort:
@@ -201,9 +201,7 @@ class KafkaService:
             Topics(*parts, self._bounds), TopicConfigs(*parts, self._node_ids), self._topic_threads
         )
 
-    def _group_requests(
-        self, sequencer: Sequencer
-    ) -> tuple[GroupCoordinator, GroupRequests, ConsumerGroupRequests, OffsetRequests]:
+    def _group_requests(self, sequencer: Sequencer) -> tuple[GroupCoordinator, OffsetRequests, Handlers]:
         settings, clock = self._settings, self._application.clock
 
         def topics() -> Mapping[str, TopicState]:
@@ -244,24 +242,22 @@ class KafkaService:
             self._application.ids,
             self._group_counts,
         )
-        return (
+        requests = OffsetRequests(
             coordinator,
-            GroupRequests(coordinator, settings, self._authorizer),
-            ConsumerGroupRequests(
-                coordinator, settings, self._authorizer, lambda: sequencer.fold.topics_by_id
-            ),
-            OffsetRequests(
-                coordinator,
-                queue,
-                groups,
-                topics,
-                self._read_on,
-                self._authorizer,
-                self.server.large_threads,
-                settings.offset_metadata_bytes_max,
-                self._group_counts,
-            ),
+            queue,
+            groups,
+            topics,
+            self._read_on,
+            self._authorizer,
+            self.server.large_threads,
+            settings.offset_metadata_bytes_max,
+            self._group_counts,
         )
+        members = GroupRequests(coordinator, settings, self._authorizer)
+        consumers = ConsumerGroupRequests(
+            coordinator, settings, self._authorizer, lambda: sequencer.fold.topics_by_id
+        )
+        return coordinator, requests, {**members.handlers, **consumers.handlers, **requests.handlers}
 
     def reset_offsets(self, group: str, topic_id: TopicId, offsets: Mapping[int, int]) -> None:
         """Commit offsets for a group without members. Any thread but the listener's may call it.
@@ -281,7 +277,17 @@ class KafkaService:
                 "`archiver groups describe`, or reset it again"
             ) from error
 
-    def _transaction_requests(self, writer: IntakeWriter) -> tuple[TransactionRequests, TransactionViews]:
+    def _of_topics(self) -> Handlers:
+        return {
+            ApiKey.PRODUCE: self._produce,
+            ApiKey.FETCH: self._consume.fetch,
+            ApiKey.LIST_OFFSETS: self._consume.offsets,
+            ApiKey.METADATA: self._metadata,
+            ApiKey.DESCRIBE_CLUSTER: self._metadata.cluster,
+            **self._topics.handlers,
+        }
+
+    def _of_transactions(self, writer: IntakeWriter) -> Handlers:
         sequencer, clock = writer.sequencer, self._application.clock
 
         def fold() -> IntakeFold:
@@ -304,7 +310,7 @@ class KafkaService:
             self.server.large_threads,
             clock,
         )
-        return requests, views
+        return {**requests.handlers, **views.handlers}
 
     def start(self) -> None:
         """Read the control log, then open the port. Never raises for a port that is taken."""
@@ -361,33 +367,12 @@ class KafkaService:
             case ApiKey.SASL_HANDSHAKE | ApiKey.SASL_AUTHENTICATE:
                 session.closing = "kafka.sasl is not configured, and the client authenticates"
                 return None
-            case ApiKey.PRODUCE:
-                return await self._produce(session, request)
-            case ApiKey.FETCH:
-                return await self._consume.fetch(session, request)
-            case ApiKey.LIST_OFFSETS:
-                return await self._consume.offsets(session, request)
-            case ApiKey.METADATA:
-                return await self._metadata(session, request)
-            case ApiKey.INIT_PRODUCER_ID if request.body.transactional_id is not None:
-                return await self._transactions.open(session, request)
-            case ApiKey.INIT_PRODUCER_ID:
+            case ApiKey.INIT_PRODUCER_ID if request.body.transactional_id is None:
                 allowed = self._authorizer.allows_idempotent_write(session.principal)
                 return await self._producer_ids(session, self._writer, allowed=allowed)
             case ApiKey.API_VERSIONS:
                 return api_versions(request)
-            case ApiKey.DESCRIBE_CLUSTER:
-                return await self._metadata.cluster(session, request)
-        handlers = (
-            self._topics,
-            self._groups,
-            self._consumers,
-            self._offsets,
-            self._transactions,
-            self._views,
-        )
-        answer = next(one for one in handlers if request.api in one)
-        return await answer(session, request)
+        return await self._handlers[request.api](session, request)
 
     def _bounds(self, topic_id: TopicId, partition: int) -> Bounds:
         """As `LogView.bounds`, in a thread that may read the control log."""

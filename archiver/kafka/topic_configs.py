@@ -145,7 +145,7 @@ class TopicConfigs:
 
         results = []
         for resource in body.resources:
-            found, code, why = _each(answer, resource)
+            found, code, why = attempted(answer, resource)
             results.append({**_result(resource, code, why), "configs": found or []})
         return {"throttle_time": 0, "results": results}
 
@@ -244,7 +244,7 @@ class TopicConfigs:
 
         responses = []
         for resource in body.resources:
-            _, code, why = _each(answer, resource)
+            _, code, why = attempted(answer, resource)
             responses.append(_result(resource, code, why))
         return {"throttle_time": 0, "responses": responses}
 
@@ -325,8 +325,8 @@ def _listed(one: Any, before: str | None) -> str:
     return ",".join([*items, *(item for item in stated if item not in items)])
 
 
-def _each(answer: Callable[[Any], Any], resource: Any) -> tuple[Any, ErrorCode, str | None]:
-    """What one resource gets: the answer, or its error."""
+def attempted(answer: Callable[[Any], Any], resource: Any) -> tuple[Any, ErrorCode, str | None]:
+    """What a topic or another resource gets: the answer, or its error."""
     try:
         return answer(resource), ErrorCode.none, None
     except Refused as error:

@@ -15,6 +15,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -23,10 +24,18 @@ from archiver.app.application import Application
 from archiver.config.kafka_listener import KafkaListenerSettings
 from archiver.config.types import check_topic_name
 from archiver.kafka.acl import Authorizer, Resource
-from archiver.kafka.listener import Body, Session
+from archiver.kafka.listener import Body, Handlers, Session
 from archiver.kafka.log_view import Bounds
 from archiver.kafka.protocol import ApiKey, KafkaRequest
-from archiver.kafka.topic_configs import TIMEOUT_MAX_S, Refused, TopicConfigs, code_of, described, read_topics
+from archiver.kafka.topic_configs import (
+    TIMEOUT_MAX_S,
+    Refused,
+    TopicConfigs,
+    attempted,
+    code_of,
+    described,
+    read_topics,
+)
 from archiver.runtime.errors import ArchiverError, ConfigInvalid
 from archiver.runtime.ids import TopicId
 from archiver.runtime.logging import LogLimit
@@ -44,7 +53,7 @@ UNSET: Final = -1
 
 
 class Topics:
-    """Answers requests that change topics. Thread-safe."""
+    """Handlers requests that change topics. Thread-safe."""
 
     def __init__(
         self,
@@ -267,17 +276,17 @@ class Topics:
         topics = read_topics(self._application)
         twice = _twice(topic.name for topic in body.topics)
         until_s = self._until_s(body)
+
+        def answer(topic: Any) -> list[tuple[ErrorCode, int]]:
+            self._check_turn(topic.name, twice, until_s)
+            self._require(principal, "delete", topic.name)
+            return self._without_records(principal, topics().get(topic.name), topic.partitions)
+
         found = []
         for topic in body.topics:
             numbers = [part.partition_index for part in topic.partitions]
-            try:
-                self._check_turn(topic.name, twice, until_s)
-                self._require(principal, "delete", topic.name)
-                results = self._without_records(principal, topics().get(topic.name), topic.partitions)
-            except Refused as error:
-                results = [(error.code, UNSET)] * len(numbers)
-            except ArchiverError as error:
-                results = [(code_of(error), UNSET)] * len(numbers)
+            results, error, _ = attempted(answer, topic)
+            results = results or [(error, UNSET)] * len(numbers)
             partitions = [
                 {"partition_index": number, "low_watermark": low, "error_code": int(code)}
                 for number, (code, low) in zip(numbers, results, strict=True)
@@ -356,12 +365,12 @@ class Topics:
 
 
 class TopicRequests:
-    """Answers the requests of `Topics` and `TopicConfigs` in threads, because they append to the log."""
+    """Handlers the requests of `Topics` and `TopicConfigs` in threads, because they append to the log."""
 
     def __init__(self, topics: Topics, configs: TopicConfigs, threads: Executor) -> None:
         self._topics = topics
         self._threads = threads
-        self._answers: Mapping[ApiKey, Callable[[str, Any], Body]] = {
+        answers: Mapping[ApiKey, Callable[[str, Any], Body]] = {
             ApiKey.CREATE_TOPICS: topics.create,
             ApiKey.DELETE_TOPICS: topics.delete,
             ApiKey.DELETE_RECORDS: topics.delete_records,
@@ -370,13 +379,11 @@ class TopicRequests:
             ApiKey.ALTER_CONFIGS: configs.replace,
             ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.alter,
         }
+        self.handlers: Handlers = {api: partial(self._answer, answer) for api, answer in answers.items()}
 
-    def __contains__(self, api: ApiKey) -> bool:
-        return api in self._answers
-
-    async def __call__(self, session: Session, request: KafkaRequest) -> Body:
-        """Answer a request of one of these APIs."""
-        answer = self._answers[request.api]
+    async def _answer(
+        self, answer: Callable[[str, Any], Body], session: Session, request: KafkaRequest
+    ) -> Body:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, answer, session.principal, request.body)
 
@@ -403,16 +410,10 @@ def _twice(names: Iterable[Any]) -> set[Any]:
 
 def _each(answer: Callable[[Any], dict[str, Any]], item: Any, name: str | None = None) -> dict[str, Any]:
     """The answer for one topic, or its error."""
-    code, why, found = ErrorCode.none, None, dict[str, Any]()
-    try:
-        found = answer(item)
-    except Refused as error:
-        code, why = error.code, error.why
-    except ArchiverError as error:
-        code, why = code_of(error), str(error)
+    found, code, why = attempted(answer, item)
     return {
         "name": name if isinstance(item, tuple) else item.name,
         "error_code": int(code),
         "error_message": None if why is None else excerpt(why),
-        **found,
+        **(found or {}),
     }

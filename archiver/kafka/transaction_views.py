@@ -8,15 +8,16 @@ because a client asks every daemon and joins the answers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from archiver.config.kafka_listener import Operation
 from archiver.kafka.acl import Authorizer, Resource
-from archiver.kafka.listener import Body, Session
+from archiver.kafka.listener import Body, Handlers, Session
 from archiver.kafka.protocol import ApiKey, KafkaRequest
 from archiver.kafka.slot_claims import SlotClaims
 from archiver.runtime.clock import Clock
@@ -39,7 +40,7 @@ _NO_OFFSET: Final = -1
 
 
 class TransactionViews:
-    """Answers requests that show transactions."""
+    """Handlers requests that show transactions."""
 
     def __init__(
         self,
@@ -59,22 +60,23 @@ class TransactionViews:
         self._authorizer = authorizer
         self._threads = threads
         self._clock = clock
-        self._answers: Mapping[ApiKey, Callable[[Session, Any, frozenset[int]], Body]] = {
-            ApiKey.LIST_TRANSACTIONS: self._list,
-            ApiKey.DESCRIBE_TRANSACTIONS: self._describe,
-            ApiKey.DESCRIBE_PRODUCERS: self._producers,
+        self.handlers: Handlers = {
+            ApiKey.LIST_TRANSACTIONS: partial(self._answer, self._list),
+            ApiKey.DESCRIBE_TRANSACTIONS: partial(self._answer, self._describe),
+            ApiKey.DESCRIBE_PRODUCERS: partial(self._answer, self._producers),
         }
 
-    def __contains__(self, api: ApiKey) -> bool:
-        return api in self._answers
-
-    async def __call__(self, session: Session, request: KafkaRequest) -> Body:
-        """Answer a request of one of these APIs."""
+    async def _answer(
+        self,
+        answer: Callable[[Session, Any, frozenset[int]], Body],
+        session: Session,
+        request: KafkaRequest,
+    ) -> Body:
         await self._read_on()
         # The claims belong to the loop.
         own = self._claims.own_slots()
         return await asyncio.get_running_loop().run_in_executor(
-            self._threads, self._answers[request.api], session, request.body, own
+            self._threads, answer, session, request.body, own
         )
 
     def _may(self, session: Session, operation: Operation, resource: Resource, name: str) -> bool:

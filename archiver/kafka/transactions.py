@@ -26,7 +26,7 @@ from kio.schema.errors import ErrorCode
 from archiver.config.kafka_listener import Operation
 from archiver.kafka.acl import Authorizer, Resource
 from archiver.kafka.coordinator import GroupCoordinator
-from archiver.kafka.listener import Body, Session
+from archiver.kafka.listener import Body, Handlers, Session
 from archiver.kafka.protocol import ApiKey, KafkaRequest
 from archiver.kafka.topic_configs import Refused
 from archiver.runtime.errors import ArchiverError, OutcomeUnknown, RetryLater
@@ -65,7 +65,7 @@ _Result = TypeVar("_Result")
 
 
 class TransactionRequests:
-    """Answers the requests of transactional producers, except Produce."""
+    """Handlers the requests of transactional producers, except Produce."""
 
     def __init__(
         self,
@@ -88,19 +88,13 @@ class TransactionRequests:
         self._threads = threads
         self._timeout_max_s = timeout_max_s
         self._log_limit = LogLimit(_log)
-        self._answers: Mapping[ApiKey, Callable[[Session, KafkaRequest], Awaitable[Body]]] = {
+        self.handlers: Handlers = {
+            ApiKey.INIT_PRODUCER_ID: self._open,
             ApiKey.ADD_PARTITIONS_TO_TXN: self._add_partitions,
             ApiKey.ADD_OFFSETS_TO_TXN: self._add_offsets,
             ApiKey.END_TXN: self._end,
             ApiKey.WRITE_TXN_MARKERS: self._write_markers,
         }
-
-    def __contains__(self, api: ApiKey) -> bool:
-        return api in self._answers
-
-    async def __call__(self, session: Session, request: KafkaRequest) -> Body:
-        """Answer a request of one of these APIs."""
-        return await self._answers[request.api](session, request)
 
     def _require(self, session: Session, operation: Operation, transactional_id: str) -> None:
         if not transactional_id or len(transactional_id.encode()) > TRANSACTIONAL_ID_BYTES_MAX:
@@ -122,8 +116,7 @@ class TransactionRequests:
 
     # --- InitProducerId
 
-    async def open(self, session: Session, request: KafkaRequest) -> Body:
-        """Answer InitProducerId with a transactional id."""
+    async def _open(self, session: Session, request: KafkaRequest) -> Body:
         body = request.body
         try:
             producer = await self._opened(session, request)

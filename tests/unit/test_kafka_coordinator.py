@@ -303,7 +303,9 @@ async def test_a_request_that_waits_keeps_nothing_that_is_not_counted(ground: Gr
     )
     leads = asyncio.create_task(one.join("g"))
     await asyncio.sleep(0)
-    joins = asyncio.create_task(requests(Session("peer"), KafkaRequest(ApiKey.JOIN_GROUP, 9, 1, "", body)))
+    joins = asyncio.ensure_future(
+        requests.handlers[ApiKey.JOIN_GROUP](Session("peer"), KafkaRequest(ApiKey.JOIN_GROUP, 9, 1, "", body))
+    )
     kept = weakref.ref(reason)
     del reason
     await asyncio.sleep(0)
@@ -322,7 +324,9 @@ async def test_a_request_that_waits_keeps_nothing_that_is_not_counted(ground: Gr
         protocol_name="range",
         assignments=[SimpleNamespace(member_id=named, assignment=bytes(1000))],
     )
-    syncs = asyncio.create_task(requests(Session("peer"), KafkaRequest(ApiKey.SYNC_GROUP, 5, 1, "", body)))
+    syncs = asyncio.ensure_future(
+        requests.handlers[ApiKey.SYNC_GROUP](Session("peer"), KafkaRequest(ApiKey.SYNC_GROUP, 5, 1, "", body))
+    )
     kept = weakref.ref(named)
     del named
     for _ in range(3):
@@ -569,7 +573,10 @@ async def fetched(daemon: Daemon, group: str) -> int | None:
     )
     asked = SimpleNamespace(name="t", partition_indexes=[0])
     body = SimpleNamespace(group_id=group, topics=[asked])
-    answer = await requests(Session("peer"), KafkaRequest(ApiKey.OFFSET_FETCH, 7, 1, "", body))
+    answer = await requests.handlers[ApiKey.OFFSET_FETCH](
+        Session("peer"), KafkaRequest(ApiKey.OFFSET_FETCH, 7, 1, "", body)
+    )
+    assert answer is not None
     if answer["error_code"]:
         return None
     offset: int = answer["topics"][0]["partitions"][0]["committed_offset"]

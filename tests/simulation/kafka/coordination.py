@@ -6,7 +6,7 @@ What it believes of the live daemons comes from `registrations`. Its threads are
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from archiver.kafka.acl import Authorizer
 from archiver.kafka.coordinator import GroupCoordinator
 from archiver.kafka.group_offsets import OffsetRequests
 from archiver.kafka.groups import GroupRequests
-from archiver.kafka.listener import Body
+from archiver.kafka.listener import Body, Handlers
 from archiver.kafka.log_view import LogView
 from archiver.kafka.offset_queue import OffsetQueue
 from archiver.kafka.protocol import ApiKey
@@ -96,7 +96,7 @@ class Coordination:
             counts,
         )
         loop.call_soon(self.coordinator.watch)
-        self._transactions = TransactionRequests(
+        transactions = TransactionRequests(
             self.coordinator,
             ClientTransactions(sequencer, station.clock),
             lambda: sequencer.fold,
@@ -105,29 +105,24 @@ class Coordination:
             transaction_threads,
             _TIMEOUT_MAX_S,
         )
-        self._handlers: Sequence[GroupRequests | OffsetRequests | TransactionRequests] = (
-            self._transactions,
-            GroupRequests(self.coordinator, settings, allowing),
-            OffsetRequests(
-                self.coordinator,
-                self._queue,
-                groups,
-                topics,
-                read_topics,
-                allowing,
-                requests,
-                settings.offset_metadata_bytes_max,
-                counts,
-            ),
+        offset_requests = OffsetRequests(
+            self.coordinator,
+            self._queue,
+            groups,
+            topics,
+            read_topics,
+            allowing,
+            requests,
+            settings.offset_metadata_bytes_max,
+            counts,
         )
+        members = GroupRequests(self.coordinator, settings, allowing)
+        self._handlers: Handlers = {**transactions.handlers, **members.handlers, **offset_requests.handlers}
 
     async def answer(self, reply: Reply) -> Body | None:
         """Answer a request of a member, or of a client with a transactional id."""
         session, request = reply.connection.session, reply.request
-        if request.api is ApiKey.INIT_PRODUCER_ID:
-            return await self._transactions.open(session, request)
-        handler = next(one for one in self._handlers if request.api in one)
-        body = await handler(session, request)
+        body = await self._handlers[request.api](session, request)
         if request.api is ApiKey.JOIN_GROUP and body is not None and body["error_code"] == 0:
             self._watch.joined(request.body.group_id, body["leader"], body["generation_id"])
         return body
