@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ A, B, C = (TopicId(letter * 32) for letter in "abc")
 
 
 def subscriber(member_id: str, topics: str = "a", instance_id: str | None = None) -> Subscriber:
-    return Subscriber(member_id, instance_id, {TopicId(one * 32) for one in topics}, frozenset())
+    return Subscriber(member_id, instance_id, frozenset(TopicId(one * 32) for one in topics), frozenset())
 
 
 def numbers(found: Assignments, member_id: str, topic: TopicId) -> list[int]:
@@ -117,6 +118,37 @@ def test_uniform_gives_those_of_a_member_that_left_to_the_others() -> None:
         check_complete(rest, partitions, left)
         for one in rest:
             assert found[one.member_id] <= left[one.member_id]
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_members_keep_what_they_hold_of_their_topics(same: bool) -> None:
+    """Partitions that are gone, and those of other topics, are ignored. With equal subscriptions, a member loses none
+    unless it has more than another one."""
+    for seed in range(500):
+        random_ = random.Random(seed)
+        subscribers, partitions = random_group(random_, same=same)
+        pool = [(topic, number) for topic, count in partitions.items() for number in range(count + 2)]
+        random_.shuffle(pool)
+        holders = [
+            replace(one, held=frozenset(pool.pop() for _ in range(min(len(pool), random_.randrange(8)))))
+            for one in subscribers
+        ]
+        found = assign_uniform(holders, partitions)
+        check_complete(holders, partitions, found)
+        fewest = min(map(len, found.values()))
+        for one in holders if same else ():
+            valid = {each for each in one.held if each[0] in one.topics and each[1] < partitions[each[0]]}
+            assert len(valid & found[one.member_id]) >= min(len(valid), fewest), seed
+
+
+def test_subscriptions_that_many_members_share_are_assigned_as_single_ones() -> None:
+    """The order of the members decides, not that of their subscriptions."""
+    found = assign_range(
+        [subscriber("m1", "a"), subscriber("m2", "ab"), subscriber("m3", "a"), subscriber("m4", "ab")],
+        {A: 4, B: 3},
+    )
+    assert [numbers(found, f"m{one}", A) for one in (1, 2, 3, 4)] == [[0], [1], [2], [3]]
+    assert [numbers(found, f"m{one}", B) for one in (1, 2, 3, 4)] == [[], [0, 1], [], [2]]
 
 
 def test_uniform_spreads_each_topic() -> None:
