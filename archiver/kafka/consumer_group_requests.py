@@ -8,21 +8,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from archiver.config.kafka_listener import KafkaListenerSettings
 from archiver.kafka.acl import Authorizer, Resource
 from archiver.kafka.assignors import ASSIGNORS
-from archiver.kafka.consumer_protocol import (
-    LEAVE,
-    LEAVE_STATIC,
-    Beat,
-    ConsumerProtocolGroup,
-    ProtocolMember,
-    TopicRegex,
-)
+from archiver.kafka.consumer_members import LEAVE, LEAVE_STATIC, Beat, ProtocolMember, TopicRegex
+from archiver.kafka.consumer_protocol import ConsumerProtocolGroup
 from archiver.kafka.coordinator import TEXT_MAX, GroupCoordinator
 from archiver.kafka.groups import NOT_ASKED, REBALANCE_MIN_S, authorized_operations
 from archiver.kafka.listener import Body, Handlers, Session
@@ -31,7 +25,8 @@ from archiver.kafka.topic_configs import Refused
 from archiver.runtime.ids import TopicId, TopicPartition
 from intake.log.state import TopicState
 
-_MEMBER_OF_CONSUMER_PROTOCOL: Final = 1
+_CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
+"""Types of members."""
 
 
 class ConsumerGroupRequests:
@@ -235,5 +230,5 @@ def _member(member: ProtocolMember, names: Mapping[TopicId, str]) -> dict[str, A
         "subscribed_topic_regex": None if regex is None else regex.pattern,
         "assignment": _assignment(member.assigned, names),
         "target_assignment": _assignment(member.target, names),
-        "member_type": _MEMBER_OF_CONSUMER_PROTOCOL,
+        "member_type": _CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
     }

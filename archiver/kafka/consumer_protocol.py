@@ -6,27 +6,41 @@ after a change of coordinator (`docs/protocols/groups.md`). Time is passed in an
 
 At every moment each partition has at most one owner (`_owners`). A partition has no owner once its member
 said that it gave it up, left, or let its session or its rebalance timeout end.
+
+Members of the classic protocol may be in the group while it is migrated. Their JoinGroup says what they own,
+SyncGroup brings what they may read, and Heartbeat asks them to join again when that must change. Nothing of
+this waits for other members.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from archiver.kafka.assignors import ASSIGNORS, Subscriber
-from archiver.kafka.group import CONSUMER, NEVER, State
+from archiver.kafka.consumer_members import (
+    LEAVE,
+    LEAVE_STATIC,
+    MEMBER_BYTES,
+    NO_NAMES,
+    NO_PARTITIONS,
+    Beat,
+    Beaten,
+    ClassicPart,
+    ProtocolMember,
+    Subscription,
+    TopicRegex,
+)
+from archiver.kafka.embedded_protocol import named, read_subscription, write_assignment
+from archiver.kafka.group import CONSUMER, NEVER, Joined, Protocols, State, Sync, Synced, protocols_memory
 from archiver.kafka.topic_configs import Refused
 from archiver.runtime.ids import TopicId, TopicPartition
 from intake.log.state import TopicState
 
-LEAVE: Final = -1
-"""Epoch of a heartbeat with which a member leaves."""
-LEAVE_STATIC: Final = -2
-"""Epoch of a heartbeat with which a static member leaves for a while; it keeps its partitions."""
 TOPICS_CHECK_S: Final = 1.0
 """Interval at which new topics and new partitions are noticed by heartbeats."""
 ASSIGNED_PER_S: Final = 20_000
@@ -34,125 +48,8 @@ ASSIGNED_PER_S: Final = 20_000
 assignment, so that large groups do not take the processor. Measured: 80,000 in a second at the least."""
 ASSIGNED_AT_ONCE: Final = 1000
 """As `ASSIGNED_PER_S`: a group of this size is assigned at each change."""
-MEMBER_BYTES: Final = 1500
-"""Memory of a member without its texts."""
 PARTITION_BYTES: Final = 500
 """Memory of a partition that a group subscribes to, with its owner and its place in the assignments."""
-TEXT_BYTES: Final = 60
-"""Memory of a text without its characters."""
-
-_NOTHING: Final[frozenset[TopicPartition]] = frozenset()
-_NO_NAMES: Final[frozenset[str]] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class TopicRegex:
-    """A subscription to all topics whose names match."""
-
-    principal: str
-    """Who subscribes: topics that it may not see never match."""
-    pattern: str
-    """In RE2's syntax, of the whole name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """What a member subscribes to."""
-
-    names: frozenset[str] = _NO_NAMES
-    regex: TopicRegex | None = None
-
-    @property
-    def size(self) -> int:
-        """Estimated bytes of memory."""
-        texts = self.names if self.regex is None else (*self.names, self.regex.pattern, self.regex.principal)
-        return sum(TEXT_BYTES + len(one) for one in texts)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
-    """A ConsumerGroupHeartbeat request. Fields that are None have not changed."""
-
-    member_id: str
-    epoch: int
-    """Of the member: 0 to join, `LEAVE` or `LEAVE_STATIC` to leave."""
-    instance_id: str | None = None
-    rack_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
-    rebalance_timeout_s: float | None = None
-    names: frozenset[str] | None = None
-    regex: TopicRegex | None = None
-    """With an empty pattern, none any more."""
-    assignor: str | None = None
-    owned: frozenset[TopicPartition] | None = None
-    """What the member has not given up."""
-
-    @property
-    def subscribes(self) -> bool:
-        """Whether it has what a first heartbeat has."""
-        return self.rebalance_timeout_s is not None and (self.names is not None or self.regex is not None)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the member repeats everything; the answer then has its assignment."""
-        return self.epoch == 0 or self.is_repeated
-
-    @property
-    def is_repeated(self) -> bool:
-        """Whether it is full and not the first one: clients send that after an error."""
-        return self.epoch != 0 and self.subscribes and self.owned is not None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beaten:
-    """The answer to a `Beat`."""
-
-    member_id: str
-    epoch: int
-    assignment: frozenset[TopicPartition] | None = None
-    """None if the member has it already."""
-
-
-@dataclass(slots=True, eq=False)
-class ProtocolMember:
-    """A member of a group."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str = ""
-    client_host: str = ""
-    rack_id: str | None = None
-    rebalance_timeout_s: float = 0.0
-    subscription: Subscription = field(default_factory=Subscription)
-    assignor: str | None = None
-    epoch: int = 0
-    previous_epoch: int = 0
-    """Accepted too: the answer with the newer one may be lost."""
-    assigned: frozenset[TopicPartition] = _NOTHING
-    """What it may read."""
-    revoking: frozenset[TopicPartition] = _NOTHING
-    """What it must give up, and has not."""
-    unconfirmed: frozenset[TopicPartition] = _NOTHING
-    """Parts of both that it was given and has never reported."""
-    denied: frozenset[TopicPartition] = _NOTHING
-    """Parts of `revoking` that a full heartbeat did not report, although they may be on their way to it."""
-    target: frozenset[TopicPartition] = _NOTHING
-    """What it has when the group is stable."""
-    is_waiting: bool = False
-    """Parts of its target are not free yet."""
-    has_left: bool = False
-    """A static member that may return; it keeps its partitions until its session ends."""
-    deadline_s: float = NEVER
-    """When its session ends."""
-    revoke_due_s: float = NEVER
-    """When it is removed unless it has given up `revoking`."""
-
-    @property
-    def size(self) -> int:
-        """Estimated bytes of memory, without its partitions."""
-        texts = (self.member_id, self.instance_id, self.client_id, self.client_host, self.rack_id)
-        return MEMBER_BYTES + sum(len(one or "") for one in texts) + self.subscription.size
 
 
 @dataclass(slots=True, eq=False)
@@ -189,6 +86,10 @@ class ConsumerProtocolGroup:
     _given_up: set[TopicPartition] = field(default_factory=set)
     """What was in `_claimed` of members that have joined since."""
     _subscriptions: Counter[Subscription] = field(default_factory=Counter)
+    _classic_count: int = 0
+    """Members of the classic protocol."""
+    _supported: Counter[str] = field(default_factory=Counter)
+    """For each assignor, the number of these members that support it."""
     _partitions: dict[TopicId, int] = field(default_factory=dict)
     """Partitions of the topics with subscribers, of the last assignment."""
     _partition_count: int = 0
@@ -230,12 +131,15 @@ class ConsumerProtocolGroup:
         return self._members_size + PARTITION_BYTES * (self._partition_count + claimed)
 
     def size_with(self, beat: Beat) -> int:
-        """What `size` grows by at most if a new member joins."""
-        subscription = Subscription(beat.names or _NO_NAMES, beat.regex)
+        """What `size` grows by at most if a member joins."""
+        subscription = Subscription(beat.names or NO_NAMES, beat.regex)
         more = sum(
             count for topic, count in self._existing((subscription,)).items() if topic not in self._partitions
         )
-        return MEMBER_BYTES + subscription.size + PARTITION_BYTES * more
+        classic = 0 if beat.classic is None else protocols_memory(beat.classic.protocols)
+        known = self._members.get(beat.member_id)
+        before = 0 if known is None else known.size
+        return MEMBER_BYTES + subscription.size + PARTITION_BYTES * more + classic - before
 
     @property
     def state(self) -> State:
@@ -253,12 +157,24 @@ class ConsumerProtocolGroup:
         )
         return State.RECONCILING if moving else State.STABLE
 
+    @property
+    def is_all_classic(self) -> bool:
+        """Whether the group has only members of the classic protocol, and should be a classic group."""
+        return 0 < self._classic_count == len(self._members)
+
     def is_subscribed(self, topic: str) -> bool:
         """Whether members of the group consume a topic."""
         return any(
             topic in one.names or (one.regex is not None and topic in self.matching(one.regex))
             for one in self._subscriptions
         )
+
+    def written(self, member: ProtocolMember, partitions: Iterable[TopicPartition], version: int) -> bytes:
+        """Partitions of a member as it reads them in SyncGroup."""
+        topics = self.topics()
+        subscribed = self._names(member.subscription)
+        names = {topics[one].topic_id: one for one in subscribed if one in topics}
+        return write_assignment(named(partitions, names), version)
 
     @property
     def regexes(self) -> set[TopicRegex]:
@@ -273,11 +189,7 @@ class ConsumerProtocolGroup:
             return self._leave(beat)
         member = self._join(beat) if beat.epoch == 0 else self._known(beat, now_s)
         before = member.assigned
-        self._update(member, beat)
-        self._extend(member, now_s)
-        self._check_topics(now_s)
-        self._assign(now_s)
-        self._reconcile(member, beat, now_s)
+        self._move(member, beat, now_s)
         is_news = beat.is_full or member.assigned != before
         return Beaten(
             member_id=member.member_id,
@@ -285,15 +197,95 @@ class ConsumerProtocolGroup:
             assignment=member.assigned if is_news else None,
         )
 
-    def check_commit(self, member_id: str, epoch: int, *, transactional: bool = False) -> None:
-        """Whether a commit of offsets is accepted."""
+    def join(self, beat: Beat, now_s: float, *, needs_member_id: bool = False) -> Joined:
+        """A member of the classic protocol joins, or joins again, and says what it owns."""
+        assert beat.classic is not None, "it is of a JoinGroup"
+        protocols = beat.classic.protocols
+        self._check_supported(protocols)
+        if beat.member_id:
+            member = self._rejoining(beat)
+        else:
+            prefix = beat.client_id if beat.instance_id is None else beat.instance_id
+            beat = replace(beat, member_id=f"{prefix}-{self.new_id()}")
+            static_id = None if beat.instance_id is None else self._static.get(beat.instance_id)
+            if static_id is not None:
+                member = self._replace(self._members[static_id], beat)
+            else:
+                self._check_room()
+                if beat.instance_id is None and needs_member_id:
+                    return Joined(code=ErrorCode.member_id_required, member_id=beat.member_id)
+                member = self._add(beat)
+        self._move(member, beat, now_s)
+        # Until it has sent SyncGroup.
+        member.rebalance_due_s = now_s + member.rebalance_timeout_s
+        self._wake(member.rebalance_due_s)
+        return Joined(
+            member_id=member.member_id,
+            generation=member.epoch,
+            protocol_type=CONSUMER,
+            protocol=protocols[0][0],
+        )
+
+    def sync(self, sync: Sync, now_s: float) -> Synced:
+        """A member of the classic protocol asks for its assignment."""
+        member = self._classic(sync.member_id, sync.instance_id, sync.generation)
+        assert member.classic is not None, "it is one of the classic protocol"
+        protocol, metadata = member.classic.protocols[0]
+        if sync.protocol_type not in (None, CONSUMER) or sync.protocol not in (None, protocol):
+            raise Refused(ErrorCode.inconsistent_group_protocol)
+        # One that gives partitions up has to receive that first, and then joins again.
+        if member.epoch != self.target_epoch and not member.revoking:
+            raise Refused(ErrorCode.rebalance_in_progress)
+        member.rebalance_due_s = NEVER
+        self._extend(member, now_s)
+        version = read_subscription(metadata).version
+        return Synced(
+            protocol_type=CONSUMER,
+            protocol=protocol,
+            assignment=self.written(member, member.assigned, version),
+        )
+
+    def heartbeat_classic(
+        self, member_id: str, instance_id: str | None, generation: int, now_s: float
+    ) -> ErrorCode:
+        """A member of the classic protocol is alive. The answer may ask it to join again."""
+        member = self._classic(member_id, instance_id, generation)
+        self._extend(member, now_s)
+        self._check_topics(now_s)
+        self._assign(now_s)
+        if not self._must_join(member, now_s):
+            return ErrorCode.none
+        member.rebalance_due_s = min(member.rebalance_due_s, now_s + member.rebalance_timeout_s)
+        self._wake(member.rebalance_due_s)
+        return ErrorCode.rebalance_in_progress
+
+    def leave(self, leaving: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
+        """Members of the classic protocol leave, as in `Group.leave`. Returns the error of each."""
+        codes: list[ErrorCode] = []
+        for member_id, instance_id in leaving:
+            found = member_id
+            if not member_id and instance_id is not None:
+                # An administrator removes a static member.
+                found = self._static.get(instance_id, "")
+            try:
+                self._remove(self._classic(found, instance_id))
+            except Refused as error:
+                codes.append(error.code)
+            else:
+                codes.append(ErrorCode.none)
+        return codes
+
+    def check_commit(
+        self, member_id: str, epoch: int, *, states_epoch: bool = True, transactional: bool = False
+    ) -> None:
+        """Whether a commit of offsets is accepted. In older versions the client has a generation and no
+        epoch (`states_epoch`).
+        """
         # From an admin client, from a consumer that assigns partitions itself, or from a producer that its
         # transactional id fences.
         if epoch < 0 and (not self._members or (transactional and not member_id)):
             return
-        # As in Kafka, a transactional producer gets the error of the classic protocol.
-        stale = ErrorCode.illegal_generation if transactional else ErrorCode.stale_member_epoch
-        self._check_epoch(member_id, epoch, stale)
+        self._check_epoch(member_id, epoch, states_epoch=states_epoch, transactional=transactional)
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
         """Whether a fetch of committed offsets is answered."""
@@ -310,15 +302,15 @@ class ConsumerProtocolGroup:
     def tick(self, now_s: float) -> None:
         """Do what is due."""
         for member in list(self.members):
-            if min(member.deadline_s, member.revoke_due_s) <= now_s:
+            if min(member.deadline_s, member.rebalance_due_s) <= now_s:
                 self._remove(member)
         if now_s >= self.owners_known_s:
             self._claimed.clear()
             self._given_up.clear()
-        if self._members:
+        if self._members and not self.is_all_classic:
             self._assign(now_s)
         self.wake_s = min(
-            (min(one.deadline_s, one.revoke_due_s) for one in self.members),
+            (min(one.deadline_s, one.rebalance_due_s) for one in self.members),
             default=NEVER,
         )
         if self._members and self.epoch > self.target_epoch:
@@ -334,21 +326,67 @@ class ConsumerProtocolGroup:
         self._owners.clear()
         self._claimed.clear()
         self._given_up.clear()
+        self._supported.clear()
+        self._classic_count = 0
         self._subscriptions.clear()
         self._partitions.clear()
         self._members_size = self._partition_count = 0
         self._is_dead, self.wake_s = True, NEVER
 
+    def enter(self, members: Iterable[ProtocolMember], generation: int, now_s: float) -> None:
+        """Enter the members of a classic group, with what they own, into this empty one. All of them are to
+        join again.
+        """
+        assert not self._members, "only a group without members becomes another one"
+        for member in members:
+            classic, member.classic = member.classic, None
+            self._members[member.member_id] = member
+            if member.instance_id is not None:
+                self._static[member.instance_id] = member.member_id
+            assert self._owners.keys().isdisjoint(member.assigned), "each partition has one owner"
+            self._owners.update(dict.fromkeys(member.assigned, member.member_id))
+            self._subscriptions[member.subscription] += 1
+            self._set_classic(member, classic)
+            self._members_size += member.size
+            self._extend(member, now_s)
+        self._count_partitions()
+        # Epochs of an earlier coordinator are not valid again, and generations of these members go on.
+        self.target_epoch = max(self.target_epoch, generation)
+        self._changed()
+
     # --- Joining and leaving
+
+    def _move(self, member: ProtocolMember, beat: Beat, now_s: float) -> None:
+        """Keep what a member states, and move it towards its target."""
+        self._update(member, beat)
+        self._extend(member, now_s)
+        self._check_topics(now_s)
+        self._assign(now_s)
+        self._reconcile(member, beat, now_s)
+
+    def _check_supported(self, protocols: Protocols) -> None:
+        """Members of the classic protocol need an assignor in common for the time after a migration back."""
+        if self._classic_count and all(self._supported[name] < self._classic_count for name, _ in protocols):
+            raise Refused(ErrorCode.inconsistent_group_protocol)
+
+    def _rejoining(self, beat: Beat) -> ProtocolMember:
+        """The member of a JoinGroup with an id."""
+        if beat.member_id in self._members or beat.instance_id is not None:
+            return self._classic(beat.member_id, beat.instance_id)
+        if beat.owned:
+            # It was removed. With an epoch again, it could commit old offsets of what others have got since.
+            raise Refused(ErrorCode.unknown_member_id)
+        # An id that was given out.
+        return self._add(beat)
 
     def _join(self, beat: Beat) -> ProtocolMember:
         member = self._members.get(beat.member_id)
         static_id = None if beat.instance_id is None else self._static.get(beat.instance_id)
         if static_id is not None and static_id != beat.member_id:
-            return self._replace(self._members[static_id], beat.member_id)
+            return self._replace(self._members[static_id], beat)
         if member is None:
             member = self._add(beat)
-            claimed = self._claimed.pop(member.member_id, _NOTHING)
+            claimed = self._claimed.pop(member.member_id, NO_PARTITIONS)
             self._given_up |= claimed
             # It gets them back, unless that would be unfair.
             member.target = claimed
@@ -360,7 +398,7 @@ class ConsumerProtocolGroup:
             self._release(member, member.assigned | member.revoking)
             member.epoch = member.previous_epoch = 0
             member.has_left = False
-        self._changed()
+            self._changed()
         return member
 
     def _known(self, beat: Beat, now_s: float) -> ProtocolMember:
@@ -372,10 +410,12 @@ class ConsumerProtocolGroup:
         member = self._members.get(beat.member_id)
         if member is None:
             raise self._unknown(beat, now_s)
+        if member.classic is not None:
+            raise Refused(ErrorCode.unknown_member_id)
         if beat.epoch == member.epoch and not member.has_left:
             return member
         is_repeated = beat.epoch == member.previous_epoch and beat.owned is not None
-        if member.has_left or not (is_repeated and (beat.owned or _NOTHING) <= member.assigned):
+        if member.has_left or not (is_repeated and (beat.owned or NO_PARTITIONS) <= member.assigned):
             raise Refused(ErrorCode.fenced_member_epoch, "the member must give up all partitions and rejoin")
         return member
 
@@ -396,31 +436,38 @@ class ConsumerProtocolGroup:
         self._claimed[member_id] = owned - taken - self._owners.keys()
         self._wake(self.owners_known_s)
 
-    def _add(self, beat: Beat) -> ProtocolMember:
+    def _check_room(self) -> None:
         if len(self._members) >= self.members_max:
             raise Refused(ErrorCode.group_max_size_reached, f"the group has {self.members_max} members")
+
+    def _add(self, beat: Beat) -> ProtocolMember:
+        self._check_room()
         member = ProtocolMember(beat.member_id or self.new_id(), beat.instance_id)
         self._members[member.member_id] = member
         if member.instance_id is not None:
             self._static[member.instance_id] = member.member_id
         self._subscriptions[member.subscription] += 1
         self._members_size += member.size
+        self._changed()
         return member
 
-    def _replace(self, member: ProtocolMember, new_id: str) -> ProtocolMember:
-        """A static member returns in another process, and takes over the partitions of the one that left."""
-        if not member.has_left:
+    def _replace(self, member: ProtocolMember, beat: Beat) -> ProtocolMember:
+        """A static member returns in another process, and takes over the partitions of the one before."""
+        assert member.instance_id is not None, "only static members are replaced"
+        # In the classic protocol they do not leave before that.
+        if not member.has_left and member.classic is None and beat.classic is None:
             raise Refused(ErrorCode.unreleased_instance_id, "another member has this instance id")
-        assert member.instance_id is not None, "only static members leave for a while"
         del self._members[member.member_id]
         self._members_size -= member.size
-        member.member_id = new_id or self.new_id()
+        member.member_id = beat.member_id or self.new_id()
         self._members_size += member.size
         member.epoch = member.previous_epoch = 0
         member.has_left = False
         self._members[member.member_id] = member
         self._static[member.instance_id] = member.member_id
+        self._release(member, member.revoking)
         self._owners.update(dict.fromkeys(member.assigned, member.member_id))
+        member.unconfirmed = member.assigned
         return member
 
     def _leave(self, beat: Beat) -> Beaten:
@@ -429,7 +476,7 @@ class ConsumerProtocolGroup:
             static_id = self._static.get(beat.instance_id)
             if static_id is not None and static_id != beat.member_id:
                 raise Refused(ErrorCode.fenced_instance_id)
-        if member is None:
+        if member is None or member.classic is not None:
             raise Refused(ErrorCode.unknown_member_id)
         if beat.epoch == LEAVE_STATIC and member.instance_id is not None:
             # Its session goes on, so that it must return before that ends.
@@ -445,6 +492,7 @@ class ConsumerProtocolGroup:
             self._static.pop(member.instance_id, None)
         self._release(member, member.assigned | member.revoking)
         self._members_size -= member.size
+        self._set_classic(member, None)
         self._count(member.subscription, -1)
         self._changed()
         if self._members:
@@ -463,8 +511,13 @@ class ConsumerProtocolGroup:
             member.rack_id = beat.rack_id
         if beat.rebalance_timeout_s is not None:
             member.rebalance_timeout_s = beat.rebalance_timeout_s
-        if beat.assignor is not None and beat.assignor != member.assignor:
-            member.assignor = beat.assignor
+        self._set_classic(member, beat.classic)
+        assignor = member.assignor if beat.assignor is None else beat.assignor
+        if beat.classic is not None:
+            # It names client-side ones only.
+            assignor = None
+        if assignor != member.assignor:
+            member.assignor = assignor
             self._changed()
         names, regex = member.subscription.names, member.subscription.regex
         if beat.names is not None:
@@ -500,6 +553,10 @@ class ConsumerProtocolGroup:
         found = [topics[name] for name in names if name in topics]
         return {one.topic_id: one.partitions for one in sorted(found, key=lambda one: one.topic_id)}
 
+    def _count_partitions(self) -> None:
+        self._partitions = self._existing(self._subscriptions)
+        self._partition_count = sum(self._partitions.values())
+
     def _assign(self, now_s: float) -> None:
         """Compute the targets of the members, if they are out of date."""
         if self.epoch == self.target_epoch:
@@ -508,8 +565,7 @@ class ConsumerProtocolGroup:
             self._wake(self._assign_due_s)
             return
         topics = self.topics()
-        self._partitions = self._existing(self._subscriptions)
-        self._partition_count = sum(self._partitions.values())
+        self._count_partitions()
         topic_ids = {
             one: frozenset(topics[name].topic_id for name in self._names(one) if name in topics)
             for one in self._subscriptions
@@ -548,7 +604,7 @@ class ConsumerProtocolGroup:
         the client. Then a full heartbeat does not have it, and that is no proof: clients send one after any
         error. The next heartbeat that is not full proves that the client has received the answer.
         """
-        given_up = member.denied if not beat.is_full else _NOTHING
+        given_up = member.denied if not beat.is_full else NO_PARTITIONS
         if beat.owned is not None:
             member.unconfirmed -= beat.owned
             given_up = (given_up | member.revoking) - beat.owned
@@ -567,14 +623,14 @@ class ConsumerProtocolGroup:
             return
         dropped = member.assigned - member.target
         # Without `owned`, nothing has changed for the member since its last report.
-        given_up = _NOTHING if beat.owned is None else dropped - beat.owned
+        given_up = NO_PARTITIONS if beat.owned is None else dropped - beat.owned
         if beat.is_repeated:
             given_up -= member.unconfirmed
         if not dropped <= given_up:
             member.assigned -= dropped
             member.revoking = dropped
-            member.revoke_due_s = now_s + member.rebalance_timeout_s
-            self._wake(member.revoke_due_s)
+            member.rebalance_due_s = now_s + member.rebalance_timeout_s
+            self._wake(member.rebalance_due_s)
             self._reported(member, beat)
             return
         self._release(member, dropped)
@@ -604,7 +660,7 @@ class ConsumerProtocolGroup:
         member.unconfirmed = member.unconfirmed.difference(partitions)
         member.denied = member.denied.difference(partitions)
         if not member.revoking:
-            member.revoke_due_s = NEVER
+            member.rebalance_due_s = NEVER
 
     # --- Members
 
@@ -613,14 +669,49 @@ class ConsumerProtocolGroup:
         self.epoch = max(self.epoch, self.target_epoch + 1)
 
     def _check_epoch(
-        self, member_id: str, epoch: int, stale: ErrorCode = ErrorCode.stale_member_epoch
+        self, member_id: str, epoch: int, *, states_epoch: bool = True, transactional: bool = False
     ) -> None:
         member = self._members.get(member_id)
         if member is None:
             # Never a retriable error: clients would repeat the commit with the epoch of a later join.
             raise Refused(ErrorCode.unknown_member_id)
+        if member.classic is None and not states_epoch:
+            raise Refused(ErrorCode.unsupported_version)
         if epoch != member.epoch or member.has_left:
-            raise Refused(stale)
+            # As in Kafka, a transactional producer gets the error of the classic protocol.
+            is_classic = transactional or member.classic is not None
+            raise Refused(ErrorCode.illegal_generation if is_classic else ErrorCode.stale_member_epoch)
+
+    def _classic(
+        self, member_id: str, instance_id: str | None, generation: int | None = None
+    ) -> ProtocolMember:
+        """The member of the classic protocol that sends a request."""
+        if instance_id is not None and self._static.get(instance_id, member_id) != member_id:
+            raise Refused(ErrorCode.fenced_instance_id)
+        member = self._members.get(member_id)
+        is_known = member is not None and (instance_id is None or instance_id == member.instance_id)
+        if member is None or not is_known or member.classic is None:
+            raise Refused(ErrorCode.unknown_member_id)
+        if generation is not None and generation != member.epoch:
+            raise Refused(ErrorCode.illegal_generation)
+        return member
+
+    def _must_join(self, member: ProtocolMember, now_s: float) -> bool:
+        """Whether a member of the classic protocol has something to give up, or to get."""
+        if member.epoch != self.target_epoch:
+            return True
+        return member.is_waiting and any(self._is_free(one, now_s) for one in member.target - member.assigned)
+
+    def _set_classic(self, member: ProtocolMember, classic: ClassicPart | None) -> None:
+        for part, change in ((member.classic, -1), (classic, 1)):
+            if part is not None:
+                self._classic_count += change
+                for name, _ in part.protocols:
+                    self._supported[name] += change
+                    # Names come from clients, so those of the past must not stay.
+                    if not self._supported[name]:
+                        del self._supported[name]
+        member.classic = classic
 
     def _count(self, subscription: Subscription, change: int) -> None:
         self._subscriptions[subscription] += change
@@ -628,7 +719,8 @@ class ConsumerProtocolGroup:
             del self._subscriptions[subscription]
 
     def _extend(self, member: ProtocolMember, now_s: float) -> None:
-        member.deadline_s = now_s + self.session_timeout_s
+        classic = member.classic
+        member.deadline_s = now_s + (self.session_timeout_s if classic is None else classic.session_timeout_s)
         self._wake(member.deadline_s)
 
     def _wake(self, due_s: float) -> None:

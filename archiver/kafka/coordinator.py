@@ -1,8 +1,9 @@
 """The consumer groups that this daemon coordinates: their members in memory, their timers, and their end.
 
-Groups have the classic protocol or the consumer protocol (KIP-848); the first member decides. Membership is
-in no log: after a change of coordinator all members join again. Only the listener's loop may call this
-module.
+Groups have the classic protocol or the consumer protocol (KIP-848). A member of the consumer protocol that
+joins a classic group moves that to its protocol. Once the last such member is gone, it is a classic group
+again. Membership is in no log: after a change of coordinator all members join again. Only the listener's loop
+may call this module.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -19,14 +20,8 @@ from typing import Final, TypeVar
 from kio.schema.errors import ErrorCode
 
 from archiver.config.kafka_listener import KafkaListenerSettings
-from archiver.kafka.consumer_protocol import (
-    LEAVE,
-    LEAVE_STATIC,
-    Beat,
-    Beaten,
-    ConsumerProtocolGroup,
-    TopicRegex,
-)
+from archiver.kafka.consumer_members import LEAVE, LEAVE_STATIC, Beat, Beaten, TopicRegex, beat_of_join
+from archiver.kafka.consumer_protocol import ConsumerProtocolGroup
 from archiver.kafka.group import (
     NEVER,
     Group,
@@ -39,6 +34,7 @@ from archiver.kafka.group import (
     protocols_memory,
     protocols_size,
 )
+from archiver.kafka.group_migration import answer_waiting, back_to_classic, enter_classic
 from archiver.kafka.offset_queue import OffsetQueue
 from archiver.kafka.slot_claims import SlotClaims
 from archiver.kafka.topic_configs import Refused
@@ -226,16 +222,19 @@ class GroupCoordinator:
             raise Refused(ErrorCode.invalid_session_timeout)
         await self.require(name)
         held = self._held.get(name)
-        if held is not None and isinstance(held.group, ConsumerProtocolGroup):
-            if not held.group.is_idle:
-                raise Refused(ErrorCode.inconsistent_group_protocol)
+        if held is not None and isinstance(held.group, ConsumerProtocolGroup) and held.group.is_idle:
             self._drop(held, ErrorCode.unknown_member_id)
             held = None
         if held is None:
             if join.member_id:
                 raise Refused(ErrorCode.unknown_member_id)
             held = self._added(name, Group(self._limits, self._new_id))
-        group = self._classic(held)
+        group = held.group
+        if isinstance(group, ConsumerProtocolGroup):
+            beat = beat_of_join(join, self._topics())
+            self._check_memory(name, group.size_with(beat))
+            with self._changing(held):
+                return group.join(beat, self._now_s(), needs_member_id=join.needs_member_id)
         self._check_memory(name, protocols_memory(join.protocols) - group.joined_bytes(join.member_id))
         answer: asyncio.Future[Joined] = asyncio.get_running_loop().create_future()
         group.join(join, lambda joined: _set(answer, joined), self._now_s())
@@ -246,7 +245,10 @@ class GroupCoordinator:
         """Answer a SyncGroup; None if the connection ended first."""
         await self.require(name)
         held = self._member_of(name)
-        group = self._classic(held)
+        group = held.group
+        if isinstance(group, ConsumerProtocolGroup):
+            with self._changing(held):
+                return group.sync(sync, self._now_s())
         largest = max((len(assignment) for _, assignment in sync.assignments), default=0)
         if largest > self._settings.group_metadata_bytes_max:
             raise Refused(ErrorCode.message_too_large)
@@ -267,19 +269,21 @@ class GroupCoordinator:
         """Answer a Heartbeat."""
         await self.require(name)
         held = self._member_of(name)
-        code = self._classic(held).heartbeat(member_id, instance_id, generation, self._now_s())
-        self._changed(held)
-        return code
+        with self._changing(held):
+            if isinstance(held.group, ConsumerProtocolGroup):
+                return held.group.heartbeat_classic(member_id, instance_id, generation, self._now_s())
+            return held.group.heartbeat(member_id, instance_id, generation, self._now_s())
 
     async def leave(self, name: str, leaving: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
         """Answer a LeaveGroup; the error of each member."""
         await self.require(name)
         held = self._held.get(name)
-        if held is None or isinstance(held.group, ConsumerProtocolGroup):
+        if held is None:
             return [ErrorCode.unknown_member_id] * len(leaving)
-        codes = held.group.leave(leaving, self._now_s())
-        self._changed(held)
-        return codes
+        with self._changing(held):
+            if isinstance(held.group, ConsumerProtocolGroup):
+                return held.group.leave(leaving)
+            return held.group.leave(leaving, self._now_s())
 
     async def beat(self, name: str, beat: Beat) -> Beaten:
         """Answer a ConsumerGroupHeartbeat."""
@@ -295,15 +299,14 @@ class GroupCoordinator:
             if held is not None and isinstance(held.group, ConsumerProtocolGroup):
                 held.group.touch(beat.member_id, self._now_s())
             raise
-        held = self._of_consumers(name, beat)
-        group = held.group
-        assert isinstance(group, ConsumerProtocolGroup), "only such groups get these heartbeats"
+        held = self._held.get(name)
+        group = None if held is None else held.group
+        if held is None or not isinstance(group, ConsumerProtocolGroup):
+            return self._first_beat(name, held, beat)
         if beat.epoch == 0:
             self._check_memory(name, group.size_with(beat))
-        try:
+        with self._changing(held):
             return group.heartbeat(beat, self._now_s())
-        finally:
-            self._changed(held)
 
     async def accept_commit(
         self,
@@ -331,9 +334,9 @@ class GroupCoordinator:
                 # Its members have not joined this coordinator yet.
                 code = ErrorCode.unknown_member_id
         elif isinstance(held.group, ConsumerProtocolGroup):
-            if not states_epoch and held.group.members:
-                raise Refused(ErrorCode.unsupported_version)
-            held.group.check_commit(member_id, generation, transactional=transactional)
+            held.group.check_commit(
+                member_id, generation, states_epoch=states_epoch, transactional=transactional
+            )
         else:
             code = held.group.check_commit(
                 member_id, instance_id, generation, self._now_s(), transactional=transactional
@@ -346,8 +349,8 @@ class GroupCoordinator:
     def check_fetch(self, name: str, member_id: str | None, epoch: int) -> None:
         """Raise `Refused` if a member must not get the committed offsets.
 
-        As in Kafka, members of the classic protocol are not checked. Some clients (franz-go) state their
-        generation as the epoch.
+        As in Kafka, members of a classic group are not checked. Some clients (franz-go) state their generation
+        as the epoch.
         """
         held = self._held.get(name)
         if held is None:
@@ -438,31 +441,19 @@ class GroupCoordinator:
 
     # --- Groups in memory
 
-    def _classic(self, held: _Held) -> Group:
-        """A group of the classic protocol. Members of the other one are not known to its requests."""
-        if isinstance(held.group, ConsumerProtocolGroup):
-            raise Refused(ErrorCode.unknown_member_id)
-        return held.group
-
-    def _of_consumers(self, name: str, beat: Beat) -> _Held:
-        """The group of a ConsumerGroupHeartbeat, which may be its first one."""
-        held = self._held.get(name)
-        if held is not None and isinstance(held.group, ConsumerProtocolGroup):
-            return held
+    def _first_beat(self, name: str, held: _Held | None, beat: Beat) -> Beaten:
+        """Answer a ConsumerGroupHeartbeat to a group that is not of this protocol yet."""
         if beat.epoch in (LEAVE, LEAVE_STATIC):
             raise Refused(ErrorCode.unknown_member_id)
-        if held is not None and not held.group.is_idle:
-            raise Refused(ErrorCode.group_id_not_found, "the group has members of the classic protocol")
         slot = slot_of(name)
         taken_over_s = self._claims.taken_over_s(slot)
         settings = self._settings
         owners_known_s = 0.0
         if taken_over_s is not None:
             owners_known_s = taken_over_s + settings.group_consumer_session_timeout + CONFIRMED_S
-        if beat.epoch > 0 and self._now_s() >= owners_known_s:
+        in_use = held is not None and not held.group.is_idle
+        if beat.epoch > 0 and (in_use or self._now_s() >= owners_known_s):
             raise Refused(ErrorCode.unknown_member_id)
-        if held is not None:
-            self._drop(held, ErrorCode.unknown_member_id)
         group = ConsumerProtocolGroup(
             settings.group_members_max,
             settings.group_consumer_session_timeout,
@@ -473,7 +464,36 @@ class GroupCoordinator:
             # Later than the epochs of an earlier coordinator, so that none of them is valid again.
             (self._claims.number(slot) or 0) % FIRST_EPOCHS,
         )
-        return self._added(name, group)
+        if held is not None and in_use:
+            return self._upgraded(held, group, beat)
+        if held is not None:
+            self._drop(held, ErrorCode.unknown_member_id)
+        held = self._added(name, group)
+        if beat.epoch == 0:
+            self._check_memory(name, group.size_with(beat))
+        with self._changing(held):
+            return group.heartbeat(beat, self._now_s())
+
+    def _upgraded(self, held: _Held, group: ConsumerProtocolGroup, beat: Beat) -> Beaten:
+        """Answer the first heartbeat of a member of the consumer protocol in a classic group."""
+        old, now_s = held.group, self._now_s()
+        assert isinstance(old, Group), "it is not of the consumer protocol yet"
+        # The classic group stays as it is until the heartbeat is accepted.
+        enter_classic(group, old, self._topics(), now_s)
+        self._check_memory(held.name, group.size + group.size_with(beat) - held.size)
+        beaten = group.heartbeat(beat, now_s)
+        held.group, held.generation = group, 0
+        with self._changing(held):
+            answer_waiting(group, old, self._topics(), now_s)
+        _log.info("consumer group %s has moved to the consumer protocol", excerpt(held.name))
+        return beaten
+
+    def _back_to_classic(self, held: _Held, group: ConsumerProtocolGroup) -> Group:
+        """The last member of the consumer protocol has gone, and others are left."""
+        new = back_to_classic(group, self._limits, self._new_id, self._now_s())
+        held.group, held.generation = new, new.generation
+        _log.info("consumer group %s has moved to the classic protocol", excerpt(held.name))
+        return new
 
     def _new_id(self) -> str:
         return str(new_uuid(self._ids))
@@ -514,11 +534,21 @@ class GroupCoordinator:
             )
             raise Refused(ErrorCode.coordinator_not_available)
 
+    @contextlib.contextmanager
+    def _changing(self, held: _Held) -> Iterator[None]:
+        """Around an event, also one that raises `Refused`."""
+        try:
+            yield
+        finally:
+            self._changed(held)
+
     def _changed(self, held: _Held) -> None:
         """After an event: do what is due already, and set the timer."""
         group, now_s = held.group, self._now_s()
         if group.wake_s <= now_s:
             group.tick(now_s)
+        if isinstance(group, ConsumerProtocolGroup) and group.is_all_classic:
+            group = self._back_to_classic(held, group)
         self._counts.rebalances += group.generation - held.generation
         held.generation = group.generation
         became_empty = held.has_members and not group.members

@@ -8,13 +8,14 @@ within a later one.
 from __future__ import annotations
 
 import enum
-import struct
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kio.schema.errors import ErrorCode
+
+from archiver.kafka.embedded_protocol import subscribed_topics
 
 CONSUMER: Final = "consumer"
 """Protocol type of consumers, whose metadata names the topics."""
@@ -341,6 +342,44 @@ class Group:
         self._pending.clear()
         self._supported.clear()
         self.state, self.leader, self.size, self.wake_s = State.DEAD, None, 0, NEVER
+
+    def hand_over(self) -> list[tuple[Join, ReplyJoin]]:
+        """Give up the JoinGroups that wait: another group answers them."""
+        waiting = [(self._members[member_id], reply) for member_id, reply in self._joining.items()]
+        self._joining.clear()
+        return [
+            (
+                Join(
+                    # Only this group knows the id of a new static member. The client does not.
+                    member_id="" if one.is_new and one.instance_id is not None else one.member_id,
+                    instance_id=one.instance_id,
+                    client_id=one.client_id,
+                    client_host=one.client_host,
+                    protocol_type=self.protocol_type or "",
+                    protocols=one.protocols,
+                    session_timeout_s=one.session_timeout_s,
+                    rebalance_timeout_s=one.rebalance_timeout_s,
+                    needs_member_id=False,
+                ),
+                reply,
+            )
+            for one, reply in waiting
+        ]
+
+    def take_over(self, members: Iterable[Member], generation: int, now_s: float) -> None:
+        """Enter the consumers of another group into this empty one, and ask them to join again."""
+        assert not self._members, "only a group without members takes over those of another one"
+        self.protocol_type, self.generation = CONSUMER, generation
+        for member in members:
+            self._members[member.member_id] = member
+            if member.instance_id is not None:
+                self._static[member.instance_id] = member.member_id
+            self._count(member.protocols, 1)
+            self.size += member.size
+            self._extend(member, now_s)
+        self.leader = next(iter(self._members))
+        self.state, self.protocol = State.STABLE, self._select_protocol()
+        self._prepare(now_s)
 
     def is_subscribed(self, topic: str) -> bool:
         """Whether members of the group consume a topic; true for consumers whose topics cannot be read."""
@@ -713,25 +752,6 @@ def protocols_memory(protocols: Protocols) -> int:
 def text_memory(text: str) -> int:
     """Most bytes that the characters of a text take in memory."""
     return CHARACTER_BYTES * len(text)
-
-
-def subscribed_topics(metadata: bytes) -> set[str]:
-    """The topics in a consumer's metadata. Raises `ValueError` if it cannot be read."""
-    # Every version of the format begins as version 0 does: version, number of topics, topics.
-    try:
-        _, count = struct.unpack_from(">hi", metadata)
-        topics, at = set(), 6
-        # A topic takes at least two bytes.
-        for _ in range(min(count, len(metadata) // 2 + 1)):
-            (length,) = struct.unpack_from(">h", metadata, at)
-            at += 2
-            if length < 0 or length > len(metadata) - at:
-                raise ValueError("a topic is longer than the metadata")
-            topics.add(metadata[at : at + length].decode())
-            at += length
-    except struct.error as error:
-        raise ValueError("the metadata is cut off") from error
-    return topics
 
 
 def _differ(*pairs: tuple[str | None, str | None]) -> bool:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from kio.schema.errors import ErrorCode
 
-from archiver.kafka.consumer_protocol import TopicRegex
+from archiver.kafka.consumer_members import TopicRegex
 from archiver.kafka.topic_configs import Refused
 
 PATTERN_MAX: Final = 1000

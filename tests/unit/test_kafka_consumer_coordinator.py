@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from archiver.kafka import coordinator as coordinator_module
-from archiver.kafka.consumer_protocol import LEAVE, Beat, Beaten, TopicRegex
-from archiver.kafka.group import State
+from archiver.kafka.consumer_members import LEAVE, Beat, Beaten, TopicRegex
+from archiver.kafka.coordinator import Waiting
+from archiver.kafka.embedded_protocol import read_assignment
+from archiver.kafka.group import Join, Joined, State, Sync
 from archiver.kafka.topic_configs import Refused
 from archiver.kafka.topic_regexes import PATTERN_MAX, TopicRegexes, full_matches
 from archiver.runtime.errors import RetryLater
-from tests.unit.test_kafka_coordinator import Daemon, Ground, code_of, played
+from tests.support.kafka.migrating import metadata
+from tests.unit.test_kafka_coordinator import JOIN, Daemon, Ground, code_of, played
+
+WAITING = Waiting(asyncio.Event(), lambda: None)
 
 
 def beat(member_id: str, epoch: int = 0, *owned: tuple[Any, int], full: bool = True) -> Beat:
@@ -82,22 +88,102 @@ async def test_without_the_log_no_heartbeat_is_answered_and_no_session_ends(grou
     )
 
 
+def consumer(owned: str = "", **options: Any) -> Join:
+    """A JoinGroup of a consumer of the topic `t`."""
+    return replace(JOIN, protocols=(("range", metadata("t", owned)),), **options)
+
+
+async def enter(daemon: Daemon, member_id: str = "") -> Joined:
+    """A consumer of the classic protocol, with an assignment."""
+    joined = await daemon.groups.join("g", consumer(member_id=member_id), WAITING)
+    assert joined is not None
+    assert joined.code is ErrorCode.none
+    await sync(daemon, joined)
+    return joined
+
+
+async def sync(daemon: Daemon, joined: Joined) -> int:
+    """The number of its partitions."""
+    request = Sync(member_id=joined.member_id, generation=joined.generation)
+    synced = await daemon.groups.sync("g", request, WAITING)
+    assert synced is not None
+    assert synced.code is ErrorCode.none
+    return len(read_assignment(synced.assignment).assigned.get("t", ()))
+
+
+def shown(daemon: Daemon) -> tuple[State, bool]:
+    found = daemon.groups.shown("g")
+    assert found is not None
+    return found.state, found.is_of_consumer_protocol
+
+
 @played
-async def test_only_an_empty_group_changes_its_protocol(ground: Ground) -> None:
+async def test_an_empty_group_changes_its_protocol(ground: Ground) -> None:
     one = ground.daemon(group_session_timeout_min=0.1)
     member = await one.enter("g")
-    assert await code_of(join(one, "m")) is ErrorCode.group_id_not_found
     assert await code_of(one.groups.beat("g", beat("m", LEAVE))) is ErrorCode.unknown_member_id
     await one.groups.leave("g", [(member.member_id, None)])
     await join(one, "m")
-    assert await code_of(one.join("g")) is ErrorCode.inconsistent_group_protocol
-    assert await code_of(one.groups.heartbeat("g", "m", None, 1)) is ErrorCode.unknown_member_id
-    assert await one.groups.leave("g", [("m", None)]) == [ErrorCode.unknown_member_id]
     await one.groups.beat("g", beat("m", LEAVE))
-    shown = one.groups.shown("g")
-    assert shown is not None
-    assert (shown.state, shown.is_of_consumer_protocol) == (State.EMPTY, True)
+    assert shown(one) == (State.EMPTY, True)
     await one.enter("g")
+    assert shown(one)[1] is False
+
+
+@played
+async def test_a_group_in_use_changes_its_protocol_and_back(ground: Ground) -> None:
+    one = ground.daemon(group_session_timeout_min=0.1)
+    joined = await enter(one)
+    # It does not know a member that another coordinator, or this one, has forgotten.
+    assert await code_of(one.groups.beat("g", beat("m", 7))) is ErrorCode.unknown_member_id
+    first = await join(one, "m")
+    assert shown(one) == (State.RECONCILING, True)
+    assert await one.groups.heartbeat("g", joined.member_id, None, 1) is ErrorCode.rebalance_in_progress
+    assert await one.groups.accept_commit("g", joined.member_id, None, 1, states_epoch=False) > 0
+    assert await code_of(one.groups.heartbeat("g", "m", None, first.epoch)) is ErrorCode.unknown_member_id
+    assert await one.groups.leave("g", [("m", None)]) == [ErrorCode.unknown_member_id]
+    # Requests of a member are not answered later: nothing waits for others.
+    again = await enter(one, joined.member_id)
+    assert (again.member_id, again.generation, again.leader) == (joined.member_id, first.epoch, "")
+    assert await sync(one, again) == 5
+    await one.groups.beat("g", beat("m", LEAVE))
+    assert shown(one) == (State.PREPARING, False)
+    assert (
+        await one.groups.heartbeat("g", joined.member_id, None, first.epoch)
+        is ErrorCode.rebalance_in_progress
+    )
+    assert one.groups._size == one.groups._held["g"].group.size
+
+
+@played
+async def test_a_group_whose_members_cannot_be_read_keeps_its_protocol(ground: Ground) -> None:
+    one = ground.daemon()
+    joined = await one.enter("g")
+    assert await code_of(join(one, "m")) is ErrorCode.group_id_not_found
+    assert shown(one) == (State.STABLE, False)
+    assert await one.groups.heartbeat("g", joined.member_id, None, 1) is ErrorCode.none
+
+
+@played
+async def test_the_session_of_the_last_new_member_ends(ground: Ground) -> None:
+    one = ground.daemon(group_consumer_session_timeout=1.0, group_consumer_heartbeat_interval=0.1)
+    await join(one, "m")
+    joined = await enter(one)
+    await asyncio.sleep(1.1)
+    assert shown(one) == (State.PREPARING, False)
+    assert await one.groups.heartbeat("g", joined.member_id, None, joined.generation) is (
+        ErrorCode.rebalance_in_progress
+    )
+
+
+@played
+async def test_the_memory_for_a_group_that_moves_is_bounded(ground: Ground) -> None:
+    one = ground.daemon(groups_bytes_max=2**20)
+    joined = await enter(one)
+    one.sequencer.grow_topic("t", 10_000)
+    assert await code_of(join(one, "m")) is ErrorCode.coordinator_not_available
+    assert shown(one) == (State.STABLE, False)
+    assert await one.groups.heartbeat("g", joined.member_id, None, 1) is ErrorCode.none
 
 
 @played

@@ -10,15 +10,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from archiver.kafka.consumer_protocol import (
-    LEAVE,
-    LEAVE_STATIC,
-    TOPICS_CHECK_S,
-    Beat,
-    Beaten,
-    ConsumerProtocolGroup,
-    TopicRegex,
-)
+from archiver.kafka.consumer_members import LEAVE, LEAVE_STATIC, Beat, Beaten, TopicRegex
+from archiver.kafka.consumer_protocol import TOPICS_CHECK_S, ConsumerProtocolGroup
 from archiver.kafka.group import State
 from archiver.kafka.topic_configs import Refused
 from archiver.runtime.ids import TopicId, TopicPartition

@@ -23,7 +23,6 @@ from archiver.kafka.group import (
     State,
     Sync,
     Synced,
-    subscribed_topics,
 )
 
 SESSION_S, REBALANCE_S, DELAY_S = 10.0, 60.0, 3.0
@@ -671,16 +670,6 @@ def test_a_dissolved_group_answers_what_waits(ground: Ground) -> None:
 def metadata(*topics: str) -> bytes:
     names = b"".join(struct.pack(">h", len(one.encode())) + one.encode() for one in topics)
     return struct.pack(">hi", 1, len(topics)) + names + struct.pack(">i", -1)
-
-
-def test_the_topics_of_a_consumer(ground: Ground) -> None:
-    assert subscribed_topics(metadata("a", "é")) == {"a", "é"}
-    whole = metadata("orders", "clicks")[:-4]
-    for end in range(len(whole)):
-        with pytest.raises(ValueError, match="the metadata"):
-            subscribed_topics(whole[:end])
-    with pytest.raises(ValueError, match="the metadata"):
-        subscribed_topics(struct.pack(">hi", 0, 2**31 - 1) + b"\0" * 100)
 
 
 def test_whether_a_group_consumes_a_topic(ground: Ground) -> None:
