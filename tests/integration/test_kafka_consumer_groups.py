@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +22,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from kio.schema.errors import ErrorCode
 
+from archiver.kafka.embedded_protocol import read_assignment, write_assignment
 from archiver.kafka.protocol import ApiKey
 from tests.support.kafka.listening import Listening, configured, listening
 from tests.support.kafka.wire import WireClient
@@ -159,6 +161,8 @@ def test_a_static_member_returns_without_a_rebalance(served: Listening) -> None:
     other.close()
 
 
+ORDERS = struct.pack(">hih6sii", 1, 1, 6, b"orders", -1, 0)
+"""A subscription of version 1, without partitions that are owned."""
 CLASSIC: dict[str, Any] = {
     "group.protocol": "classic",
     "session.timeout.ms": 6000,
@@ -180,27 +184,141 @@ def test_an_empty_group_changes_its_protocol(served: Listening) -> None:
     assert read == [b"0", b"1", b"2"]
 
 
-def test_members_of_both_protocols_do_not_mix(served: Listening) -> None:
-    reader = Reader(served, "mixed")
-    until("it has all", lambda: reader.assigned == all_of("orders"))
+class ClassicMember(WireClient):
+    """A member of the classic protocol by hand."""
+
+    member_id = ""
+    generation = -1
+
+    def join(self, group: str) -> None:
+        body = {
+            "group_id": group,
+            "session_timeout": 6000,
+            "rebalance_timeout": 60_000,
+            "member_id": self.member_id,
+            "group_instance_id": None,
+            "protocol_type": "consumer",
+            "protocols": [{"name": "range", "metadata": ORDERS}],
+            "reason": None,
+        }
+        joined = self.ask(ApiKey.JOIN_GROUP, 9, body)
+        self.member_id, self.generation = joined.member_id, joined.generation_id
+        if joined.error_code is ErrorCode.member_id_required:
+            self.join(group)
+            return
+        assert joined.error_code is ErrorCode.none
+        self.leads = joined.leader == self.member_id
+
+    def sync(self, group: str) -> Mapping[str, Sequence[int]]:
+        body = self._identity(group) | {
+            "generation_id": self.generation,
+            "protocol_type": "consumer",
+            "protocol_name": "range",
+            "assignments": [],
+        }
+        if self.leads:
+            mine = write_assignment([("orders", number) for number in range(4)], 1)
+            body["assignments"] = [{"member_id": self.member_id, "assignment": mine}]
+        synced = self.ask(ApiKey.SYNC_GROUP, 5, body)
+        assert synced.error_code is ErrorCode.none
+        return read_assignment(bytes(synced.assignment)).assigned
+
+    def beat(self, group: str) -> ErrorCode:
+        body = self._identity(group) | {"generation_id": self.generation}
+        code: ErrorCode = self.ask(ApiKey.HEARTBEAT, 4, body).error_code
+        return code
+
+    def commit(self, group: str, generation: int) -> ErrorCode:
+        part = {
+            "partition_index": 0,
+            "committed_offset": 1,
+            "committed_leader_epoch": -1,
+            "committed_metadata": None,
+        }
+        body = self._identity(group) | {
+            "generation_id_or_member_epoch": generation,
+            "topics": [{"name": "orders", "partitions": [part]}],
+        }
+        code: ErrorCode = self.ask(ApiKey.OFFSET_COMMIT, 8, body).topics[0].partitions[0].error_code
+        return code
+
+    def leave(self, group: str) -> ErrorCode:
+        member = {"member_id": self.member_id, "group_instance_id": None, "reason": None}
+        answer = self.ask(ApiKey.LEAVE_GROUP, 5, {"group_id": group, "members": [member]})
+        code: ErrorCode = answer.members[0].error_code
+        return code
+
+    def _identity(self, group: str) -> dict[str, Any]:
+        return {"group_id": group, "member_id": self.member_id, "group_instance_id": None}
+
+
+def test_members_of_both_protocols_are_in_one_group(served: Listening) -> None:
+    group = "mixed"
+
+    def listed(client: WireClient) -> tuple[str, str]:
+        asked = {"states_filter": [], "types_filter": []}
+        found = client.ask(ApiKey.LIST_GROUPS, 5, asked).groups
+        ((kind, state),) = [(one.group_type, one.group_state) for one in found if one.group_id == group]
+        return kind, state
+
+    with ClassicMember(served.address) as classic, WireClient(served.address) as new:
+        classic.join(group)
+        assert classic.sync(group) == {"orders": [0, 1, 2, 3]}
+        assert listed(new) == ("classic", "Stable")
+        joined = new.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, beating(group, "m"))
+        assert joined.error_code is ErrorCode.none
+        assert listed(new) == ("consumer", "Reconciling")
+        assert classic.commit(group, classic.generation) is ErrorCode.none
+        assert classic.beat(group) is ErrorCode.rebalance_in_progress
+        old_generation = classic.generation
+        classic.join(group)
+        assert (classic.generation, classic.leads) == (joined.member_epoch, False)
+        assert classic.sync(group) == {"orders": [0, 1]}
+        assert classic.beat(group) is ErrorCode.none
+        assert classic.commit(group, old_generation) is ErrorCode.illegal_generation
+        beaten = new.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, beating(group, "m", joined.member_epoch))
+        assert sorted(beaten.assignment.topic_partitions[0].partitions) == [2, 3]
+        asked = {"group_ids": [group], "include_authorized_operations": False}
+        (described,) = new.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, asked).groups
+        assert {
+            one.member_id: (one.member_type, list(one.assignment.topic_partitions[0].partitions))
+            for one in described.members
+        } == {classic.member_id: (0, [0, 1]), "m": (1, [2, 3])}
+        old = {"groups": [group], "include_authorized_operations": False}
+        assert new.ask(ApiKey.DESCRIBE_GROUPS, 5, old).groups[0].group_state == "Dead"
+        new.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, beating(group, "m", -1))
+        assert listed(new) == ("classic", "PreparingRebalance")
+        (described,) = new.ask(ApiKey.DESCRIBE_GROUPS, 5, old).groups
+        assert [one.member_id for one in described.members] == [classic.member_id]
+        assert classic.beat(group) is ErrorCode.rebalance_in_progress
+        classic.join(group)
+        assert classic.leads
+        assert classic.sync(group) == {"orders": [0, 1, 2, 3]}
+        new.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, beating(group, "m"))
+        assert classic.leave(group) is ErrorCode.none
+        assert classic.leave(group) is ErrorCode.unknown_member_id
+
+
+def test_a_member_of_another_type_keeps_the_classic_protocol(served: Listening) -> None:
     with WireClient(served.address) as client:
         joining = {
-            "group_id": "mixed",
+            "group_id": "workers",
             "session_timeout": 6000,
             "rebalance_timeout": 6000,
             "member_id": "",
             "group_instance_id": None,
-            "protocol_type": "consumer",
-            "protocols": [{"name": "range", "metadata": b""}],
+            "protocol_type": "connect",
+            "protocols": [{"name": "sessioned", "metadata": b"m"}],
         }
-        assert client.ask(ApiKey.JOIN_GROUP, 5, joining).error_code is ErrorCode.inconsistent_group_protocol
-    reader.close()
-    other = Reader(served, "mixed-2", **CLASSIC)
-    until("it has all", lambda: other.assigned == all_of("orders"))
-    with WireClient(served.address) as client:
-        answer = client.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, beating("mixed-2", "m"))
+        asked = client.ask(ApiKey.JOIN_GROUP, 5, joining)
+        client.ask(ApiKey.JOIN_GROUP, 5, joining | {"member_id": asked.member_id})
+        answer = client.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, beating("workers", "m"))
         assert answer.error_code is ErrorCode.group_id_not_found
-    other.close()
+        reader = Reader(served, "assigned-2")
+        until("it has all", lambda: reader.assigned == all_of("orders"))
+        refused = client.ask(ApiKey.JOIN_GROUP, 5, joining | {"group_id": "assigned-2"})
+        assert refused.error_code is ErrorCode.inconsistent_group_protocol
+    reader.close()
 
 
 def test_groups_are_listed_described_and_deleted(served: Listening) -> None:

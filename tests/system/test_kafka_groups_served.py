@@ -106,9 +106,9 @@ class Reader(threading.Thread):
         assert not self.is_alive()
 
 
-@pytest.mark.parametrize("protocol", OPTIONS)
+@pytest.mark.parametrize("protocols", [["classic"] * 2, ["consumer"] * 2, ["classic", "consumer"]])
 def test_members_go_on_when_their_coordinator_is_killed(
-    daemons: tuple[Served, Served], protocol: str
+    daemons: tuple[Served, Served], protocols: list[str]
 ) -> None:
     servers = ",".join(bootstrap(one) for one in daemons)
     place = coordinator(daemons[0], "g")
@@ -124,7 +124,7 @@ def test_members_go_on_when_their_coordinator_is_killed(
             sent[number] += count
         assert producer.flush(60) == 0
 
-    readers = [Reader(servers, "g", protocol) for _ in range(2)]
+    readers = [Reader(servers, "g", one) for one in protocols]
 
     def all_read() -> bool:
         return all(
