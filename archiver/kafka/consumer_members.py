@@ -61,6 +61,8 @@ class ClassicPart:
 
     protocols: Protocols
     session_timeout_s: float
+    version: int
+    """Of its metadata; its assignment has the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,5 +179,5 @@ def beat_of_join(join: Join, topics: Mapping[str, TopicState]) -> Beat:
         # None any more, if it was one of the consumer protocol.
         regex=TopicRegex("", ""),
         owned=existing(stated.owned, topics),
-        classic=ClassicPart(join.protocols, join.session_timeout_s),
+        classic=ClassicPart(join.protocols, join.session_timeout_s, stated.version),
     )

@@ -35,7 +35,7 @@ from archiver.kafka.consumer_members import (
     Subscription,
     TopicRegex,
 )
-from archiver.kafka.embedded_protocol import named, read_subscription, write_assignment
+from archiver.kafka.embedded_protocol import named, write_assignment
 from archiver.kafka.group import CONSUMER, NEVER, Joined, Protocols, State, Sync, Synced, protocols_memory
 from archiver.kafka.topic_configs import Refused
 from archiver.runtime.ids import TopicId, TopicPartition
@@ -169,12 +169,14 @@ class ConsumerProtocolGroup:
             for one in self._subscriptions
         )
 
-    def written(self, member: ProtocolMember, partitions: Iterable[TopicPartition], version: int) -> bytes:
-        """Partitions of a member as it reads them in SyncGroup."""
+    def written(
+        self, member: ProtocolMember, classic: ClassicPart, partitions: Iterable[TopicPartition]
+    ) -> bytes:
+        """Partitions of a member of the classic protocol as it reads them in SyncGroup."""
         topics = self.topics()
         subscribed = self._names(member.subscription)
         names = {topics[one].topic_id: one for one in subscribed if one in topics}
-        return write_assignment(named(partitions, names), version)
+        return write_assignment(named(partitions, names), classic.version)
 
     @property
     def regexes(self) -> set[TopicRegex]:
@@ -230,7 +232,7 @@ class ConsumerProtocolGroup:
         """A member of the classic protocol asks for its assignment."""
         member = self._classic(sync.member_id, sync.instance_id, sync.generation)
         assert member.classic is not None, "it is one of the classic protocol"
-        protocol, metadata = member.classic.protocols[0]
+        protocol = member.classic.protocols[0][0]
         if sync.protocol_type not in (None, CONSUMER) or sync.protocol not in (None, protocol):
             raise Refused(ErrorCode.inconsistent_group_protocol)
         # One that gives partitions up has to receive that first, and then joins again.
@@ -238,11 +240,10 @@ class ConsumerProtocolGroup:
             raise Refused(ErrorCode.rebalance_in_progress)
         member.rebalance_due_s = NEVER
         self._extend(member, now_s)
-        version = read_subscription(metadata).version
         return Synced(
             protocol_type=CONSUMER,
             protocol=protocol,
-            assignment=self.written(member, member.assigned, version),
+            assignment=self.written(member, member.classic, member.assigned),
         )
 
     def heartbeat_classic(

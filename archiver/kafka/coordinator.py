@@ -349,8 +349,8 @@ class GroupCoordinator:
     def check_fetch(self, name: str, member_id: str | None, epoch: int) -> None:
         """Raise `Refused` if a member must not get the committed offsets.
 
-        As in Kafka, members of a classic group are not checked. Some clients (franz-go) state their generation
-        as the epoch.
+        As in Kafka, members of a classic group are not checked. Some clients (franz-go) state their
+        generation as the epoch.
         """
         held = self._held.get(name)
         if held is None:

@@ -63,8 +63,16 @@ class _Fields:
         self._at += size
         return self._data[self._at - size : self._at]
 
-    def text(self) -> str:
-        return self.part(self.number(">h")).decode()
+    def name(self) -> str:
+        """The name of a topic, which is not empty."""
+        data, at = self._data, self._at
+        begin = at + 2
+        # Without `number` and `part`: there may be very many of them.
+        end = begin + int.from_bytes(data[at:begin])
+        if not begin < end <= len(data):
+            raise ValueError("a name is longer than the metadata")
+        self._at = end
+        return data[begin:end].decode()
 
     def optional_text(self) -> str | None:
         size = self.number(">h")
@@ -82,8 +90,8 @@ class _Fields:
 
     def partitions(self) -> NamedPartitions:
         found: dict[str, list[int]] = {}
-        for _ in range(self.count(6)):
-            numbers = found.setdefault(self.text(), [])
+        for _ in range(self.count(7)):
+            numbers = found.setdefault(self.name(), [])
             count = self.count(4)
             numbers.extend(struct.unpack(f">{count}i", self.part(4 * count)))
         return found
@@ -98,7 +106,7 @@ def _topics(fields: _Fields) -> tuple[int, frozenset[str]]:
     version = fields.number(">h")
     if version < 0:
         raise ValueError(f"version {version} of the metadata")
-    return version, frozenset(fields.text() for _ in range(fields.count(2)))
+    return version, frozenset(fields.name() for _ in range(fields.count(3)))
 
 
 def read_subscription(metadata: bytes) -> StatedSubscription:

@@ -22,6 +22,9 @@ from intake.log.state import TopicState
 KAFKA_ASSIGNORS: Final = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 """Assignors whose own bytes in an assignment may be left out. Those of others, for example of Kafka Streams,
 must reach the members."""
+READ_MAX: Final = 2**22
+"""Bytes of metadata and assignments that are read when a group moves. Nothing else is answered in that time:
+0.2 s for topics with names of 25 bytes, and 1 s for the worst bytes. Kafka has no such bound."""
 
 
 def enter_classic(
@@ -35,6 +38,8 @@ def enter_classic(
         raise Refused(ErrorCode.group_id_not_found, "the group has members that are no consumers")
     # Others wait in their first JoinGroup. They own nothing, and join the new group.
     members = [one for one in old.members if not one.is_new]
+    if sum(len(one.assignment) + len(one.protocols[0][1]) for one in members) > READ_MAX:
+        raise Refused(ErrorCode.group_id_not_found, f"members have more than {READ_MAX} bytes of metadata")
     assigned: dict[str, frozenset[TopicPartition]] = {}
     owned: dict[str, frozenset[TopicPartition]] = {}
     entered: list[ProtocolMember] = []
@@ -58,7 +63,7 @@ def enter_classic(
                 stated.rack_id,
                 one.rebalance_timeout_s,
                 Subscription(stated.topics),
-                classic=ClassicPart(one.protocols, one.session_timeout_s),
+                classic=ClassicPart(one.protocols, one.session_timeout_s, stated.version),
                 epoch=old.generation,
                 previous_epoch=old.generation,
             )
@@ -101,7 +106,6 @@ def back_to_classic(
     members: list[Member] = []
     for one in old.members:
         assert one.classic is not None, "only members of the classic protocol are left"
-        version = read_subscription(one.classic.protocols[0][1]).version
         members.append(
             Member(
                 one.member_id,
@@ -112,7 +116,7 @@ def back_to_classic(
                 one.classic.session_timeout_s,
                 one.rebalance_timeout_s,
                 # What it may still read, also if it was asked to give it up.
-                assignment=old.written(one, one.assigned | one.revoking, version),
+                assignment=old.written(one, one.classic, one.assigned | one.revoking),
             )
         )
     new = Group(limits, new_id)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupType, KafkaException, Producer, TopicPartition
@@ -250,6 +249,10 @@ class Group:
         found = {one.group_id: one for one in admin.list_consumer_groups().result(30).valid}
         return found[GROUP].type if GROUP in found else None
 
+    def close(self) -> None:
+        for one in self.live:
+            one.close()
+
     def stop_producing(self) -> None:
         self._stopping.set()
         for thread in self._threads:
@@ -266,7 +269,7 @@ def consumed(tmp_path: Path, make: Callable[[str, Mapping[str, str]], Member]) -
     with ExitStack() as stack:
         served = stack.enter_context(listening(configured(tmp_path, topics, kafka=QUICK)))
         group = Group(served, make)
-        stack.callback(lambda: [one.close() for one in group.live])
+        stack.callback(group.close)
         stack.callback(group.stop_producing)
         yield group
         group.stop_producing()
@@ -300,7 +303,7 @@ def judge(events: list[Event], sent: int) -> None:
     assert read == {number: set(range(sent)) for number in range(PARTITIONS)}
 
 
-ASSIGNORS = {
+ASSIGNORS: Mapping[type[RdkafkaMember | JavaMember], Mapping[str, str]] = {
     RdkafkaMember: {"range": "range", "cooperative": "cooperative-sticky"},
     JavaMember: {
         "range": "org.apache.kafka.clients.consumer.RangeAssignor",
@@ -312,7 +315,7 @@ ASSIGNORS = {
 @pytest.mark.parametrize("make", ASSIGNORS, ids=["librdkafka", "java"])
 @pytest.mark.parametrize("assignor", ["range", "cooperative"])
 def test_members_are_replaced_one_at_a_time(
-    make: Callable[[str, Mapping[str, str]], Any], assignor: str, tmp_path: Path
+    make: type[RdkafkaMember | JavaMember], assignor: str, tmp_path: Path
 ) -> None:
     classic = CLASSIC | {"partition.assignment.strategy": ASSIGNORS[make][assignor]}
     with consumed(tmp_path, make) as group:

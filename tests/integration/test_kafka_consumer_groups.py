@@ -256,7 +256,7 @@ def test_members_of_both_protocols_are_in_one_group(served: Listening) -> None:
     group = "mixed"
 
     def listed(client: WireClient) -> tuple[str, str]:
-        asked = {"states_filter": [], "types_filter": []}
+        asked: dict[str, list[str]] = {"states_filter": [], "types_filter": []}
         found = client.ask(ApiKey.LIST_GROUPS, 5, asked).groups
         ((kind, state),) = [(one.group_type, one.group_state) for one in found if one.group_id == group]
         return kind, state

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import random
 import struct
 from importlib import import_module
 from typing import Any
@@ -21,7 +23,7 @@ from archiver.runtime.ids import TopicId
 from intake.log.state import TopicState
 
 VERSIONS = range(4)
-OWNED = {"a": (0, 2), "é": ()}
+OWNED: dict[str, tuple[int, ...]] = {"a": (0, 2), "é": ()}
 
 
 def entity(kind: str, version: int) -> Any:
@@ -78,8 +80,9 @@ def test_the_topics_are_read_without_the_rest() -> None:
     for end in range(len(whole)):
         with pytest.raises(ValueError, match="the metadata"):
             subscribed_topics(whole[:end])
-    with pytest.raises(ValueError, match="the metadata"):
-        subscribed_topics(struct.pack(">hi", 0, 2**31 - 1) + b"\0" * 100)
+    for wrong in (struct.pack(">hi", 0, 2**31 - 1) + b"\0" * 100, struct.pack(">hih", 0, 1, 0) + b"more"):
+        with pytest.raises(ValueError, match="the metadata"):
+            subscribed_topics(wrong)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -117,6 +120,18 @@ def test_an_assignment_is_written_in_the_version_of_the_metadata(version: int) -
 def test_only_partitions_that_exist_have_ids() -> None:
     topics = {"a": TopicState(TopicId("a" * 32), "a", 2, 0)}
     assert existing({"a": [-1, 0, 0, 1, 2], "b": [0]}, topics) == {("a" * 32, 0), ("a" * 32, 1)}
+
+
+def test_bytes_that_are_changed_are_read_or_refused() -> None:
+    random_ = random.Random(1)
+    whole = subscription(3, "a", "é"), written("assignment", 1, "assigned_partitions", OWNED, user_data=b"u")
+    for _ in range(5000):
+        for data, read in zip(whole, (read_subscription, read_assignment), strict=True):
+            changed = bytearray(data)
+            for _ in range(random_.randrange(1, 4)):
+                changed[random_.randrange(len(changed))] = random_.randrange(256)
+            with contextlib.suppress(ValueError):
+                read(bytes(changed))
 
 
 def test_a_topic_that_is_named_often_takes_linear_time() -> None:

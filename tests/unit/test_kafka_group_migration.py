@@ -12,6 +12,7 @@ from archiver.kafka.consumer_members import LEAVE, LEAVE_STATIC, Beat, beat_of_j
 from archiver.kafka.consumer_protocol import ConsumerProtocolGroup
 from archiver.kafka.embedded_protocol import read_assignment, write_assignment
 from archiver.kafka.group import Join, Joined, State, Sync, Synced
+from archiver.kafka.group_migration import READ_MAX
 from archiver.kafka.topic_configs import Refused
 from tests.support.kafka.migrating import DELAY_S, Migrating, metadata, named, parts, text
 
@@ -231,6 +232,13 @@ def test_bytes_of_an_unknown_assignor_keep_a_group_in_its_protocol(assignor: str
     else:
         assert refused_upgrade(ground) is ErrorCode.group_id_not_found
         assert ground.alive(one, generation) is ErrorCode.none
+
+
+def test_a_group_with_too_much_metadata_stays() -> None:
+    ground = Ground()
+    one, _, generation = ground.two_classic(protocols=(("range", metadata("a", "") + bytes(READ_MAX // 2)),))
+    assert refused_upgrade(ground) is ErrorCode.group_id_not_found
+    assert ground.alive(one, generation) is ErrorCode.none
 
 
 def test_a_refused_member_changes_nothing() -> None:
