@@ -1,4 +1,4 @@
-"""Ways to break the committed offsets of consumer groups on purpose, and which tests should notice."""
+"""Ways to break consumer groups and their committed offsets on purpose, and which tests should notice."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from tests.mutants.breaking import Mutant
 _FOLDED, _APPENDED = "intake/log/consumer_groups.py", "intake/log/committed_offsets.py"
 _TESTS = ("tests/unit/test_consumer_groups.py", "tests/unit/test_committed_offsets.py")
 _PENDING = "tests/unit/test_pending_offsets.py"
+_CONSUMERS = "archiver/kafka/consumer_protocol.py"
+_MIGRATION = "tests/unit/test_kafka_group_migration.py"
 
 
 def _mutant(name: str, path: str, old: str, new: str, *tests: str) -> Mutant:
@@ -277,6 +279,48 @@ GROUPS = (
         "archiver/kafka/group.py",
         'self._assign(one, assignments.get(one.member_id, b""))',
         'self._assign(one, next(iter(assignments.values()), b""))',
+    ),
+    _mutant(
+        "a group that moves forgets what a member has not given up",
+        "archiver/kafka/group_migration.py",
+        "for found in (assigned, owned):",
+        "for found in (assigned,):",
+        _MIGRATION,
+    ),
+    _mutant(
+        "a group that moves forgets its assignments",
+        "archiver/kafka/group_migration.py",
+        "for found in (assigned, owned):",
+        "for found in (owned,):",
+        _MIGRATION,
+    ),
+    _mutant(
+        "a removed member goes on with what it owned",
+        _CONSUMERS,
+        "        if beat.owned:\n            # It was removed.",
+        "        if False:\n            # It was removed.",
+        _MIGRATION,
+    ),
+    _mutant(
+        "a classic member commits in an earlier generation",
+        _CONSUMERS,
+        "        if epoch != member.epoch or member.has_left:\n",
+        "        if epoch > member.epoch or member.has_left:\n",
+        _MIGRATION,
+    ),
+    _mutant(
+        "an assignment of an earlier epoch is given",
+        _CONSUMERS,
+        "        if member.epoch != self.target_epoch and not member.revoking:\n",
+        "        if False:\n",
+        _MIGRATION,
+    ),
+    _mutant(
+        "a group never moves back to the classic protocol",
+        _CONSUMERS,
+        "return 0 < self._classic_count == len(self._members)",
+        "return False",
+        _MIGRATION,
     ),
     _mutant(
         "memory has no bound",

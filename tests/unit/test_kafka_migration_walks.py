@@ -346,7 +346,7 @@ class Walk:
         assert (group.state, self.ground.consumer_group is not None) == (State.STABLE, is_new)
 
 
-@pytest.mark.parametrize("first", range(0, 200, 20))
+@pytest.mark.parametrize("first", range(0, 120, 20))
 def test_a_group_is_migrated_while_its_members_consume(first: int) -> None:
     moves = 0
     for seed in range(first, first + 20):
