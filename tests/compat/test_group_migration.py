@@ -17,7 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupType, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupType,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 
 from archiver.spark.java import require_java
@@ -88,6 +96,8 @@ class RdkafkaMember(Member):
     def __init__(self, name: str, settings: Mapping[str, str]) -> None:
         super().__init__(name, settings)
         self._consumer = Consumer({**settings, "client.id": name})
+        self._is_behind = False
+        """A commit failed, which is no error while members join."""
         self._is_eager = settings.get("partition.assignment.strategy") == "range"
         self._stopping = threading.Event()
         self._consumer.subscribe([TOPIC], on_assign=self._got, on_revoke=self._revoked, on_lost=self._lost)
@@ -121,6 +131,9 @@ class RdkafkaMember(Member):
         while not self._stopping.is_set():
             message = self._consumer.poll(0.05)
             if message is None:
+                if self._is_behind:
+                    # It commits the positions in all of its partitions.
+                    self._commit()
                 continue
             if (error := message.error()) is not None:
                 self.tell(time.monotonic_ns(), "error", str(error))
@@ -129,13 +142,20 @@ class RdkafkaMember(Member):
             assert partition is not None
             assert offset is not None
             self.tell(time.monotonic_ns(), "read", str(partition), str(offset))
-            try:
-                self._consumer.commit(message=message, asynchronous=False)
-            except KafkaException as refused:
-                self.tell(time.monotonic_ns(), "uncommitted", str(refused))
-            else:
+            if self._commit(message=message):
                 self.tell(time.monotonic_ns(), "committed", str(partition), str(offset + 1))
         self._consumer.close()
+
+    def _commit(self, **what: Message) -> bool:
+        try:
+            self._consumer.commit(asynchronous=False, **what)
+        except KafkaException as refused:
+            self.tell(time.monotonic_ns(), "uncommitted", str(refused))
+            # Without positions, others have what it read.
+            self._is_behind = refused.args[0].code() != KafkaError._NO_OFFSET
+        else:
+            self._is_behind = False
+        return not self._is_behind
 
     def close(self) -> None:
         self._stopping.set()

@@ -24,6 +24,7 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 public final class GroupMember {
     private static final Duration WAIT = Duration.ofMillis(50);
     private static PrintStream out;
+    private static boolean isBehind;
 
     private static synchronized void tell(String event, Object... values) {
         StringBuilder line = new StringBuilder().append(System.nanoTime()).append(' ').append(event);
@@ -77,13 +78,20 @@ public final class GroupMember {
             tell("read", one.partition(), one.offset());
             next.put(new TopicPartition(one.topic(), one.partition()), new OffsetAndMetadata(one.offset() + 1));
         }
-        if (next.isEmpty()) {
+        if (next.isEmpty() && !isBehind) {
             return;
         }
         try {
-            consumer.commitSync(next);
+            if (next.isEmpty()) {
+                // The positions in all of its partitions.
+                consumer.commitSync();
+            } else {
+                consumer.commitSync(next);
+            }
+            isBehind = false;
         } catch (CommitFailedException | RebalanceInProgressException error) {
             // The next poll joins the group again.
+            isBehind = true;
             tell("uncommitted", error.getClass().getSimpleName());
             return;
         }
