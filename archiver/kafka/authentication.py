@@ -15,6 +15,7 @@ from archiver.kafka.protocol import ApiKey, KafkaRequest
 from archiver.kafka.sasl import SaslExchange, Users
 from archiver.runtime.errors import ArchiverError, AuthenticationFailed
 from archiver.runtime.ids import IdSource
+from archiver.runtime.logging import LogLimit
 from archiver.runtime.redaction import excerpt
 
 _log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class Authenticator:
         self._users = users
         self._threads = threads
         self._random = random
+        self._log_limit = LogLimit(_log)
 
     async def handshake(self, session: Session, request: KafkaRequest) -> Body:
         """Begin an exchange with the mechanism that the client chose."""
@@ -58,7 +60,7 @@ class Authenticator:
         try:
             users = await loop.run_in_executor(self._threads, self._users)
         except ArchiverError as error:
-            _log.error("no Kafka client can be authenticated: %s", error)
+            self._log_limit.log(loop.time(), logging.ERROR, "no Kafka client can be authenticated: %s", error)
             session.closing = "the users cannot be read"
             return self._handshake(ErrorCode.illegal_sasl_state)
         session.exchange = SaslExchange(name, users, self._random)

@@ -208,6 +208,7 @@ class KafkaServer(Port):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_event: asyncio.Event | None = None
         self._log_limit = LogLimit(_log)
+        self._defects_limit = LogLimit(_log)
         self.on_open: Callable[[], None] = lambda: None
         """Called in the loop whenever the port is open."""
 
@@ -327,6 +328,18 @@ class KafkaServer(Port):
             "Kafka client %s is disconnected: %s",
             session.peer,
             excerpt(why),
+        )
+
+    def note_defect(self, session: Session, request: KafkaRequest) -> None:
+        """Count and log a request that ended in the present exception, a defect of the listener."""
+        self.counts.refuse("failed")
+        self._defects_limit.log(
+            asyncio.get_running_loop().time(),
+            logging.ERROR,
+            "%s of Kafka client %s failed; its connection is closed",
+            request.api.name,
+            session.peer,
+            exc_info=True,
         )
 
     def answered(
@@ -535,7 +548,6 @@ class _Connection:
             return await loop.run_in_executor(self._server.large_threads, read_request, data)
 
     async def _write_all(self) -> None:
-        counts = self._server.counts
         while not (self._ended and self._answers.empty()):
             entry = await self._answers.get()
             if entry is None:
@@ -546,13 +558,8 @@ class _Connection:
                 elements = 0 if body is None else elements_of(body)
                 data, errors = await sized(self._server.large_threads, elements, _written, request, body)
             except Exception:  # noqa: BLE001
-                counts.refuse("failed")
-                # A defect of the listener. Other connections go on, and the client reconnects.
-                _log.exception(
-                    "%s of Kafka client %s failed; its connection is closed",
-                    request.api.name,
-                    self._session.peer,
-                )
+                # Other connections go on, and the client reconnects.
+                self._server.note_defect(self._session, request)
                 return
             finally:
                 task.cancel()

@@ -11,16 +11,21 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from archiver.config.kafka_listener import KafkaListenerSettings
 from archiver.kafka import topic_configs
+from archiver.kafka.authentication import Authenticator
 from archiver.kafka.consume import ConsumeHandler
-from archiver.kafka.listener import Session
+from archiver.kafka.listener import KafkaServer, Session
 from archiver.kafka.produce import ProducerIds
+from archiver.kafka.protocol import ApiKey, KafkaRequest
 from archiver.kafka.topic_configs import Refused, code_of
 from archiver.kafka.transactions import TransactionRequests
 from archiver.runtime.clock import Clock, ManualClock
-from archiver.runtime.errors import Halt, RetryLater
+from archiver.runtime.errors import ConfigInvalid, Halt, RetryLater
+from archiver.runtime.ids import SeededIds
 from archiver.runtime.logging import LIMIT_S, LINES_MAX, LogLimit
 from archiver.status.kafka_port import ListenerCounts
+from tests.support.kafka.wire import WireClient
 from tests.support.log.faulty_log import AppendFault
 from tests.unit.test_kafka_coordinator import Ground, played
 
@@ -108,6 +113,42 @@ def test_producer_ids_that_cannot_be_assigned_take_few_lines(caplog: pytest.LogC
         ground.log.heal()
 
     play()
+
+
+def test_clients_that_cannot_be_authenticated_take_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    def users() -> Any:
+        raise ConfigInvalid("the users file cannot be read")
+
+    async def play() -> None:
+        with ThreadPoolExecutor(1) as threads:
+            authenticator = Authenticator(("PLAIN",), users, threads, SeededIds(1))
+            request = KafkaRequest(ApiKey.SASL_HANDSHAKE, 1, 1, "", SimpleNamespace(mechanism="PLAIN"))
+            for _ in range(ASKED):
+                session = Session("peer", authenticated=False)
+                answer = await authenticator.handshake(session, request)
+                assert answer["error_code"] == ErrorCode.illegal_sasl_state
+                assert session.closing == "the users cannot be read"
+
+    asyncio.run(play())
+    assert len(caplog.messages) == LINES_MAX
+
+
+def test_defects_take_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    async def answer(session: Session, request: KafkaRequest) -> Any:
+        raise ValueError("a defect")
+
+    settings = KafkaListenerSettings.model_validate({"listen": "127.0.0.1:0"})
+    server = KafkaServer(answer, settings, 1.0, 100, 60.0)
+    server.start()
+    try:
+        assert server.address is not None
+        for _ in range(ASKED):
+            with WireClient(server.address) as client:
+                client.send(ApiKey.LIST_GROUPS, 0, {})
+                assert client.closed()
+    finally:
+        server.stop(5)
+    assert sum("its connection is closed" in one for one in caplog.messages) == LINES_MAX
 
 
 def test_topic_requests_that_fail_take_few_lines(
