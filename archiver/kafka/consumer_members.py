@@ -6,7 +6,7 @@ says, and what they own (`beat_of_join`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,6 +26,9 @@ MEMBER_BYTES: Final = 1500
 """Memory of a member without its texts."""
 TEXT_BYTES: Final = 60
 """Memory of a text without its characters."""
+
+Visible = Callable[[str, Iterable[str]], frozenset[str]]
+"""Those of the names of topics that a principal may see."""
 
 NO_PARTITIONS: Final[frozenset[TopicPartition]] = frozenset()
 NO_NAMES: Final[frozenset[str]] = frozenset()
@@ -63,6 +66,8 @@ class ClassicPart:
     session_timeout_s: float
     version: int
     """Of its metadata; its assignment has the same."""
+    principal: str
+    """Who sent its last JoinGroup."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +163,7 @@ class ProtocolMember:
         return MEMBER_BYTES + sum(len(one or "") for one in texts) + self.subscription.size + classic
 
 
-def beat_of_join(join: Join, topics: Mapping[str, TopicState]) -> Beat:
+def beat_of_join(join: Join, topics: Mapping[str, TopicState], visible: Visible) -> Beat:
     """What a JoinGroup says. Raises `Refused` if it is not of a consumer, or cannot be read."""
     if join.protocol_type != CONSUMER or not join.protocols:
         raise Refused(ErrorCode.inconsistent_group_protocol)
@@ -175,9 +180,9 @@ def beat_of_join(join: Join, topics: Mapping[str, TopicState]) -> Beat:
         client_id=join.client_id,
         client_host=join.client_host,
         rebalance_timeout_s=join.rebalance_timeout_s,
-        names=stated.topics,
+        names=visible(join.principal, stated.topics),
         # None any more, if it was one of the consumer protocol.
         regex=TopicRegex("", ""),
         owned=existing(stated.owned, topics),
-        classic=ClassicPart(join.protocols, join.session_timeout_s, stated.version),
+        classic=ClassicPart(join.protocols, join.session_timeout_s, stated.version, join.principal),
     )

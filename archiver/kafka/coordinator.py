@@ -231,7 +231,7 @@ class GroupCoordinator:
             held = self._added(name, Group(self._limits, self._new_id))
         group = held.group
         if isinstance(group, ConsumerProtocolGroup):
-            beat = beat_of_join(join, self._topics())
+            beat = beat_of_join(join, self._topics(), self._regexes.visible)
             self._check_memory(name, group.size_with(beat))
             with self._changing(held):
                 return group.join(beat, self._now_s(), needs_member_id=join.needs_member_id)
@@ -479,12 +479,12 @@ class GroupCoordinator:
         old, now_s = held.group, self._now_s()
         assert isinstance(old, Group), "it is not of the consumer protocol yet"
         # The classic group stays as it is until the heartbeat is accepted.
-        enter_classic(group, old, self._topics(), now_s)
+        enter_classic(group, old, self._topics(), self._regexes.visible, now_s)
         self._check_memory(held.name, group.size + group.size_with(beat) - held.size)
         beaten = group.heartbeat(beat, now_s)
         held.group, held.generation = group, 0
         with self._changing(held):
-            answer_waiting(group, old, self._topics(), now_s)
+            answer_waiting(group, old, self._topics(), self._regexes.visible, now_s)
         _log.info("consumer group %s has moved to the consumer protocol", excerpt(held.name))
         return beaten
 

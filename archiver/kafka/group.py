@@ -71,6 +71,8 @@ class Join:
     """Of a static member; None for a dynamic one."""
     client_id: str = ""
     client_host: str = ""
+    principal: str = ""
+    """Who sends it. A daemon that assigns gives it no topics that it may not see."""
     protocol_type: str = CONSUMER
     protocols: Protocols
     session_timeout_s: float
@@ -144,6 +146,7 @@ class Member:
     protocols: Protocols
     session_timeout_s: float
     rebalance_timeout_s: float
+    principal: str = ""
     assignment: bytes = b""
     deadline_s: float = NEVER
     """When the member is removed, unless it sends a request earlier."""
@@ -158,7 +161,7 @@ class Member:
     @property
     def size(self) -> int:
         """Estimated bytes of memory."""
-        texts = (self.member_id, self.instance_id or "", self.client_id, self.client_host)
+        texts = (self.member_id, self.instance_id or "", self.client_id, self.client_host, self.principal)
         return protocols_memory(self.protocols) + sum(map(text_memory, texts)) + len(self.assignment)
 
 
@@ -355,6 +358,7 @@ class Group:
                     instance_id=one.instance_id,
                     client_id=one.client_id,
                     client_host=one.client_host,
+                    principal=one.principal,
                     protocol_type=self.protocol_type or "",
                     protocols=one.protocols,
                     session_timeout_s=one.session_timeout_s,
@@ -420,6 +424,7 @@ class Group:
             join.protocols,
             join.session_timeout_s,
             join.rebalance_timeout_s,
+            join.principal,
             is_new=True,
         )
         if not self._members:
@@ -484,6 +489,7 @@ class Group:
             earlier(Joined(code=ErrorCode.rebalance_in_progress, member_id=member.member_id))
         self.size -= member.size
         self._count(member.protocols, -1)
+        member.principal = join.principal
         member.protocols = join.protocols
         member.session_timeout_s = join.session_timeout_s
         member.rebalance_timeout_s = join.rebalance_timeout_s

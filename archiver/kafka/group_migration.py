@@ -11,7 +11,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from archiver.kafka.consumer_members import ClassicPart, ProtocolMember, Subscription, beat_of_join
+from archiver.kafka.consumer_members import ClassicPart, ProtocolMember, Subscription, Visible, beat_of_join
 from archiver.kafka.consumer_protocol import ConsumerProtocolGroup
 from archiver.kafka.embedded_protocol import existing, read_assignment, read_subscription
 from archiver.kafka.group import CONSUMER, Group, GroupLimits, Joined, Member
@@ -28,7 +28,11 @@ READ_MAX: Final = 2**22
 
 
 def enter_classic(
-    new: ConsumerProtocolGroup, old: Group, topics: Mapping[str, TopicState], now_s: float
+    new: ConsumerProtocolGroup,
+    old: Group,
+    topics: Mapping[str, TopicState],
+    visible: Visible,
+    now_s: float,
 ) -> None:
     """Enter the members of a classic group into a new group of the consumer protocol.
 
@@ -62,8 +66,8 @@ def enter_classic(
                 one.client_host,
                 stated.rack_id,
                 one.rebalance_timeout_s,
-                Subscription(stated.topics),
-                classic=ClassicPart(one.protocols, one.session_timeout_s, stated.version),
+                Subscription(visible(one.principal, stated.topics)),
+                classic=ClassicPart(one.protocols, one.session_timeout_s, stated.version, one.principal),
                 epoch=old.generation,
                 previous_epoch=old.generation,
             )
@@ -82,12 +86,16 @@ def enter_classic(
 
 
 def answer_waiting(
-    new: ConsumerProtocolGroup, old: Group, topics: Mapping[str, TopicState], now_s: float
+    new: ConsumerProtocolGroup,
+    old: Group,
+    topics: Mapping[str, TopicState],
+    visible: Visible,
+    now_s: float,
 ) -> None:
     """Answer what waits in the classic group. That ends with it."""
     for join, reply in old.hand_over():
         try:
-            joined = new.join(beat_of_join(join, topics), now_s)
+            joined = new.join(beat_of_join(join, topics, visible), now_s)
         except Refused as error:
             joined = Joined(code=error.code, member_id=join.member_id)
         reply(joined)
@@ -115,6 +123,7 @@ def back_to_classic(
                 one.classic.protocols,
                 one.classic.session_timeout_s,
                 one.rebalance_timeout_s,
+                one.classic.principal,
                 # What it may still read, also if it was asked to give it up.
                 assignment=old.written(one, one.classic, one.assigned | one.revoking),
             )

@@ -104,6 +104,7 @@ class GroupRequests:
             instance_id=getattr(body, "group_instance_id", None),
             client_id=session.client_id,
             client_host="/" + session.peer.rpartition(":")[0],
+            principal=session.principal,
             protocol_type=body.protocol_type,
             protocols=tuple((name, protocols[name]) for name in reversed(protocols)),
             session_timeout_s=session_s,

@@ -41,6 +41,10 @@ class TopicRegexes:
         self._of: tuple[str, ...] = ()
         """The names of which `_found` is."""
 
+    def visible(self, principal: str, names: Iterable[str]) -> frozenset[str]:
+        """Those of the names that a principal may see."""
+        return frozenset(self._allowed(principal, tuple(names)))
+
     def matching(self, regex: TopicRegex) -> frozenset[str]:
         """Names that match; none for a pattern that was not resolved."""
         return self._found.get(regex, frozenset())

@@ -6,6 +6,7 @@ import contextlib
 import struct
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -161,8 +162,9 @@ def test_a_static_member_returns_without_a_rebalance(served: Listening) -> None:
     other.close()
 
 
+BOTH = struct.pack(">hih6sh11sii", 1, 2, 6, b"orders", 11, b"order-lines", -1, 0)
+"""A subscription of version 1 to two topics, without partitions that are owned."""
 ORDERS = struct.pack(">hih6sii", 1, 1, 6, b"orders", -1, 0)
-"""A subscription of version 1, without partitions that are owned."""
 CLASSIC: dict[str, Any] = {
     "group.protocol": "classic",
     "session.timeout.ms": 6000,
@@ -189,6 +191,7 @@ class ClassicMember(WireClient):
 
     member_id = ""
     generation = -1
+    metadata = ORDERS
 
     def join(self, group: str) -> None:
         body = {
@@ -198,7 +201,7 @@ class ClassicMember(WireClient):
             "member_id": self.member_id,
             "group_instance_id": None,
             "protocol_type": "consumer",
-            "protocols": [{"name": "range", "metadata": ORDERS}],
+            "protocols": [{"name": "range", "metadata": self.metadata}],
             "reason": None,
         }
         joined = self.ask(ApiKey.JOIN_GROUP, 9, body)
@@ -297,6 +300,28 @@ def test_members_of_both_protocols_are_in_one_group(served: Listening) -> None:
         new.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, beating(group, "m"))
         assert classic.leave(group) is ErrorCode.none
         assert classic.leave(group) is ErrorCode.unknown_member_id
+
+
+def test_a_classic_member_gets_no_topic_that_it_may_not_see(tmp_path: Path) -> None:
+    rule = {"principal": "User:ANONYMOUS", "operations": ["read"], "groups": ["*"], "topics": ["orders"]}
+    with (
+        listening(configured(tmp_path, TOPICS, kafka={**QUICK, "acls": [rule]})) as found,
+        ClassicMember(found.address) as classic,
+        WireClient(found.address) as new,
+    ):
+        joined = new.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, beating("ruled", "m"))
+        assert joined.error_code is ErrorCode.none
+        classic.metadata = BOTH
+        classic.join("ruled")
+        new.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, beating("ruled", "m", -1))
+        # The group has moved back. The next member moves it once more.
+        new.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, beating("ruled", "m"))
+        classic.join("ruled")
+        assert classic.sync("ruled").keys() <= {"orders"}
+        asked = {"group_ids": ["ruled"], "include_authorized_operations": False}
+        (described,) = new.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, asked).groups
+        assert described.error_code is ErrorCode.none
+        assert [list(one.subscribed_topic_names) for one in described.members] == [["orders"]] * 2
 
 
 def test_a_member_of_another_type_keeps_the_classic_protocol(served: Listening) -> None:

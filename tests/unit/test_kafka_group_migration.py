@@ -487,6 +487,23 @@ def test_the_subscription_of_a_classic_member_is_that_of_its_join() -> None:
     assert {one for one, _ in member.target} == {"a" * 32}
 
 
+def test_a_classic_member_gets_no_topics_that_it_may_not_see() -> None:
+    ground = Ground()
+    ground.topics |= ground.more("b", 2)
+    ground.hidden["User:u"] = "a"
+    ground.first_beat("m")
+    joined = ground.rejoin("", names="ab", principal="User:u")
+    assert ground.synced(joined.member_id, joined.generation) == "b0 b1"
+    ground.next_beat("m", LEAVE)
+    # Also after the group has moved, and to members that wait.
+    waiting = ground.enter("", names="ab", principal="User:u")
+    ground.first_beat("m")
+    subscribed = {one.member_id: set(one.subscription.names) for one in ground.consumers().members}
+    assert subscribed == {joined.member_id: {"b"}, waiting[0].member_id: {"b"}, "m": {"a"}}
+    ground.rejoin(joined.member_id, names="ab", principal="User:u")
+    assert ground.member(joined.member_id).subscription.names == {"b"}
+
+
 # --- Static members
 
 
@@ -555,7 +572,7 @@ def test_the_size_of_a_group_returns_to_nothing() -> None:
         rebalance_timeout_s=REBALANCE_S,
     )
     before = group.size
-    grows = group.size_with(beat_of_join(join, ground.topics))
+    grows = group.size_with(beat_of_join(join, ground.topics, ground._visible))
     ground.join(join, ignored)
     assert 1000 <= group.size - before <= grows
     ground.next_beat("m", LEAVE_STATIC)

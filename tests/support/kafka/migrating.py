@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -63,6 +63,8 @@ class Migrating:
         self.topics: dict[str, TopicState] = {}
         self.topics |= self.more("a", partitions)
         self.group: Group | ConsumerProtocolGroup | None = None
+        self.hidden: dict[str, str] = {}
+        """Topics that a principal may not see."""
         self.upgrades = self.downgrades = 0
         self._numbers = itertools.count()
         self._first_epoch = first_epoch
@@ -73,6 +75,9 @@ class Migrating:
 
     def grow(self, partitions: int) -> None:
         self.topics |= self.more("a", partitions)
+
+    def _visible(self, principal: str, names: Iterable[str]) -> frozenset[str]:
+        return frozenset(names) - frozenset(self.hidden.get(principal, ""))
 
     def _new_id(self) -> str:
         return f"new-{next(self._numbers)}"
@@ -101,11 +106,11 @@ class Migrating:
             beaten = new.heartbeat(beat, self.now_s)
             self.group = new
             return beaten
-        enter_classic(new, old, self.topics, self.now_s)
+        enter_classic(new, old, self.topics, self._visible, self.now_s)
         beaten = new.heartbeat(beat, self.now_s)
         self.group = new
         self.upgrades += 1
-        answer_waiting(new, old, self.topics, self.now_s)
+        answer_waiting(new, old, self.topics, self._visible, self.now_s)
         self.tick()
         return beaten
 
@@ -114,7 +119,9 @@ class Migrating:
         group = self.group
         if isinstance(group, ConsumerProtocolGroup) and not group.is_idle:
             joined = group.join(
-                beat_of_join(join, self.topics), self.now_s, needs_member_id=join.needs_member_id
+                beat_of_join(join, self.topics, self._visible),
+                self.now_s,
+                needs_member_id=join.needs_member_id,
             )
             self.tick()
             reply(joined)
