@@ -77,23 +77,42 @@ class TableFolder:
         )
         self.log = MemoryLogStore(1 << 20).log("intake")
         self.leader = self.bench.leader()
+        self.is_settled = True
+        """The leader has inspected the table since it took over."""
         self.bench.table(tables)
 
     # what the archiver does
 
     def lead_again(self) -> None:
         """Another process takes over."""
+        self._take_over()
+        self._settle()
+
+    def _take_over(self) -> None:
         self.numbers += 1
         self.leader = self.bench.leader(f"leader{self.numbers}")
+        self.is_settled = False
+
+    def _settle(self) -> None:
         self.bench.settle(self.tables, self.leader)
+        self.is_settled = True
+
+    def _lead(self) -> None:
+        """Take over again if a cleaning run has begun an epoch."""
+        if self.leader.fold.epoch > self.leader.epoch:
+            self._take_over()
 
     def write(self, partition: int, rows: int) -> None:
         """DATA_WRITTEN for one archive more, ingested now."""
+        self._lead()
         base = self.leader.fold.topic(TOPIC_ID).planned_to(partition)
         self.bench.write(self.leader, view_of(self.tables), (partition, base, base + rows))
 
     def commit(self) -> None:
         """Bring what is pending into the table; at most three snapshots stay."""
+        self._lead()
+        if not self.is_settled:
+            self._settle()
         outcome = self._committer(self.leader).commit(self.bench.target, new_uuid(self.bench.ids))
         if outcome is not None and outcome.news:
             self.bench.tell(self.leader, outcome)
