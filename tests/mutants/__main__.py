@@ -101,21 +101,34 @@ def _play(mutant: Mutant, copies: SimpleQueue[Path], seeds: int) -> str:
 
 
 def _noticed(mutant: Mutant, copy: Path, seeds: int) -> str:
-    if mutant.simulated:
-        found = _run(_simulation(mutant.rig, seeds, mutant.profile), copy)
+    by_seed = _noticed_by_seed(mutant, copy, seeds) if mutant.simulated else ""
+    # With an invariant that is to fail, both are to notice it; else one of them.
+    if bool(by_seed) != bool(mutant.judges) or not mutant.tests:
+        return by_seed
+    by_test = _noticed_by_test(mutant, copy)
+    return f"{by_test}, and {by_seed}" if by_seed and by_test else by_test
+
+
+def _noticed_by_seed(mutant: Mutant, copy: Path, seeds: int) -> str:
+    noticed: list[str] = []
+    for judge in mutant.judges or ("",):
+        found = _run(_simulation(mutant.rig, seeds, mutant.profile, judge), copy)
         seen = re.search(r"^\w+ seed (\d+), .*?: VIOLATION (.*)", found.stdout, re.MULTILINE)
         if found.returncode == 1 and seen is not None:
-            return f"seed {seen[1]}: {seen[2][:110]}"
-        if found.returncode:
+            noticed.append(f"seed {seen[1]}: {seen[2][:110]}")
+        elif found.returncode:
             return _broken(found)
-    if mutant.tests:
-        found = _run(_tests(mutant.tests), copy)
-        seen = re.search(r"^FAILED ([^\n]*)", found.stdout, re.MULTILINE)
-        if found.returncode == 1 and seen is not None:
-            return seen[1][:140]
-        if found.returncode:
-            return _broken(found)
-    return ""
+        else:
+            return ""
+    return ", ".join(noticed)
+
+
+def _noticed_by_test(mutant: Mutant, copy: Path) -> str:
+    found = _run(_tests(mutant.tests), copy)
+    seen = re.search(r"^FAILED ([^\n]*)", found.stdout, re.MULTILINE)
+    if found.returncode == 1 and seen is not None:
+        return seen[1][:140]
+    return _broken(found) if found.returncode else ""
 
 
 def _broken(found: subprocess.CompletedProcess[str]) -> str:
@@ -125,8 +138,9 @@ def _broken(found: subprocess.CompletedProcess[str]) -> str:
     )
 
 
-def _simulation(rig: str, seeds: int, profile: str = "") -> list[str]:
+def _simulation(rig: str, seeds: int, profile: str = "", judge: str = "") -> list[str]:
     chosen = ["--profile", profile] if profile else []
+    chosen += ["--invariant", judge] if judge else []
     return [sys.executable, "-m", "tests.simulation", "--rig", rig, "--runs", str(seeds), *chosen]
 
 

@@ -36,6 +36,9 @@ class Mutant:
     """Under this kind of trouble alone: it notices sooner."""
     rig: str = "intake"
     """Which simulation."""
+    judges: tuple[str, ...] = ()
+    """The invariants that are to fail there, each in some seed, in addition to the tests; none: any, or one
+    of the tests."""
 
 
 class TextGone(Exception):

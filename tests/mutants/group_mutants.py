@@ -15,9 +15,9 @@ def _mutant(name: str, path: str, old: str, new: str, *tests: str) -> Mutant:
     return Mutant(f"groups: {name}", path, old, new, tests or _TESTS, simulated=False)
 
 
-def _played(name: str, path: str, old: str, new: str) -> Mutant:
-    """The rig of the Kafka listener notices it."""
-    return Mutant(f"groups: {name}", path, old, new, rig="kafka")
+def _played(name: str, path: str, old: str, new: str, judge: str, *tests: str) -> Mutant:
+    """The judge in the rig of the Kafka listener notices it, and the tests."""
+    return Mutant(f"groups: {name}", path, old, new, tests, rig="kafka", judges=(judge,))
 
 
 GROUPS = (
@@ -26,19 +26,22 @@ GROUPS = (
         _FOLDED,
         "        return held is not None and held.number == claim",
         "        return held is not None and held.number >= claim",
+        "only the newest claim counts",
     ),
-    _mutant(
+    _played(
         "a marker commits records without offsets",
         "intake/log/fold.py",
         "        self._groups.end(producer_id, commit=commit)\n",
         "        self._groups.end(producer_id, commit=False)\n",
+        "output of a loop comes with its offsets",
         _PENDING,
     ),
-    _mutant(
+    _played(
         "pending offsets count before the marker",
         _FOLDED,
         "        self._put_pending(group, (*kept, PendingOffsets(group, producer_id, index, existing)))\n",
         "        self._put_committed(group, existing.items())\n",
+        "offsets of a loop come with its output",
         _PENDING,
     ),
     _mutant(
@@ -49,18 +52,20 @@ GROUPS = (
         "",
         _PENDING,
     ),
-    _mutant(
+    _played(
         "an aborted transaction commits its offsets",
         "intake/log/fold.py",
         "        self._groups.end(producer_id, commit=commit)\n",
         "        self._groups.end(producer_id, commit=True)\n",
+        "offsets of a loop come with its output",
         _PENDING,
     ),
-    _mutant(
+    _played(
         "offsets of an aborted transaction stay pending",
         "intake/log/fold.py",
         "        self._groups.end(producer_id, commit=commit)\n",
         "        if commit:\n            self._groups.end(producer_id, commit=commit)\n",
+        "offsets are pending while their transaction is open",
         _PENDING,
     ),
     _mutant(
@@ -180,11 +185,13 @@ GROUPS = (
         "        offsets, epochs, times_us = self.offsets[:], self.leader_epochs[:], self.times_us[:]\n",
         "        offsets, epochs, times_us = self.offsets, self.leader_epochs, self.times_us\n",
     ),
-    _mutant(
+    _played(
         "an unknown commit counts as not appended",
         _APPENDED,
         '                outcomes[place] = "unknown"\n',
         '                outcomes[place] = "not_appended"\n',
+        "a commit that was refused never counts",
+        *_TESTS,
     ),
     _mutant(
         "what is unchanged is left out before an unknown entry is resolved",
@@ -209,6 +216,28 @@ GROUPS = (
         "archiver/kafka/group.py",
         "        if generation is not None and generation != self.generation:\n",
         "        if generation is not None and generation > self.generation:\n",
+        "a generation that was replaced commits nothing",
+    ),
+    _played(
+        "every offset of a topic is stored for its first partition",
+        "archiver/kafka/group_offsets.py",
+        "                columns.partitions.append(part.partition_index)\n",
+        "                columns.partitions.append(0)\n",
+        "a committed offset never goes back",
+    ),
+    _played(
+        "a commit drops the other offsets of its group",
+        _FOLDED,
+        "        offsets = {} if held is None else dict(held.topics)\n        for topic_id, newer in committed:\n",
+        "        offsets: dict[TopicId, TopicOffsets] = {}\n        for topic_id, newer in committed:\n",
+        "only commits change offsets",
+    ),
+    _played(
+        "offsets expire before the end of their retention",
+        "archiver/kafka/coordinator.py",
+        "        kept_s = settings.offsets_retention + settings.offsets_refresh\n",
+        "        kept_s = settings.offsets_retention / 8\n",
+        "offsets do not expire early",
     ),
     _mutant(
         "a static member that was replaced commits",
@@ -273,12 +302,14 @@ GROUPS = (
         "        done: asyncio.Future[CommitOutcome] = loop.create_future()\n"
         '        done.set_result("ok")\n'
         "        return done\n",
+        "a commit that was acknowledged counts",
     ),
     _played(
         "every member gets all partitions",
         "archiver/kafka/group.py",
         'self._assign(one, assignments.get(one.member_id, b""))',
         'self._assign(one, next(iter(assignments.values()), b""))',
+        "a partition has one owner in a generation",
     ),
     _mutant(
         "a group that moves forgets what a member has not given up",

@@ -7,11 +7,21 @@ from tests.mutants.breaking import Mutant
 
 PRODUCING = (
     Mutant(
+        "the records of a batch are stored in reverse",
+        "archiver/kafka/record_batch.py",
+        "            results[place] = columns.slice(row, header.count)\n",
+        "            rows = list(reversed(range(row, row + header.count)))\n"
+        "            results[place] = columns.take(pa.array(rows, pa.int64()))\n",
+        rig="kafka",
+        judges=("a loop keeps the order of records",),
+    ),
+    Mutant(
         "a duplicate of a Kafka client is answered as new",
         "intake/producers.py",
         'return "forgotten" if runs is None else Repeated(runs)',
         "return None",
         rig="kafka",
+        judges=("a loop writes no record twice",),
     ),
     Mutant(
         "a gap in the sequence of a Kafka client is accepted",
@@ -71,6 +81,7 @@ CONSUMING = (
         "        base,\n        _HEADER.size - _LENGTH_END + len(body),\n",
         "        base + 1,\n        _HEADER.size - _LENGTH_END + len(body),\n",
         rig="kafka",
+        judges=("nothing beyond the end is committed", "a loop reads what is committed"),
     ),
     Mutant(
         "a consumer inside a batch gets the rest of it",
@@ -99,6 +110,15 @@ CONSUMING = (
         "return self.batches[bisect_left(self.lasts, offset) :]",
         "return self.batches[bisect_right(self.lasts, offset + 1) :]",
         rig="kafka",
+    ),
+    Mutant(
+        "a fetch skips a batch with another one behind it",
+        "archiver/kafka/fetch.py",
+        "        return self.batches[bisect_left(self.lasts, offset) :]\n",
+        "        place = bisect_left(self.lasts, offset)\n"
+        "        return self.batches[place + (place + 1 < len(self.batches)) :]\n",
+        rig="kafka",
+        judges=("a group processes every record", "a loop skips no record"),
     ),
     Mutant(
         "offsets without records are no reason for a batch",

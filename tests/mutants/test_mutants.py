@@ -27,6 +27,17 @@ def test_names_are_unlike() -> None:
     assert len(names) == len(set(names))
 
 
+def test_every_invariant_of_groups_and_loops_has_a_mutant() -> None:
+    folder = ROOT / "tests" / "simulation" / "kafka"
+    stated = re.compile(r'Violation\(\s*"([^"]+)"')
+    invariants = {one: stated.findall(one.read_text(encoding="utf-8")) for one in folder.glob("*.py")}
+    judged = {judge for mutant in MUTANTS for judge in mutant.judges}
+    assert judged <= {name for names in invariants.values() for name in names}
+    expected = {*invariants[folder / "group_watch.py"], *invariants[folder / "loop_watch.py"]}
+    assert len(expected) > 10
+    assert expected - judged == set()
+
+
 def test_a_text_that_is_gone_or_there_twice_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\nx = 1\n")
     for old, count in (("y = 1", 0), ("x = 1", 2)):

@@ -15,6 +15,11 @@ def _mutant(name: str, path: str, old: str, new: str, *tests: str) -> Mutant:
     return Mutant(f"transactions: {name}", path, old, new, tests or _TESTS, simulated=False)
 
 
+def _played(name: str, path: str, old: str, new: str, judge: str, *tests: str) -> Mutant:
+    """The judge in the rig of the Kafka listener notices it, and the tests."""
+    return Mutant(f"transactions: {name}", path, old, new, tests, rig="kafka", judges=(judge,))
+
+
 TRANSACTIONS = (
     _mutant(
         "a marker is appended under a claim that was lost since it was judged",
@@ -145,11 +150,12 @@ TRANSACTIONS = (
         "    if known is None and transactional_id is None:",
         *_CLIENTS,
     ),
-    _mutant(
+    _played(
         "a consumer starts before an open transaction has committed its offsets",
         _OFFSETS,
         "        unstable = self._groups().pending(name) if stable else {}\n",
         "        unstable: Unstable = {}\n",
+        "a fetch sees every commit before it",
         *_EXACTLY_ONCE,
     ),
     _mutant(
@@ -173,11 +179,12 @@ TRANSACTIONS = (
         "        if not (is_claimed or transactional):\n",
         *_EXACTLY_ONCE,
     ),
-    _mutant(
+    _played(
         "a member of an earlier generation commits offsets in a transaction",
         "archiver/kafka/group.py",
         "        if generation < 0 and not member_id and instance_id is None:\n",
         "        if transactional or (generation < 0 and not member_id and instance_id is None):\n",
+        "a generation that was replaced commits nothing",
         *_EXACTLY_ONCE,
     ),
     _mutant(

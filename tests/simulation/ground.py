@@ -195,6 +195,12 @@ class Ground:
                 )
             if ended.fence:
                 self._epochs[ended.producer_id] = ended.epoch + 1
+        pending = entry.offsets_pending
+        is_held = entry.WhichOneof("body") == "offsets_pending" and applied.commits == (None,)
+        if is_held and pending.epoch < self._epochs[pending.producer_id]:
+            raise Violation(
+                "an old epoch touches nothing", f"entry {index} holds offsets of epoch {pending.epoch}"
+            )
         stamps = [segment.producer for group in entry.file.topics for segment in group.segments]
         for landed, stamp in zip(applied.landed, stamps, strict=True):
             if (

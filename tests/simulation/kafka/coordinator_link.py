@@ -12,12 +12,10 @@ from tests.simulation.kafka.kafka_clients import Links
 from tests.simulation.kafka.wire import Brokers, Connection, Disconnected, answered
 from tests.simulation.schedule import Process
 
-AGAIN: Final = {
-    ErrorCode.not_coordinator,
-    ErrorCode.coordinator_load_in_progress,
-    ErrorCode.coordinator_not_available,
-}
+ELSEWHERE: Final = {ErrorCode.not_coordinator, ErrorCode.coordinator_not_available}
 """Find the coordinator again, and ask again."""
+AGAIN: Final = {*ELSEWHERE, ErrorCode.coordinator_load_in_progress}
+"""Ask again. Kafka's clients keep the connection to a coordinator that loads."""
 _PATIENCE_US = 4_000_000
 
 

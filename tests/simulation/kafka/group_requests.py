@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from kio.schema.errors import ErrorCode
+
 from archiver.kafka.protocol import ApiKey
 from tests.simulation.kafka.requests import Place
 from tests.simulation.kafka.wire import Connection, Reply
@@ -98,6 +100,39 @@ def leave(connection: Connection, member: Stated) -> Reply:
 
 def commit(connection: Connection, member: Stated, offsets: Mapping[Place, Offset]) -> Reply:
     """Commit offsets."""
+    body = SimpleNamespace(
+        group_id=member.group,
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        generation_id_or_member_epoch=member.generation,
+        topics=_topics(offsets),
+    )
+    return connection.send(ApiKey.OFFSET_COMMIT, 8, body, f"OffsetCommit {_shown(offsets)}")
+
+
+def commit_in_transaction(
+    connection: Connection,
+    member: Stated,
+    transactional_id: str,
+    producer: tuple[int, int],
+    offsets: Mapping[Place, Offset],
+) -> Reply:
+    """Commit offsets in the open transaction of a producer, of which id and epoch are given."""
+    body = SimpleNamespace(
+        transactional_id=transactional_id,
+        group_id=member.group,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        generation_id=member.generation,
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        topics=_topics(offsets),
+    )
+    what = f"TxnOffsetCommit of {producer} in generation {member.generation}: {_shown(offsets)}"
+    return connection.send(ApiKey.TXN_OFFSET_COMMIT, 3, body, what)
+
+
+def _topics(offsets: Mapping[Place, Offset]) -> list[SimpleNamespace]:
     topics: dict[str, list[SimpleNamespace]] = {}
     for (topic, partition), one in offsets.items():
         part = SimpleNamespace(
@@ -107,15 +142,11 @@ def commit(connection: Connection, member: Stated, offsets: Mapping[Place, Offse
             committed_metadata=one.metadata,
         )
         topics.setdefault(topic, []).append(part)
-    body = SimpleNamespace(
-        group_id=member.group,
-        member_id=member.member_id,
-        group_instance_id=member.instance_id,
-        generation_id_or_member_epoch=member.generation,
-        topics=[SimpleNamespace(name=name, partitions=parts) for name, parts in topics.items()],
-    )
-    what = {place: one.offset for place, one in sorted(offsets.items())}
-    return connection.send(ApiKey.OFFSET_COMMIT, 8, body, f"OffsetCommit {what}")
+    return [SimpleNamespace(name=name, partitions=parts) for name, parts in topics.items()]
+
+
+def _shown(offsets: Mapping[Place, Offset]) -> dict[Place, int]:
+    return {place: one.offset for place, one in sorted(offsets.items())}
 
 
 def commit_codes(body: Mapping[str, Any]) -> dict[Place, int]:
@@ -138,6 +169,16 @@ def fetch_offsets(connection: Connection, group: str, places: Sequence[Place]) -
         require_stable=True,
     )
     return connection.send(ApiKey.OFFSET_FETCH, 7, body, f"OffsetFetch of {group}")
+
+
+def unstable_places(body: Mapping[str, Any]) -> set[Place]:
+    """The partitions whose offset an open transaction may replace."""
+    return {
+        (topic["name"], part["partition_index"])
+        for topic in body["topics"]
+        for part in topic["partitions"]
+        if ErrorCode(part["error_code"]) is ErrorCode.unstable_offset_commit
+    }
 
 
 def fetched_offsets(body: Mapping[str, Any]) -> dict[Place, Offset]:

@@ -17,9 +17,12 @@ from tests.simulation.seeds import play
 from tests.support.amount import WHOLE
 
 SHARE = 30 if WHOLE else 9
-"""Schedules per profile, a third of them of each kind."""
+"""Schedules per profile, of every kind in turn."""
 ONCE_FAILED = (10,)
 """The fault that each seed found. 10: a history file with a wrong bit in its footer ended the process."""
+SELDOM = (5_100, 5_200, 5_304)
+"""Seeds with what happens seldom. 5,100: a member goes back on purpose and commits that. 5,200: a commit of unknown
+outcome is answered, by none as a rule. 5,304: a late commit is refused, and one under a stale claim."""
 MUST_HAPPEN = (
     "kafka none",
     "kafka acknowledged again",
@@ -55,6 +58,18 @@ MUST_HAPPEN = (
     "group offset goes back on purpose",
     "group marked as in use",
     "group offset expired",
+    "group offsets held",
+    "group offsets unstable",
+    "group offsets committed by a marker",
+    "kafka TxnOffsetCommit unknown_member_id",
+    "kafka TxnOffsetCommit coordinator_load_in_progress",
+    "loop committed",
+    "loop aborted behind its offsets",
+    "loop Fenced",
+    "loop GaveUp",
+    "loop markers without records",
+    "loop in its former generation: illegal_generation",
+    "loop in its former generation: unknown_member_id",
 )
 
 
@@ -64,14 +79,15 @@ def test_no_invariant_breaks(number: int) -> None:
     met = play(run, "kafka", range(number, SHARE * len(PROFILES), len(PROFILES)))
     assert met["records"] > SHARE * 10
     assert met["kafka records read"] > SHARE * 10
-    assert met["group records"] > SHARE * 5
+    assert met["group records"] > SHARE * 3
+    assert met["loop records"] > SHARE
 
 
 @pytest.mark.timeout(400)
 def test_every_situation_comes_up() -> None:
     met = play(run, "kafka", range(5_000, 5_090))
-    # Seldom: most commits of unknown outcome are answered by none.
-    met += play(run, "kafka", range(120, 121))
+    for seed in SELDOM:
+        met += play(run, "kafka", range(seed, seed + 1))
     assert [what for what in MUST_HAPPEN if not met[what]] == []
 
 

@@ -8,9 +8,9 @@ producer again after an abort with batches of unknown outcome.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final, Protocol
 
 from kio.schema.errors import ErrorCode
 
@@ -19,6 +19,7 @@ from archiver.runtime.ids import TopicPartition
 from intake.producers import Stamp
 from tests.simulation.book import Sent, Transaction
 from tests.simulation.kafka.coordinator_link import AGAIN, CoordinatorLink
+from tests.simulation.kafka.group_requests import Offset, Stated, commit_codes, commit_in_transaction
 from tests.simulation.kafka.kafka_clients import Links, answer
 from tests.simulation.kafka.requests import Place, batch_of, produce, produced
 from tests.simulation.kafka.wire import Brokers, Disconnected, answered
@@ -35,6 +36,8 @@ _FENCED = {
     ErrorCode.invalid_producer_id_mapping,
     ErrorCode.unknown_producer_id,
 }
+LOST: Final = {ErrorCode.illegal_generation, ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id}
+"""The member has lost its place in the group, and its transaction must be aborted."""
 _AGAIN_LATER = {
     *AGAIN,
     ErrorCode.not_enough_replicas,
@@ -50,6 +53,17 @@ class Fenced(Exception):
 
 class GaveUp(Exception):
     """The outcome of something is not known, and the producer must be opened again."""
+
+
+class Transactional(Protocol):
+    """The actor whose processes have a transactional id."""
+
+    name: str
+    transactional_id: str
+    world: World
+    brokers: Brokers
+    stored: list[tuple[TopicPartition, int, int]]
+    """Acknowledged batches: partition, base offset, number of records."""
 
 
 class TransactionalSender:
@@ -69,7 +83,6 @@ class TransactionalSender:
         self.world = world
         self.brokers = brokers
         self.stored: list[tuple[TopicPartition, int, int]] = []
-        """Acknowledged batches: partition, base offset, number of records."""
         self._random = choices
         self._left = transactions
 
@@ -84,6 +97,8 @@ class TransactionalSender:
                 self._transact(producer)
             except Disconnected:
                 process.require_current()
+                # What was written must not be committed with the next transaction.
+                producer.close()
                 process.sleep(self._random.randrange(1, _REST_US))
             except (Fenced, GaveUp) as error:
                 self.world.ground.met[f"kafka transaction {type(error).__name__}"] += 1
@@ -95,9 +110,9 @@ class TransactionalSender:
         transaction = producer.begin()
         for _ in range(self._random.randrange(1, 3)):
             places = producer.places()
+            chosen = {place: self._random.randrange(1, 4) for place in self._random.sample(sorted(places), 2)}
             producer.write(
-                transaction,
-                {place: self._random.randrange(1, 4) for place in self._random.sample(sorted(places), 2)},
+                {place: producer.records(transaction, places[place], rows) for place, rows in chosen.items()}
             )
             if self._random.random() < 0.2:
                 producer.process.sleep(self._random.randrange(4_000_000))
@@ -107,7 +122,7 @@ class TransactionalSender:
 class TransactionalProcess:
     """One process with a transactional id."""
 
-    def __init__(self, actor: TransactionalSender, process: Process, choices: random.Random) -> None:
+    def __init__(self, actor: Transactional, process: Process, choices: random.Random) -> None:
         self.process = process
         self._actor = actor
         self._random = choices
@@ -130,7 +145,7 @@ class TransactionalProcess:
                 self._producer = body["producer_id"], body["producer_epoch"]
                 self._sequences.clear()
             else:
-                self._retry("InitProducerId", code)
+                self._retry("InitProducerId", code, self._coordinator)
 
     def close(self) -> None:
         """Open it again before the next transaction."""
@@ -146,31 +161,30 @@ class TransactionalProcess:
         self.process.schedule.note(self.process.name, f"begins {transaction.name}")
         return transaction
 
-    def write(self, transaction: Transaction, rows: Mapping[Place, int]) -> list[Sent]:
-        """Write so many records to each partition, and wait for the acknowledgements. Raises `Fenced` and
+    def records(self, transaction: Transaction, tp: TopicPartition, rows: int) -> list[Sent]:
+        """So many records that are going to be written."""
+        stream = f"{transaction.name} {self.process.name}"
+        return [self._actor.world.book.record(stream, tp, transaction) for _ in range(rows)]
+
+    def write(self, records: Mapping[Place, list[Sent]]) -> None:
+        """Write the records of each partition, and wait for the acknowledgements. Raises `Fenced` and
         `GaveUp`.
         """
-        self._ask("AddPartitionsToTxn", lambda: self._send_add(list(rows)), _added)
-        places, book = self.places(), self._actor.world.book
+        self._ask("AddPartitionsToTxn", lambda: self._send_add(list(records)), _added)
         batches: dict[Place, tuple[list[Sent], Stamp]] = {}
-        for place, count in rows.items():
-            tp = places[place]
-            records = [
-                book.record(f"{transaction.name} {self.process.name}", tp, transaction) for _ in range(count)
-            ]
-            batches[place] = records, Stamp(*self._present(), self._sequences.get(tp, 0), transactional=True)
-            self._sequences[tp] = self._sequences.get(tp, 0) + count
-        everything = [one for records, _ in batches.values() for one in records]
+        for place, rows in records.items():
+            tp = rows[0].tp
+            batches[place] = rows, Stamp(*self._present(), self._sequences.get(tp, 0), transactional=True)
+            self._sequences[tp] = self._sequences.get(tp, 0) + len(rows)
         for _ in range(_TRIES_MAX):
             if not batches:
-                return everything
+                return
             try:
                 self._produce(batches)
             except Disconnected:
                 self.process.sleep(self._random.randrange(1, _REST_US))
         if batches:
             raise GaveUp
-        return everything
 
     def _produce(self, batches: dict[Place, tuple[list[Sent], Stamp]]) -> None:
         """One attempt; what is acknowledged is removed from `batches`."""
@@ -200,13 +214,39 @@ class TransactionalProcess:
         if batches:
             self.process.sleep(self._random.randrange(1, _REST_US))
 
+    def send_offsets(self, group: str, link: CoordinatorLink, attempt: Callable[[], ErrorCode]) -> bool:
+        """Add offsets of a group to the transaction. `attempt` sends them once, to the coordinator at the
+        `link`. False if the group refuses the member. Raises `Fenced` and `GaveUp`.
+        """
+        self._ask("AddOffsetsToTxn", lambda: self._send_add_offsets(group), _error)
+        for _ in range(_TRIES_MAX):
+            try:
+                code = attempt()
+            except Disconnected:
+                self.process.sleep(self._random.randrange(1, _REST_US))
+                continue
+            if code is ErrorCode.none or code in LOST:
+                return code is ErrorCode.none
+            self._retry("TxnOffsetCommit", code, link)
+        raise GaveUp
+
+    def commit_offsets(
+        self, member: Stated, link: CoordinatorLink, offsets: Mapping[Place, Offset]
+    ) -> ErrorCode:
+        """Send offsets once. Raises `Disconnected`."""
+        connection, name = link.connection(), self._actor.transactional_id
+        reply = commit_in_transaction(connection, member, name, self._present(), offsets)
+        code = ErrorCode(next(iter(commit_codes(answered(reply, _PATIENCE_US)).values())))
+        self._met("TxnOffsetCommit", code)
+        return code
+
     def end(self, transaction: Transaction, *, commit: bool) -> None:
         """Commit or abort it. Raises `Fenced` and `GaveUp`."""
         assert all(is_settled([one]) for one in transaction.records) or not commit
         if commit:
             transaction.fate = "unknown"
         try:
-            self._ask("EndTxn", lambda: self._send_end(commit=commit), lambda body: body["error_code"])
+            self._ask("EndTxn", lambda: self._send_end(commit=commit), _error)
         except Fenced:
             if self._attempts == 1:
                 # No other request could have ended it.
@@ -230,17 +270,18 @@ class TransactionalProcess:
             self._met(what, code)
             if code is ErrorCode.none:
                 return
-            self._retry(what, code)
+            self._retry(what, code, self._coordinator)
         raise GaveUp
 
-    def _retry(self, what: str, code: ErrorCode) -> None:
+    def _retry(self, what: str, code: ErrorCode, coordinator: CoordinatorLink) -> None:
         if code in _FENCED:
             raise Fenced
         if code not in _AGAIN_LATER:
             raise Violation(
                 "a client that keeps the rules is served", f"{self.process.name} {what}: {code.name}"
             )
-        self._coordinator.leave()
+        if code is not ErrorCode.coordinator_load_in_progress:
+            coordinator.leave()
         self.process.sleep(self._random.randrange(1, _REST_US))
 
     def _met(self, what: str, code: ErrorCode) -> None:
@@ -277,6 +318,17 @@ class TransactionalProcess:
         connection = self._coordinator.connection()
         return connection.send(ApiKey.ADD_PARTITIONS_TO_TXN, 3, body, f"AddPartitionsToTxn {places}")
 
+    def _send_add_offsets(self, group: str) -> Any:
+        producer_id, epoch = self._present()
+        body = SimpleNamespace(
+            transactional_id=self._actor.transactional_id,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            group_id=group,
+        )
+        connection = self._coordinator.connection()
+        return connection.send(ApiKey.ADD_OFFSETS_TO_TXN, 3, body, f"AddOffsetsToTxn of {group}")
+
     def _send_end(self, *, commit: bool) -> Any:
         producer_id, epoch = self._present()
         body = SimpleNamespace(
@@ -287,6 +339,11 @@ class TransactionalProcess:
         )
         what = f"EndTxn of {producer_id}, {epoch}: {'commit' if commit else 'abort'}"
         return self._coordinator.connection().send(ApiKey.END_TXN, 3, body, what)
+
+
+def _error(body: Mapping[str, Any]) -> int:
+    code: int = body["error_code"]
+    return code
 
 
 def _added(body: Mapping[str, Any]) -> int:
