@@ -71,6 +71,7 @@ class Member:
     def __init__(self, name: str, settings: Mapping[str, str]) -> None:
         self.name = name
         self.is_new = settings["group.protocol"] == "consumer"
+        self.identity = {key: value for key, value in settings.items() if key == "group.instance.id"}
         self.events: list[Event] = []
 
     def tell(self, time_ns: int, kind: str, *values: str) -> None:
@@ -260,9 +261,10 @@ class Group:
             until(f"it is {kind.name}", lambda: self.type() is kind, PATIENCE_S)  # noqa: B023
 
     def replace(self, old: Member, **settings: str) -> None:
+        """The new member has the same `group.instance.id`, if there is one."""
         old.close()
         self.live.remove(old)
-        self.start(**settings)
+        self.start(**old.identity, **settings)
 
     def type(self) -> ConsumerGroupType | None:
         admin = AdminClient({"bootstrap.servers": self._bootstrap})
@@ -343,6 +345,17 @@ def test_members_are_replaced_one_at_a_time(
             group.start(**classic)
         until("all partitions are assigned", group.all_assigned, PATIENCE_S)
         assert group.type() is ConsumerGroupType.CLASSIC
+        group.replace_each(**CONSUMER)
+        group.replace_each(**classic)
+
+
+@pytest.mark.parametrize("make", ASSIGNORS, ids=["librdkafka", "java"])
+def test_static_members_are_replaced(make: type[RdkafkaMember | JavaMember], tmp_path: Path) -> None:
+    classic = CLASSIC | {"partition.assignment.strategy": ASSIGNORS[make]["range"]}
+    with consumed(tmp_path, make) as group:
+        for number in range(3):
+            group.start(**classic, **{"group.instance.id": f"i{number}"})
+        until("all partitions are assigned", group.all_assigned, PATIENCE_S)
         group.replace_each(**CONSUMER)
         group.replace_each(**classic)
 
