@@ -164,7 +164,7 @@ class KafkaRun(Run):
         # First: what breaks a loop is a matter of its judge.
         self._ground.watchers += [judge.applied, watch.applied]
         habits = Habits(
-            session_s=choices.choice((1.0, 3.0)),
+            session_s=choices.choice((1.5, 3.0)),
             rebalance_s=choices.choice((1.0, 2.0)),
             long_sleep_us=3_000_000,
             is_numbered=True,

@@ -120,12 +120,12 @@ class _Working(Membership):
         if not self._positions and self._places:
             self._begin()
             return
-        drawn = self._random.random()
+        drawn, calm = self._random.random(), self._process.schedule.calm
         if self._is_due:
             self._heartbeat()
-        elif drawn < 0.02:
+        elif drawn < 0.01 and not calm:
             self._hang()
-        elif drawn < 0.03:
+        elif drawn < 0.015 and not calm:
             self._leave()
         elif self._is_behind and (drawn < 0.7 or len(self._fresh) >= _FRESH_MAX):
             self._transact()
@@ -177,7 +177,7 @@ class _Working(Membership):
         for piece in (self._fresh[:middle], self._fresh[middle:]):
             if piece:
                 producer.write(self._made(transaction, piece))
-        if self._random.random() < 0.15:
+        if self._random.random() < 0.1 and not self._process.schedule.calm:
             self._process.sleep(self._random.randrange(4_000_000))
         if self._is_due:
             self._heartbeat()
