@@ -347,14 +347,17 @@ class Group:
         self.state, self.leader, self.size, self.wake_s = State.DEAD, None, 0, NEVER
 
     def hand_over(self) -> list[tuple[Join, ReplyJoin]]:
-        """Give up the JoinGroups that wait: another group answers them."""
+        """Give up the JoinGroups of members that wait: another group answers them. Those that wait in their
+        first one own nothing, and join from the beginning.
+        """
+        for member in [one for one in self._members.values() if one.is_new]:
+            self._answer_waiting(member, ErrorCode.unknown_member_id, "")
         waiting = [(self._members[member_id], reply) for member_id, reply in self._joining.items()]
         self._joining.clear()
         return [
             (
                 Join(
-                    # Only this group knows the id of a new static member. The client does not.
-                    member_id="" if one.is_new and one.instance_id is not None else one.member_id,
+                    member_id=one.member_id,
                     instance_id=one.instance_id,
                     client_id=one.client_id,
                     client_host=one.client_host,
@@ -363,7 +366,6 @@ class Group:
                     protocols=one.protocols,
                     session_timeout_s=one.session_timeout_s,
                     rebalance_timeout_s=one.rebalance_timeout_s,
-                    needs_member_id=False,
                 ),
                 reply,
             )

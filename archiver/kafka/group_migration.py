@@ -40,7 +40,7 @@ def enter_classic(
     """
     if old.members and old.protocol_type != CONSUMER:
         raise Refused(ErrorCode.group_id_not_found, "the group has members that are no consumers")
-    # Others wait in their first JoinGroup. They own nothing, and join the new group.
+    # Others wait in their first JoinGroup. They own nothing, and join the new group with the next one.
     members = [one for one in old.members if not one.is_new]
     if sum(len(one.assignment) + len(one.protocols[0][1]) for one in members) > READ_MAX:
         raise Refused(ErrorCode.group_id_not_found, f"members have more than {READ_MAX} bytes of metadata")

@@ -182,8 +182,10 @@ def test_what_waits_in_the_classic_group_is_answered() -> None:
     new_member = ground.enter()
     assert waiting == new_member == []
     ground.first_beat("m")
-    assert [answer.code for answer in (*waiting, *new_member)] == [ErrorCode.none] * 2
-    assert waiting[0].member_id == one
+    assert (waiting[0].code, waiting[0].member_id) == (ErrorCode.none, one)
+    # It owns nothing, and joins from the beginning.
+    assert (new_member[0].code, new_member[0].member_id) == (ErrorCode.unknown_member_id, "")
+    assert len(ground.consumers().members) == 3
     assert ground.owners()["a0"] == one
     # A member that waits for its leader joins again.
     assert ground.alive(other, generation) is ErrorCode.rebalance_in_progress
@@ -495,11 +497,14 @@ def test_a_classic_member_gets_no_topics_that_it_may_not_see() -> None:
     joined = ground.rejoin("", names="ab", principal="User:u")
     assert ground.synced(joined.member_id, joined.generation) == "b0 b1"
     ground.next_beat("m", LEAVE)
-    # Also after the group has moved, and to members that wait.
-    waiting = ground.enter("", names="ab", principal="User:u")
+    # Also after the group has moved, and to a member that waits.
+    (asked,) = ground.enter(needs_member_id=True)
+    waiting = ground.enter(joined.member_id, names="ab", principal="User:u")
+    assert (asked.code, waiting) == (ErrorCode.member_id_required, [])
     ground.first_beat("m")
+    assert waiting[0].code is ErrorCode.none
     subscribed = {one.member_id: set(one.subscription.names) for one in ground.consumers().members}
-    assert subscribed == {joined.member_id: {"b"}, waiting[0].member_id: {"b"}, "m": {"a"}}
+    assert subscribed == {joined.member_id: {"b"}, "m": {"a"}}
     ground.rejoin(joined.member_id, names="ab", principal="User:u")
     assert ground.member(joined.member_id).subscription.names == {"b"}
 
@@ -547,12 +552,13 @@ def test_a_static_member_of_the_classic_protocol_is_replaced_by_another() -> Non
     assert ground.leave([("", "i")]) == [ErrorCode.unknown_member_id]
 
 
-def test_a_new_static_member_that_waits_gets_an_id_from_the_new_group() -> None:
+def test_a_static_member_replaces_its_process_that_still_waits_in_its_first_join() -> None:
     ground = Ground()
     waiting = ground.enter(instance_id="i")
-    ground.first_beat("m")
-    (joined,) = waiting
-    assert (joined.code, ground.member(joined.member_id).instance_id) == (ErrorCode.none, "i")
+    new = ground.first_beat("m", instance_id="i")
+    # The process may be gone, so its request must not fence the one after it.
+    assert [answer.code for answer in waiting] == [ErrorCode.unknown_member_id]
+    assert ground.next_beat("m", new.epoch, instance_id="i").epoch == new.epoch
 
 
 # --- Memory
