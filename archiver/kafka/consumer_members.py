@@ -13,7 +13,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from archiver.kafka.embedded_protocol import existing, read_subscription
-from archiver.kafka.group import CONSUMER, NEVER, Join, Protocols, protocols_memory
+from archiver.kafka.group import CONSUMER, NEVER, Join, Protocols, protocols_memory, text_memory
 from archiver.kafka.topic_configs import Refused
 from archiver.runtime.ids import TopicPartition
 from intake.log.state import TopicState
@@ -50,12 +50,14 @@ class Subscription:
 
     names: frozenset[str] = NO_NAMES
     regex: TopicRegex | None = None
+    size: int = field(init=False, compare=False)
+    """Estimated bytes of memory. Counted once: small requests need it, and there may be very many names."""
 
-    @property
-    def size(self) -> int:
-        """Estimated bytes of memory."""
+    def __post_init__(self) -> None:
         texts = self.names if self.regex is None else (*self.names, self.regex.pattern, self.regex.principal)
-        return sum(TEXT_BYTES + len(one) for one in texts)
+        # Clients name topics that do not exist, in any characters.
+        size = sum(TEXT_BYTES + (len(one) if one.isascii() else text_memory(one)) for one in texts)
+        object.__setattr__(self, "size", size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ class ProtocolMember:
         """Estimated bytes of memory, without its partitions."""
         texts = (self.member_id, self.instance_id, self.client_id, self.client_host, self.rack_id)
         classic = 0 if self.classic is None else protocols_memory(self.classic.protocols)
-        return MEMBER_BYTES + sum(len(one or "") for one in texts) + self.subscription.size + classic
+        return MEMBER_BYTES + sum(text_memory(one or "") for one in texts) + self.subscription.size + classic
 
 
 def beat_of_join(join: Join, topics: Mapping[str, TopicState], visible: Visible) -> Beat:

@@ -23,6 +23,7 @@ from archiver.config.kafka_listener import KafkaListenerSettings
 from archiver.kafka.consumer_members import LEAVE, LEAVE_STATIC, Beat, Beaten, TopicRegex, beat_of_join
 from archiver.kafka.consumer_protocol import ConsumerProtocolGroup
 from archiver.kafka.group import (
+    CONSUMER,
     NEVER,
     Group,
     GroupLimits,
@@ -36,6 +37,7 @@ from archiver.kafka.group import (
 )
 from archiver.kafka.group_migration import answer_waiting, back_to_classic, enter_classic
 from archiver.kafka.offset_queue import OffsetQueue
+from archiver.kafka.protocol import CLIENT_ID_MAX
 from archiver.kafka.slot_claims import SlotClaims
 from archiver.kafka.topic_configs import Refused
 from archiver.kafka.topic_regexes import TopicRegexes
@@ -59,6 +61,8 @@ REFRESHES: Final = 4
 """Times within the retention that a group with members is marked as in use, also if it commits nothing."""
 TEXT_MAX: Final = 249
 """Longest `group.instance.id`, as in Kafka, and longest type of a group, in characters."""
+MEMBER_ID_MAX: Final = CLIENT_ID_MAX + 1 + 36
+"""Longest member id that is given out, in characters: a client id or an instance id, and a UUID."""
 TOGETHER: Final = 100
 """Groups whose offsets are fetched, or checked for expiry, before other work has its turn."""
 LISTED: Final = 1000
@@ -66,6 +70,8 @@ LISTED: Final = 1000
 CONFIRMED_S: Final = 5.0
 """Age of the last read of the log with which heartbeats of the consumer protocol are still answered. So a
 coordinator that was replaced extends no session later than this."""
+CLASSIC: Final = "classic"
+"""Type of a group of the classic protocol."""
 FIRST_EPOCHS: Final = 2**30
 """Number of first epochs of groups of the consumer protocol."""
 
@@ -167,6 +173,7 @@ class GroupCoordinator:
         self._task: asyncio.Task[None] | None = None
         self._log_limit = LogLimit(_log)
         self._refusals_limit = LogLimit(_log)
+        self._moves_limit = LogLimit(_log)
 
     def watch(self) -> None:
         """Begin to notice lost slots and expired offsets, also without a request. Watching twice is no
@@ -217,18 +224,23 @@ class GroupCoordinator:
         # Newer versions of the protocol bound no text.
         if len(join.instance_id or "") > TEXT_MAX or len(join.protocol_type) > TEXT_MAX:
             raise Refused(ErrorCode.invalid_request)
+        if len(join.member_id) > MEMBER_ID_MAX:
+            raise Refused(ErrorCode.unknown_member_id)
         session_s = join.session_timeout_s
         if not settings.group_session_timeout_min <= session_s <= settings.group_session_timeout_max:
             raise Refused(ErrorCode.invalid_session_timeout)
         await self.require(name)
         held = self._held.get(name)
+        generation = 0
         if held is not None and isinstance(held.group, ConsumerProtocolGroup) and held.group.is_idle:
+            generation = held.group.epoch
             self._drop(held, ErrorCode.unknown_member_id)
             held = None
         if held is None:
             if join.member_id:
                 raise Refused(ErrorCode.unknown_member_id)
-            held = self._added(name, Group(self._limits, self._new_id))
+            held = self._added(name, Group(self._limits, self._new_id, generation=generation))
+            held.generation = generation
         group = held.group
         if isinstance(group, ConsumerProtocolGroup):
             beat = beat_of_join(join, self._topics(), self._regexes.visible)
@@ -303,7 +315,7 @@ class GroupCoordinator:
         group = None if held is None else held.group
         if held is None or not isinstance(group, ConsumerProtocolGroup):
             return self._first_beat(name, held, beat)
-        if beat.epoch == 0:
+        if beat.epoch == 0 or beat.names is not None:
             self._check_memory(name, group.size_with(beat))
         with self._changing(held):
             return group.heartbeat(beat, self._now_s())
@@ -461,8 +473,12 @@ class GroupCoordinator:
             self._topics,
             self._regexes.matching,
             owners_known_s,
-            # Later than the epochs of an earlier coordinator, so that none of them is valid again.
-            (self._claims.number(slot) or 0) % FIRST_EPOCHS,
+            # Later than the epochs of an earlier coordinator and of an earlier group, so that none of them is
+            # valid again.
+            max(
+                (self._claims.number(slot) or 0) % FIRST_EPOCHS,
+                0 if held is None else held.group.generation,
+            ),
         )
         if held is not None and in_use:
             return self._upgraded(held, group, beat)
@@ -485,15 +501,24 @@ class GroupCoordinator:
         held.group, held.generation = group, 0
         with self._changing(held):
             answer_waiting(group, old, self._topics(), self._regexes.visible, now_s)
-        _log.info("consumer group %s has moved to the consumer protocol", excerpt(held.name))
+        self._log_move(held, CONSUMER)
         return beaten
 
     def _back_to_classic(self, held: _Held, group: ConsumerProtocolGroup) -> Group:
         """The last member of the consumer protocol has gone, and others are left."""
         new = back_to_classic(group, self._limits, self._new_id, self._now_s())
         held.group, held.generation = new, new.generation
-        _log.info("consumer group %s has moved to the classic protocol", excerpt(held.name))
+        self._log_move(held, CLASSIC)
         return new
+
+    def _log_move(self, held: _Held, protocol: str) -> None:
+        self._moves_limit.log(
+            self._now_s(),
+            logging.INFO,
+            "consumer group %s has moved to the %s protocol",
+            excerpt(held.name),
+            protocol,
+        )
 
     def _new_id(self) -> str:
         return str(new_uuid(self._ids))

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from archiver.config.kafka_listener import KafkaListenerSettings, Operation
 from archiver.kafka.acl import Authorizer, Resource
 from archiver.kafka.consumer_protocol import ConsumerProtocolGroup
-from archiver.kafka.coordinator import GroupCoordinator, GroupShown, Waiting
+from archiver.kafka.coordinator import CLASSIC, GroupCoordinator, GroupShown, Waiting
 from archiver.kafka.group import CONSUMER, Join, Member, State, Sync
 from archiver.kafka.listener import Body, Handlers, Session
 from archiver.kafka.protocol import ApiKey, KafkaRequest
@@ -27,7 +27,6 @@ NOTHING: Final = b""
 _GROUP, _TRANSACTION = 0, 1
 """Types of keys of FindCoordinator."""
 _NO_NODE: Final[Mapping[str, Any]] = {"node_id": -1, "host": "", "port": -1}
-_CLASSIC: Final = "classic"
 _OPERATIONS: Final[Mapping[Operation, int]] = {"read": 3, "delete": 6, "describe": 8}
 """Kafka's numbers of the operations with groups."""
 NOT_ASKED: Final = -(2**31)
@@ -254,7 +253,7 @@ class GroupRequests:
         types = {one.lower() for one in getattr(body, "types_filter", ())}
         shown: Sequence[GroupShown] = ()
         try:
-            if not types or types & {_CLASSIC, CONSUMER}:
+            if not types or types & {CLASSIC, CONSUMER}:
                 shown = await self._coordinator.all_shown()
         except Refused as error:
             return {"error_code": int(error.code), "groups": ()}
@@ -289,7 +288,7 @@ def authorized_operations(authorizer: Authorizer, session: Session, name: str) -
 
 
 def _type(shown: GroupShown) -> str:
-    return CONSUMER if shown.is_of_consumer_protocol else _CLASSIC
+    return CONSUMER if shown.is_of_consumer_protocol else CLASSIC
 
 
 def _sync_of(body: Any) -> Sync:

@@ -60,6 +60,8 @@ CANCELLED_S: Final = 1.0
 """Last part of a stop, in which requests that wait are cancelled."""
 RUNS: Final = 4
 """How often the server notes within the longest pause that the process runs."""
+WOKEN_S: Final = 1.0
+"""Time after a pause in which new connections are closed: the first ones have waited during the pause."""
 TEXT_LOGGED: Final = 200
 """Characters of a client's text in a line of the access log."""
 _SIZE: Final = struct.Struct(">i")
@@ -204,6 +206,8 @@ class KafkaServer(Port):
         self._pause_max_s = pause_max_s
         self._ran_s = uptime_s()
         """When the loop ran last."""
+        self._woke_s = float("-inf")
+        """When the last pause ended."""
         self._grace_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_event: asyncio.Event | None = None
@@ -245,6 +249,10 @@ class KafkaServer(Port):
         connections = self._connections
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if uptime_s() - self._woke_s < WOKEN_S:
+                # It may have waited to be accepted, and its request with it.
+                writer.close()
+                return
             peer = writer.get_extra_info("peername")
             session = self._new_session(
                 f"{peer[0]}:{peer[1]}" if peer else "?", writer.get_extra_info("ssl_object")
@@ -303,6 +311,7 @@ class KafkaServer(Port):
             paused_s,
             len(self._connections),
         )
+        self._woke_s = now_s
         for one in list(self._connections):
             one.end()
         return True

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from archiver.config.kafka_listener import KafkaListenerSettings
-from archiver.kafka.listener import Body, KafkaServer, MemoryBudget, Session
+from archiver.kafka.listener import WOKEN_S, Body, KafkaServer, MemoryBudget, Session
 from archiver.kafka.membership import Membership
 from archiver.kafka.protocol import ApiKey, KafkaRequest
 from archiver.runtime.clock import SystemClock, uptime_s
@@ -157,14 +157,18 @@ def test_what_waited_in_a_socket_for_a_long_pause_of_the_process_is_not_accepted
             awake = threading.Event()
             server.loop.call_soon_threadsafe(awake.wait)
             waits = _versions(client)
-            asleep_s += paused_s
-            awake.set()
-            if paused_s < 60:
-                assert _correlation(client) == waits
-                return
-            assert client.closed()
-            assert idle.closed()
+            with WireClient(_address(server)) as not_accepted:
+                _versions(not_accepted)
+                asleep_s += paused_s
+                awake.set()
+                if paused_s < 60:
+                    assert _correlation(client) == waits
+                    return
+                assert client.closed()
+                assert idle.closed()
+                assert not_accepted.closed()
             assert len(handler.asked) == 2
+        asleep_s += WOKEN_S
         with WireClient(_address(server)) as again:
             sent = _versions(again)
             assert _correlation(again) == sent

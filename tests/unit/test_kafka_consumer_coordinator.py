@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,12 +14,13 @@ from kio.schema.errors import ErrorCode
 
 from archiver.kafka import coordinator as coordinator_module
 from archiver.kafka.consumer_members import LEAVE, Beat, Beaten, TopicRegex
-from archiver.kafka.coordinator import Waiting
+from archiver.kafka.coordinator import MEMBER_ID_MAX, Waiting
 from archiver.kafka.embedded_protocol import read_assignment
 from archiver.kafka.group import Join, Joined, State, Sync
 from archiver.kafka.topic_configs import Refused
 from archiver.kafka.topic_regexes import PATTERN_MAX, TopicRegexes, full_matches
 from archiver.runtime.errors import RetryLater
+from archiver.runtime.logging import LINES_MAX
 from tests.support.kafka.migrating import metadata
 from tests.unit.test_kafka_coordinator import JOIN, Daemon, Ground, code_of, played
 
@@ -131,6 +133,51 @@ async def test_an_empty_group_changes_its_protocol(ground: Ground) -> None:
 
 
 @played
+async def test_epochs_of_an_empty_group_go_on_when_it_changes_its_protocol(ground: Ground) -> None:
+    one = ground.daemon(group_session_timeout_min=0.1)
+    epochs = [(await join(one, "m")).epoch]
+    for _ in range(2):
+        await one.groups.beat("g", beat("m", LEAVE))
+        classic = await enter(one)
+        await one.groups.leave("g", [(classic.member_id, None)])
+        epochs += [classic.generation, (await join(one, "m")).epoch]
+    assert epochs == sorted(set(epochs))
+
+
+@played
+async def test_a_member_id_longer_than_any_that_was_given_out_is_unknown(ground: Ground) -> None:
+    one = ground.daemon(group_session_timeout_min=0.1)
+    await join(one, "m")
+    longest = "i" * MEMBER_ID_MAX
+    assert (await enter(one, longest)).member_id == longest
+    refused = one.groups.join("g", consumer(member_id=longest + "i"), WAITING)
+    assert await code_of(refused) is ErrorCode.unknown_member_id
+
+
+@played
+async def test_moves_of_a_group_take_few_lines(ground: Ground) -> None:
+    lines: list[str] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    kept, logger = Kept(), logging.getLogger("archiver.kafka.coordinator")
+    logger.addHandler(kept)
+    before, logger.level = logger.level, logging.INFO
+    try:
+        one = ground.daemon(group_session_timeout_min=0.1)
+        await enter(one)
+        for _ in range(LINES_MAX):
+            await join(one, "m")
+            await one.groups.beat("g", beat("m", LEAVE))
+    finally:
+        logger.removeHandler(kept)
+        logger.level = before
+    assert sum("has moved to" in line for line in lines) == LINES_MAX
+
+
+@played
 async def test_a_group_in_use_changes_its_protocol_and_back(ground: Ground) -> None:
     one = ground.daemon(group_session_timeout_min=0.1)
     joined = await enter(one)
@@ -184,6 +231,16 @@ async def test_the_memory_for_a_group_that_moves_is_bounded(ground: Ground) -> N
     assert await code_of(join(one, "m")) is ErrorCode.coordinator_not_available
     assert shown(one) == (State.STABLE, False)
     assert await one.groups.heartbeat("g", joined.member_id, None, 1) is ErrorCode.none
+
+
+@played
+async def test_the_memory_of_more_names_is_bounded(ground: Ground) -> None:
+    one = ground.daemon(groups_bytes_max=2**20)
+    epoch = (await join(one, "m")).epoch
+    names = frozenset(f"topic-{number}" for number in range(2**15))
+    more = replace(beat("m", epoch, *everything(one)), names=names)
+    assert await code_of(one.groups.beat("g", more)) is ErrorCode.coordinator_not_available
+    assert one.groups._size < 2**20
 
 
 @played

@@ -344,11 +344,27 @@ def test_changes_of_a_large_group_share_an_assignment() -> None:
     ground.topics["a"] = topic("a", 20_000)
     ground.join("m")
     later = ground.join("n")
-    assert (later.epoch, text(later.assignment), ground.group.state) == (1, "", State.ASSIGNING)
+    assert (text(later.assignment), ground.group.state) == ("", State.ASSIGNING)
     ground.join("o")
-    assert ground.group.target_epoch == 1
+    assert ground.group.assignments == 1
     ground.tick(1.1)
-    assert (ground.group.epoch, ground.group.target_epoch) == (2, 2)
+    assert ground.group.assignments == 2
+    assert ground.group.epoch == ground.group.target_epoch > later.epoch
+
+
+def test_a_member_that_joins_again_gets_another_epoch_also_before_the_next_assignment() -> None:
+    ground = Ground()
+    ground.topics["a"] = topic("a", 20_000)
+    first = ground.join("m")
+    again = ground.join("m")
+    assert (again.epoch > first.epoch, ground.group.assignments) == (True, 1)
+    assert refused_commit(ground, "m", first.epoch) is ErrorCode.stale_member_epoch
+    ground.beat("m", LEAVE)
+    last = ground.join("m")
+    assert last.epoch > again.epoch
+    assert refused_commit(ground, "m", again.epoch) is ErrorCode.stale_member_epoch
+    ground.tick(1.1)
+    assert len(ground.beat("m", last.epoch).assignment or ()) == 20_000
 
 
 # --- Commits
