@@ -154,27 +154,18 @@ async def test_a_member_id_longer_than_any_that_was_given_out_is_unknown(ground:
     assert await code_of(refused) is ErrorCode.unknown_member_id
 
 
-@played
-async def test_moves_of_a_group_take_few_lines(ground: Ground) -> None:
-    lines: list[str] = []
-
-    class Kept(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            lines.append(record.getMessage())
-
-    kept, logger = Kept(), logging.getLogger("archiver.kafka.coordinator")
-    logger.addHandler(kept)
-    before, logger.level = logger.level, logging.INFO
-    try:
+def test_moves_of_a_group_take_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    @played
+    async def play(ground: Ground) -> None:
         one = ground.daemon(group_session_timeout_min=0.1)
         await enter(one)
         for _ in range(LINES_MAX):
             await join(one, "m")
             await one.groups.beat("g", beat("m", LEAVE))
-    finally:
-        logger.removeHandler(kept)
-        logger.level = before
-    assert sum("has moved to" in line for line in lines) == LINES_MAX
+
+    with caplog.at_level(logging.INFO, "archiver.kafka.coordinator"):
+        play()
+    assert sum("has moved to" in one for one in caplog.messages) == LINES_MAX
 
 
 @played
