@@ -364,8 +364,8 @@ class ConsumerProtocolGroup:
         self._check_topics(now_s)
         self._assign(now_s)
         if member.epoch == 0 and self.epoch > self.target_epoch:
-            # The assignment is not due yet. Until then the targets get a new epoch: the member may have had the
-            # present one before.
+            # The assignment is not due yet. Until then the targets get a new epoch, because the member may
+            # have had the present one before.
             self.target_epoch, self.epoch = self.epoch, self.epoch + 1
         self._reconcile(member, beat, now_s)
 
