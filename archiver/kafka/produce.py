@@ -133,8 +133,10 @@ class _Job:
 class BatchQueue:
     """Decodes batches and queues them in the writer, in one thread. Close it."""
 
-    def __init__(self, uncompressed_bytes_max: int) -> None:
+    def __init__(self, uncompressed_bytes_max: int, clock: Clock) -> None:
         self._uncompressed_bytes_max = uncompressed_bytes_max
+        self._clock = clock
+        self._log_limit = LogLimit(_log)
         self._changed = threading.Condition()
         self._waiting: OrderedDict[_Job, None] = OrderedDict()
         """In the order of the requests."""
@@ -182,7 +184,13 @@ class BatchQueue:
                 self._decode_and_queue(jobs)
             except Exception:  # noqa: BLE001
                 # The thread serves all connections, so it must survive a defect.
-                _log.exception("unexpected error in %d Produce requests", len(jobs))
+                self._log_limit.log(
+                    self._clock.monotonic_s(),
+                    logging.ERROR,
+                    "unexpected error in %d Produce requests",
+                    len(jobs),
+                    exc_info=True,
+                )
                 for job in jobs:
                     self._fail(job)
 
@@ -230,9 +238,32 @@ class BatchQueue:
             try:
                 batch.pending = job.writer.send_received(received, job.one_less)
             except Exception as error:  # noqa: BLE001 - one batch must not fail the others
-                batch.answer = _not_queued(error)
+                batch.answer = self._not_queued(error)
                 with job.writer.lock:
                     job.left -= 1
+
+    def _not_queued(self, error: Exception) -> Answer:
+        """The answer for a batch that certainly is not stored."""
+        if isinstance(error, RowsRefused):
+            return Answer(ErrorCode.invalid_record, str(error), records=error.rows)
+        if isinstance(error, RecordRefused):
+            return Answer(ErrorCode.message_too_large, str(error))
+        if isinstance(error, NotFound):
+            return Answer(ErrorCode.unknown_topic_or_partition, str(error))
+        if isinstance(error, InvalidInput):
+            return Answer(ErrorCode.invalid_record, str(error))
+        if isinstance(error, RetryLater):
+            return Answer(ErrorCode.not_enough_replicas, str(error))
+        if isinstance(error, ArchiverError):
+            # The writer is closed: another daemon may accept the batch.
+            return Answer(ErrorCode.not_leader_or_follower, str(error))
+        self._log_limit.log(
+            self._clock.monotonic_s(),
+            logging.ERROR,
+            "a batch of a Kafka client could not be queued",
+            exc_info=error,
+        )
+        return Answer(ErrorCode.unknown_server_error, "the daemon's log has the error")
 
     def _fail(self, job: _Job) -> None:
         """After a defect: what is not queued is certainly not stored."""
@@ -545,25 +576,6 @@ def _stamp(header: BatchHeader) -> Stamp | None:
 def _refused(error: BatchRefused) -> Answer:
     records = {} if error.record is None else {error.record: str(error)}
     return Answer(error.code, str(error), records=records)
-
-
-def _not_queued(error: Exception) -> Answer:
-    """The answer for a batch that certainly is not stored."""
-    if isinstance(error, RowsRefused):
-        return Answer(ErrorCode.invalid_record, str(error), records=error.rows)
-    if isinstance(error, RecordRefused):
-        return Answer(ErrorCode.message_too_large, str(error))
-    if isinstance(error, NotFound):
-        return Answer(ErrorCode.unknown_topic_or_partition, str(error))
-    if isinstance(error, InvalidInput):
-        return Answer(ErrorCode.invalid_record, str(error))
-    if isinstance(error, RetryLater):
-        return Answer(ErrorCode.not_enough_replicas, str(error))
-    if isinstance(error, ArchiverError):
-        # The writer is closed: another daemon may accept the batch.
-        return Answer(ErrorCode.not_leader_or_follower, str(error))
-    _log.error("a batch of a Kafka client could not be queued", exc_info=error)
-    return Answer(ErrorCode.unknown_server_error, "the daemon's log has the error")
 
 
 def _outcome(batch: _Batch) -> Answer:

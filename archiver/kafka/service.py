@@ -68,7 +68,7 @@ class KafkaService:
         self._threads = ThreadPoolExecutor(THREADS, "kafka-request")
         self._authentication: ThreadPoolExecutor | None = None
         self._authenticator = self._authenticator_of_users()
-        self._batches = BatchQueue(settings.uncompressed_bytes_max)
+        self._batches = BatchQueue(settings.uncompressed_bytes_max, application.clock)
         # Half of the time for which the log knows their entry.
         id_age_max_s = application.configured.intake.producer_idle_max / 2
         self._producer_ids = ProducerIds(self._threads, application.clock, id_age_max_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from archiver.kafka import topic_configs
 from archiver.kafka.authentication import Authenticator
 from archiver.kafka.consume import ConsumeHandler
 from archiver.kafka.listener import KafkaServer, Session
-from archiver.kafka.produce import ProducerIds
+from archiver.kafka.produce import BatchQueue, ProducerIds, _Job
 from archiver.kafka.protocol import ApiKey, KafkaRequest
 from archiver.kafka.topic_configs import Refused, code_of
 from archiver.kafka.transactions import TransactionRequests
@@ -80,6 +81,22 @@ def _consume_handler(clock: Clock) -> ConsumeHandler:
             wait_max_s=1,
             counts=ListenerCounts(),
         )
+
+
+def test_batches_that_fail_take_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    queue = BatchQueue(2**20, ManualClock())
+    nothing: Any = None
+    try:
+        for _ in range(LINES_MAX):
+            assert queue._not_queued(ValueError("a defect")).code is ErrorCode.unknown_server_error
+            done = threading.Event()
+            batches: Any = [SimpleNamespace(pending=None, answer=None)]
+            queue.put(_Job(nothing, batches, 1, done.set))
+            assert done.wait(30)
+            assert batches[0].answer.code is ErrorCode.unknown_server_error
+    finally:
+        queue.close()
+    assert len(caplog.messages) == LINES_MAX
 
 
 def test_transactions_that_wait_take_few_lines(caplog: pytest.LogCaptureFixture) -> None:
