@@ -297,10 +297,6 @@ class Walk:
     def second(self, *, quiet: bool) -> None:
         ground, random_ = self.ground, self.random
         ground.tick(1.0)
-        if ground.group is not None and ground.group.is_idle:
-            # A group without members begins at its first epoch.
-            for client in self.clients:
-                client.newest_epoch = -1
         for client in list(self.clients):
             if ground.now_s < client.paused_until_s:
                 continue

@@ -93,15 +93,15 @@ class Migrating:
                 self.tick()
         if beat.epoch != 0:
             raise Refused(ErrorCode.unknown_member_id)
+        old = self.group
         new = ConsumerProtocolGroup(
             self._limits.members_max,
             SESSION_S,
             self._new_id,
             lambda: self.topics,
             lambda _: frozenset(),
-            epoch=self._first_epoch,
+            epoch=max(self._first_epoch, 0 if old is None else old.generation),
         )
-        old = self.group
         if old is None or old.is_idle:
             beaten = new.heartbeat(beat, self.now_s)
             self.group = new
@@ -130,7 +130,8 @@ class Migrating:
             if join.member_id:
                 reply(Joined(code=ErrorCode.unknown_member_id))
                 return
-            self.group = group = Group(self._limits, self._new_id)
+            generation = 0 if group is None else group.epoch
+            self.group = group = Group(self._limits, self._new_id, generation=generation)
         group.join(join, reply, self.now_s)
         self.tick()
 
