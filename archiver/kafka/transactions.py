@@ -88,6 +88,7 @@ class TransactionRequests:
         self._threads = threads
         self._timeout_max_s = timeout_max_s
         self._log_limit = LogLimit(_log)
+        self._opened_limit = LogLimit(_log)
         self.handlers: Handlers = {
             ApiKey.INIT_PRODUCER_ID: self._open,
             ApiKey.ADD_PARTITIONS_TO_TXN: self._add_partitions,
@@ -122,7 +123,9 @@ class TransactionRequests:
             producer = await self._opened(session, request)
         except Refused as error:
             return {"error_code": int(error.code), "producer_id": _NO_ID, "producer_epoch": _NO_ID}
-        _log.info(
+        self._opened_limit.log(
+            asyncio.get_running_loop().time(),
+            logging.INFO,
             "Kafka client %s has producer %d with epoch %d for transactional id %.200r",
             session.peer,
             producer.producer_id,

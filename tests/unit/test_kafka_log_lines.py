@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from archiver.config.kafka_listener import KafkaListenerSettings
 from archiver.kafka import topic_configs
+from archiver.kafka.acl import Authorizer
 from archiver.kafka.authentication import Authenticator
 from archiver.kafka.consume import ConsumeHandler
 from archiver.kafka.listener import KafkaServer, Session
@@ -26,6 +27,7 @@ from archiver.runtime.errors import ConfigInvalid, Halt, RetryLater
 from archiver.runtime.ids import SeededIds
 from archiver.runtime.logging import LIMIT_S, LINES_MAX, LogLimit
 from archiver.status.kafka_port import ListenerCounts
+from intake.log.client_transactions import ClientTransactions
 from tests.support.kafka.wire import WireClient
 from tests.support.log.faulty_log import AppendFault
 from tests.unit.test_kafka_coordinator import Ground, played
@@ -114,6 +116,30 @@ def test_transactions_that_wait_take_few_lines(caplog: pytest.LogCaptureFixture)
         ground.log.heal()
 
     play()
+
+
+def test_producers_that_are_opened_take_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    @played
+    async def play(ground: Ground) -> None:
+        one = ground.daemon()
+        nothing: Any = None
+        requests = TransactionRequests(
+            one.groups,
+            ClientTransactions(one.sequencer, ground.clock),
+            lambda: one.sequencer.fold,
+            nothing,
+            Authorizer((), authenticates=False),
+            ground.threads,
+            60.0,
+        )
+        body = SimpleNamespace(transactional_id="t", transaction_timeout=1000)
+        request = KafkaRequest(ApiKey.INIT_PRODUCER_ID, 1, 1, "", body)
+        for _ in range(ASKED):
+            assert (await requests._open(Session("peer"), request))["error_code"] == 0
+
+    with caplog.at_level(logging.INFO, "archiver.kafka.transactions"):
+        play()
+    assert sum("has producer" in one for one in caplog.messages) == LINES_MAX
 
 
 def test_producer_ids_that_cannot_be_assigned_take_few_lines(caplog: pytest.LogCaptureFixture) -> None:
