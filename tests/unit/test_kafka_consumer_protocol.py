@@ -11,7 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from archiver.kafka.consumer_members import LEAVE, LEAVE_STATIC, Beat, Beaten, TopicRegex
-from archiver.kafka.consumer_protocol import TOPICS_CHECK_S, ConsumerProtocolGroup
+from archiver.kafka.consumer_protocol import NAMES_PER_S, TOPICS_CHECK_S, ConsumerProtocolGroup
 from archiver.kafka.group import State
 from archiver.kafka.topic_configs import Refused
 from archiver.runtime.ids import TopicId, TopicPartition
@@ -350,6 +350,25 @@ def test_changes_of_a_large_group_share_an_assignment() -> None:
     ground.tick(1.1)
     assert ground.group.assignments == 2
     assert ground.group.epoch == ground.group.target_epoch > later.epoch
+
+
+def test_changes_of_a_group_with_many_names_share_an_assignment() -> None:
+    ground = Ground()
+    names = frozenset({"a", *(f"none-{number}" for number in range(2 * NAMES_PER_S))})
+    ground.beat("m", 0, "", rebalance_timeout_s=REBALANCE_S, names=names)
+    ground.join("n")
+    assert (ground.group.assignments, ground.group.state) == (1, State.ASSIGNING)
+    ground.tick(2.1)
+    assert ground.group.assignments == 2
+    # New topics are looked up as rarely.
+    ground.beat("n", ground.epoch("n"))
+    ground.topics["a"] = topic("a", 5)
+    ground.tick(TOPICS_CHECK_S)
+    ground.beat("n", ground.epoch("n"))
+    assert ground.group.assignments == 2
+    ground.tick(2.1)
+    ground.beat("n", ground.epoch("n"))
+    assert ground.group.assignments == 3
 
 
 def test_a_member_that_joins_again_gets_another_epoch_also_before_the_next_assignment() -> None:
