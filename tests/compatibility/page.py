@@ -42,6 +42,7 @@ DIFFERENCES = """
 | Fetch is offered up to version 12, without fetch sessions. | Sessions need memory for each consumer, on one daemon. Each request states its partitions. |
 | AddPartitionsToTxn and AddOffsetsToTxn only check. A transaction begins with its first batch or offsets, and `transaction.timeout.ms` runs from there. | The state of a transaction is in the intake log, which has an entry for each batch anyway. |
 | A commit or abort of a transaction without records succeeds and stores nothing. Kafka answers `INVALID_TXN_STATE` where the last one ended the other way. | A retry of an answer that was lost gets the same answer. |
+| Once the log has a batch of a raised epoch, the first batch of an older epoch in another partition gets `UNKNOWN_PRODUCER_ID`. Kafka accepts it. | A producer has one epoch in the log, not one for each partition. The client sends the batch again under the raised epoch. |
 | A client that resumes a transactional producer (KIP-360) and loses the answer is fenced, and opens the producer again. | The log does not store the epoch from which a producer was resumed. |
 | A plain commit of a partition replaces pending offsets of it, and a consumer does not wait for them any more. | As in Kafka, the later commit stays. There the consumer waits for the end of the transaction. |
 | TxnOffsetCommit of a group that this daemon has just taken over gets `COORDINATOR_LOAD_IN_PROGRESS` once. | It may be of an earlier transaction ([groups.md](protocols/groups.md#commits-in-transactions)). |

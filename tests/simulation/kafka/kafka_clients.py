@@ -324,8 +324,15 @@ class _Sending:
             self._actor.stored.append((lane.tp, offset, len(batch.records)))
             lane.batches.remove(batch)
         elif code is ErrorCode.unknown_producer_id:
-            # It would raise its epoch, and send again under it what may be stored. None is forgotten here.
-            raise Violation("a new producer is known", f"{self._process.name}: {batch.stamp} of {lane.tp}")
+            # No producer is forgotten here. But once the log knows a raised epoch from another partition, it
+            # accepts no first batch of an older one (decision 0078). The client then raises this one as well.
+            newest = max(one.epoch for one in self._lanes.values())
+            if newest == lane.epoch:
+                raise Violation(
+                    "a new producer is known", f"{self._process.name}: {batch.stamp} of {lane.tp}"
+                )
+            self._give_up(lane)
+            lane.epoch = newest
         elif code is ErrorCode.out_of_order_sequence_number and batch.first:
             raise Violation(
                 "a batch that follows is accepted", f"{self._process.name}: {batch.stamp} of {lane.tp}"

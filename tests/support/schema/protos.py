@@ -100,6 +100,11 @@ def extension(
         one.type_name = type_name
 
 
+def map_entry(name: str) -> str:
+    """The name of the message that Protobuf makes for the entries of a map field."""
+    return "".join(part.capitalize() for part in name.split("_")) + "Entry"
+
+
 def map_field(
     message: descriptor_pb2.DescriptorProto,
     scope: str,
@@ -110,7 +115,7 @@ def map_field(
     type_name: str = "",
 ) -> descriptor_pb2.FieldDescriptorProto:
     """Add a map field to the message of full name `scope`."""
-    entry = message.nested_type.add(name="".join(part.capitalize() for part in name.split("_")) + "Entry")
+    entry = message.nested_type.add(name=map_entry(name))
     entry.options.map_entry = True
     field(entry, "key", 1, key)
     field(entry, "value", 2, value, type_name=type_name)
