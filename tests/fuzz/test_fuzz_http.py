@@ -7,6 +7,7 @@ and the log has no error.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import logging
 import re
 import socket
@@ -204,6 +205,14 @@ def replied(daemon: Daemon, data: bytes, cuts: list[int]) -> bytes:
     return b""
 
 
+def is_answered(daemon: Daemon) -> bool:
+    """Whether the port answers an ordinary request."""
+    try:
+        return daemon.call("GET", "/healthz").status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
 @fuzzing()
 @given(INPUTS, CUTS)
 def test_any_bytes_get_an_answer_or_a_closed_connection(
@@ -215,5 +224,6 @@ def test_any_bytes_get_an_answer_or_a_closed_connection(
         found = re.match(rb"HTTP/1\.1 (\d{3}) ", reply)
         assert found, reply
         assert int(found[1]) in STATUSES, reply
-    assert daemon.call("GET", "/healthz").status == 200
+    # More than once: on a busy machine the bounds of this port cut off a client that keeps the rules.
+    until("the port answers", lambda: is_answered(daemon))
     assert [record.getMessage() for record in wrong] == []
