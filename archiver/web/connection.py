@@ -43,6 +43,11 @@ class StrictConnection(h11.Connection):
         super().__init__(h11.SERVER, HEAD_BYTES_MAX)
         self._receive_buffer = _StrictBuffer()
 
+    @property
+    def answers_head(self) -> bool:
+        """Whether the newest request is a HEAD request, so that its answer has no body."""
+        return self._request_method == b"HEAD"
+
     def next_event(self) -> h11.Event | type[h11.NEED_DATA | h11.PAUSED]:
         """As h11's; keeps the reason of a refusal, without the text that was refused."""
         try:
@@ -205,7 +210,7 @@ class TimeoutProtocol(H11Protocol):
         ]
         for event in (
             h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
-            h11.Data(data=body),
+            h11.Data(data=b"" if self.conn.answers_head else body),
             h11.EndOfMessage(),
         ):
             self.transport.write(self.conn.send(event) or b"")
