@@ -144,15 +144,25 @@ def alive(processes: set[Process]) -> set[Process]:
     }
 
 
+def states_of_threads(pid: int) -> set[str]:
+    """The states of a process's threads, such as `S` (waits) and `T` (stopped by a signal)."""
+    # A thread may end in between.
+    found = (_fields(path) for path in Path(f"/proc/{pid}/task").glob("*/stat"))
+    return {fields[0] for fields in found if fields}
+
+
 def _status(pid: int) -> tuple[int, str, str] | None:
     """Parent, start time and state."""
+    fields = _fields(Path(f"/proc/{pid}/stat"))
+    return (int(fields[1]), fields[19], fields[0]) if fields else None
+
+
+def _fields(stat: Path) -> list[str]:
+    """The fields of such a file behind the name, which may have spaces; none if the process has ended."""
     try:
-        fields = (
-            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        )
+        return stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return None
-    return int(fields[1]), fields[19], fields[0]
+        return []
 
 
 def _line(pid: int) -> str:

@@ -28,7 +28,7 @@ from typing import Any, Self
 
 from archiver.runtime.clock import SystemClock
 from tests.support.builders.deployment import Deployment
-from tests.support.process.processes import Command, alive, until
+from tests.support.process.processes import Command, alive, states_of_threads, until
 
 REQUEST_TIMEOUT_S = 60.0
 PAUSES_MAX = 20
@@ -245,6 +245,8 @@ class Served:
         """SIGSTOP it while it does not hold SQLite's lock, with which no other process could append."""
         for _ in range(PAUSES_MAX):
             self.signal(SIGSTOP)
+            # On a busy machine other threads run on until one has received the signal.
+            until("every thread is stopped", lambda: states_of_threads(self.pid) == {"T"})
             if not is_locked(self.deployment.root / "metadata.db"):
                 return
             self.signal(SIGCONT)
