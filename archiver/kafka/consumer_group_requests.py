@@ -30,7 +30,7 @@ _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
 
 class ConsumerGroupRequests:
-    """Handlers ConsumerGroupHeartbeat and ConsumerGroupDescribe."""
+    """Answers ConsumerGroupHeartbeat and ConsumerGroupDescribe."""
 
     def __init__(
         self,

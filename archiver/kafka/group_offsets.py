@@ -82,7 +82,7 @@ class _Columns:
 
 
 class OffsetRequests:
-    """Handlers requests about committed offsets."""
+    """Answers requests about committed offsets."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ NOT_ASKED: Final = -(2**31)
 
 
 class GroupRequests:
-    """Handlers the requests of members and of admin clients, except those on offsets."""
+    """Answers the requests of members and of admin clients, except those on offsets."""
 
     def __init__(
         self, coordinator: GroupCoordinator, settings: KafkaListenerSettings, authorizer: Authorizer

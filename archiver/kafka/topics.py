@@ -53,7 +53,7 @@ UNSET: Final = -1
 
 
 class Topics:
-    """Handlers requests that change topics. Thread-safe."""
+    """Answers requests that change topics. Thread-safe."""
 
     def __init__(
         self,
@@ -365,7 +365,7 @@ class Topics:
 
 
 class TopicRequests:
-    """Handlers the requests of `Topics` and `TopicConfigs` in threads, because they append to the log."""
+    """Answers the requests of `Topics` and `TopicConfigs` in threads, because they append to the log."""
 
     def __init__(self, topics: Topics, configs: TopicConfigs, threads: Executor) -> None:
         self._topics = topics

@@ -40,7 +40,7 @@ _NO_OFFSET: Final = -1
 
 
 class TransactionViews:
-    """Handlers requests that show transactions."""
+    """Answers requests that show transactions."""
 
     def __init__(
         self,

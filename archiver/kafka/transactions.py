@@ -65,7 +65,7 @@ _Result = TypeVar("_Result")
 
 
 class TransactionRequests:
-    """Handlers the requests of transactional producers, except Produce."""
+    """Answers the requests of transactional producers, except Produce."""
 
     def __init__(
         self,
