@@ -120,16 +120,16 @@ def _existing(
     return held.difference(gone) if gone else held
 
 
-def _taken(wanted: frozenset[TopicPartition], free: Mapping[TopicId, bytearray]) -> frozenset[TopicPartition]:
+def _taken(asked: frozenset[TopicPartition], free: Mapping[TopicId, bytearray]) -> frozenset[TopicPartition]:
     """Those that are free, which are not any more."""
     refused = []
-    for topic, number in wanted:
+    for topic, number in asked:
         flags = free[topic]
         if flags[number]:
             flags[number] = 0
         else:
             refused.append((topic, number))
-    return wanted.difference(refused) if refused else wanted
+    return asked.difference(refused) if refused else asked
 
 
 def _takers(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
@@ -19,7 +18,7 @@ from tests.simulation.kafka.consumers import Read
 from tests.simulation.kafka.group_members import PATIENCE_US, REST_US, UNKNOWN, Habits, Membership
 from tests.simulation.kafka.group_requests import Offset, commit, commit_codes
 from tests.simulation.kafka.group_watch import GroupWatch
-from tests.simulation.kafka.wire import Brokers, Disconnected, Reply, answered
+from tests.simulation.kafka.wire import Brokers, Reply, answered
 from tests.simulation.schedule import Process
 
 
@@ -69,18 +68,7 @@ class GroupConsumer:
         return self._senders_finished() and self.watch.is_read(self.group)
 
     def live(self, process: Process) -> None:
-        membership = _Consuming(self, process, self._random, self._brokers)
-        while not self.is_over():
-            if process.schedule.calm:
-                process.require_current()
-            try:
-                membership.go_on()
-            except Disconnected:
-                # A replaced process goes on as a member until then.
-                process.require_current()
-                process.sleep(self._random.randrange(1, REST_US))
-        with suppress(Disconnected):
-            membership.end()
+        _Consuming(self, process, self._random, self._brokers).live(self.is_over)
 
 
 class _Consuming(Membership):

@@ -7,7 +7,8 @@ member is answered goes to `GroupWatch`. How offsets are committed is left to th
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -34,7 +35,7 @@ from tests.simulation.kafka.group_requests import (
 from tests.simulation.kafka.group_watch import Author, GroupWatch
 from tests.simulation.kafka.kafka_clients import Links
 from tests.simulation.kafka.requests import Place, fetch
-from tests.simulation.kafka.wire import Brokers, Connection, DaemonPort, answered
+from tests.simulation.kafka.wire import Brokers, Connection, DaemonPort, Disconnected, answered
 from tests.simulation.schedule import Process, Violation
 
 REST_US: Final = 200_000
@@ -91,6 +92,24 @@ class Membership:
         self._rewinds = False
         self._number = 0
         self._heard_us = 0
+
+    def live(self, is_over: Callable[[], bool]) -> None:
+        """Work until that, then end."""
+        while not is_over():
+            if self._process.schedule.calm:
+                self._process.require_current()
+            try:
+                self.go_on()
+            except Disconnected:
+                # A replaced process goes on until then, or until it is fenced.
+                self._process.require_current()
+                self._process.sleep(self._random.randrange(1, REST_US))
+        with suppress(Disconnected):
+            self.end()
+
+    def go_on(self) -> None:
+        """One step. Raises `Disconnected`."""
+        raise NotImplementedError
 
     def end(self) -> None:
         """The work is done. Raises `Disconnected`."""

@@ -81,18 +81,7 @@ class LoopWorker:
         return self._senders_finished() and self.watch.is_read(self.group)
 
     def live(self, process: Process) -> None:
-        working = _Working(self, process, self._random, self.brokers)
-        while not self.is_over():
-            if process.schedule.calm:
-                process.require_current()
-            try:
-                working.go_on()
-            except Disconnected:
-                # A replaced process goes on until then, or until it is fenced.
-                process.require_current()
-                process.sleep(self._random.randrange(1, REST_US))
-        with suppress(Disconnected):
-            working.end()
+        _Working(self, process, self._random, self.brokers).live(self.is_over)
 
 
 class _Working(Membership):
