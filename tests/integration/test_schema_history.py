@@ -35,13 +35,14 @@ from tests.support.schema.schema_history import ALONGSIDE, Level, found, wanted
 from tests.support.schema.schema_walks import walk
 from tests.support.servers.maven import jars
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
 TIMES = int(os.environ.get("ARCHIVER_SCHEMA_SEEDS", "1"))
 SEEDS = range(1 + TIMES // 5)
 CHANGES = 200
 EVERY = 16 if TIMES == 1 else 4
 """Number of changes between two archives."""
+
+# A walk that archives more often takes about three minutes on two cores, and the first test of a seed makes it.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300 if TIMES == 1 else 1800)]
 RECORDS = 10
 """Number of records in each archive."""
 TABLE = "shop.walk"
