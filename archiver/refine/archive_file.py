@@ -4,10 +4,10 @@ Owns the layout of the bytes (row groups, encodings, statistics, footer keys) an
 exists. Guarantees: a stored archive is complete. An existing object is never replaced. An existing object
 under the same key is reused only if its footer names the same records. Only a closed file is uploaded.
 
-Footer keys, all text: `archiver.version` (of this form: 1), `archiver.cluster_id`, `archiver.topic`,
-`archiver.topic_id`, `archiver.partition`, `archiver.base`, `archiver.end` (exclusive), `archiver.gaps` (JSON,
-`[[base, end], …]`), `archiver.epoch`, `archiver.schema` (version of the topic's schema),
-`archiver.records_digest` (hex), `archiver.footer_sha256` (`archiver.stream.seal`).
+Footer keys, all text: `archiver.version` (1 or 2: the format of the records digest), `archiver.cluster_id`,
+`archiver.topic`, `archiver.topic_id`, `archiver.partition`, `archiver.base`, `archiver.end` (exclusive),
+`archiver.gaps` (JSON, `[[base, end], …]`), `archiver.epoch`, `archiver.schema` (version of the topic's
+schema), `archiver.records_digest` (hex), `archiver.footer_sha256` (`archiver.stream.seal`).
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from archiver.runtime.errors import (
     RetryLater,
     passing,
 )
-from archiver.stream.archives import DescribedArchive, FoundArchive, check_footer
+from archiver.stream.archives import FOOTER_VERSIONS, DescribedArchive, FoundArchive, check_footer
 from archiver.stream.seal import SEAL_KEY, UNSEALED, check_seal, seal
 
-FORMAT_VERSION = "1"
+_VERSION_OF_DIGEST = {digest: version for version, digest in FOOTER_VERSIONS.items()}
 _PREFIX = "archiver."
-_IDENTITY = ("cluster_id", "topic_id", "partition", "base", "end", "records_digest")
+_IDENTITY = ("cluster_id", "topic_id", "partition", "base", "end", "version", "records_digest")
 """Footer values that must be equal before an existing object is reused. The records are a function of the
-log; the columns depend on the schema as well."""
+log; the columns depend on the schema as well. Digests of two versions cannot be compared."""
 
 _HASH_CHUNK_BYTES = 1024 * 1024
 
@@ -70,11 +70,12 @@ class Footer:
     epoch: int
     schema: int
     records_digest: bytes
+    digest_version: int
 
     def values(self) -> dict[str, str]:
         """The key-value pairs of a Parquet footer whose checksum is not filled in yet."""
         texts = {
-            "version": FORMAT_VERSION,
+            "version": _VERSION_OF_DIGEST[self.digest_version],
             "cluster_id": self.cluster_id,
             "topic": self.topic,
             "topic_id": self.topic_id,

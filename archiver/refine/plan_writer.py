@@ -480,6 +480,7 @@ class PlanWriter:
             epoch=self.plan.epoch,
             schema=topic.schema.version,
             records_digest=file.digest.digest(),
+            digest_version=file.digest.version,
         )
 
     def _archive(self, file: _OpenFile, spooled: SpooledArchive, stored: StoredArchive) -> ArchiveFile:

@@ -32,7 +32,7 @@ from archiver.schema.protobuf.tree import ERR
 from archiver.stream.archives import FoundArchive, FoundFooter, read_footer
 from archiver.stream.rebuild import Layout, Layouts, check_records, from_archive, whole_archive
 from intake.log.state import merged
-from intake.read.digest import RecordsDigest
+from intake.read.digest import DIGEST_VERSIONS, RecordsDigest
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class ArchiveLocation:
 class Sums:
     """Sums over the records that were written."""
 
-    def __init__(self) -> None:
-        self.digest = RecordsDigest()
+    def __init__(self, digest_version: int = DIGEST_VERSIONS[-1]) -> None:
+        self.digest = RecordsDigest(digest_version)
         self.raw_bytes = 0
         self.ingest_min_us: int | None = None
         self.ingest_max_us = 0
@@ -81,7 +81,7 @@ def close_full(writer: ArchiveWriter, options: RefineOptions) -> None:
         writer.close_row_group()
 
 
-def footer_of(place: ArchiveLocation, rows: TopicRows, digest: bytes) -> Footer:
+def footer_of(place: ArchiveLocation, rows: TopicRows, digest: RecordsDigest) -> Footer:
     """The footer of the new archive."""
     return Footer(
         cluster_id=place.cluster_id,
@@ -93,7 +93,8 @@ def footer_of(place: ArchiveLocation, rows: TopicRows, digest: bytes) -> Footer:
         gaps=place.gaps,
         epoch=place.archive.epoch,
         schema=rows.topic.schema.version,
-        records_digest=digest,
+        records_digest=digest.digest(),
+        digest_version=digest.version,
     )
 
 
@@ -265,7 +266,7 @@ def merge_archives(
             except Corrupted as error:
                 raise Damaged(number, str(error)) from error
         # Verified from the finished file: the copy is proven, not assumed.
-        spooled = writer.finish(footer_of(place, rows, sums.digest.digest()))
+        spooled = writer.finish(footer_of(place, rows, sums.digest))
         why = mismatch(place, spooled, lambda _topic, _version: layout)
         if why is not None:
             writer.discard()
@@ -366,7 +367,7 @@ def decode_again(
     place = ArchiveLocation(replace(source.archive, epoch=epoch), source.footer.gaps, cluster_id)
     writer = ArchiveWriter(objects.spool_dir(), rows.columns, rows.encodings, options.zstd_level)
     try:
-        sums, errors = Sums(), Counter[tuple[str, str]]()
+        sums, errors = Sums(source.footer.digest_version), Counter[tuple[str, str]]()
         for records in from_archive(
             objects, source.found, source.archive.base, source.archive.end, cluster_id, layouts
         ):
@@ -384,7 +385,7 @@ def decode_again(
                 f"{errors.total() - left} of its keys and values that are decoded now would not be "
                 "under the newest schema"
             )
-        spooled = writer.finish(footer_of(place, rows, source.footer.records_digest))
+        spooled = writer.finish(footer_of(place, rows, sums.digest))
         why = mismatch(place, spooled, layouts)
         if why is not None:
             writer.discard()

@@ -24,7 +24,8 @@ from archiver.runtime.errors import Corrupted, Halt, NotFound, passing
 from archiver.runtime.ids import TopicId
 from archiver.stream.seal import check_seal
 
-FOOTER_VERSION = "1"
+FOOTER_VERSIONS = {"1": 1, "2": 2}
+"""The forms of a footer that this version reads, and the format of the records digest in each."""
 _SHOWN_MAX = 200
 """Characters of a footer's text in an error."""
 _SCHEMAS = 2**31
@@ -61,6 +62,8 @@ class FoundFooter:
     schema_version: int
     records_digest: bytes
     """By `intake.read.digest` over all records of the archive."""
+    digest_version: int
+    """The format of the digest, one of its `DIGEST_VERSIONS`."""
 
 
 class ArchiveIndex:
@@ -145,12 +148,12 @@ def check_footer(found: FoundArchive, metadata: pq.FileMetaData, cluster_id: str
     # The version before everything else: only it says what the other keys mean.
     if version is None:
         raise Corrupted(f"{found.key} has no archiver footer: it is not an archive; move it away")
-    if version != FOOTER_VERSION:
+    if version not in FOOTER_VERSIONS:
         said = version[:_SHOWN_MAX]
         # Not `Corrupted`: the object is whole, and another version of this program can read it.
         raise Halt(
-            f"{found.key} is an archive of version {said}; this version reads {FOOTER_VERSION}: use "
-            "the version that wrote it"
+            f"{found.key} is an archive of version {said}; this version reads "
+            f"{', '.join(FOOTER_VERSIONS)}: use the version that wrote it"
         )
     expected = {
         "cluster_id": cluster_id,
@@ -178,7 +181,7 @@ def check_footer(found: FoundArchive, metadata: pq.FileMetaData, cluster_id: str
         raise Corrupted(
             f"{found.key}: its footer lacks readable gaps, schema or digest ({why}); the object was altered"
         ) from error
-    return FoundFooter(gaps, schema, digest)
+    return FoundFooter(gaps, schema, digest, FOOTER_VERSIONS[version])
 
 
 def _pairs(metadata: pq.FileMetaData) -> list[tuple[bytes, bytes]]:

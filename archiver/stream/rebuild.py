@@ -120,7 +120,7 @@ def from_archive(
             # The digest is over all records, so a part of a large archive cannot be compared.
             whole = found.key not in known and start <= found.base and stop >= found.end
             yield from archive.records(
-                start, min(stop, found.end), batch_rows, RecordsDigest() if whole else None
+                start, min(stop, found.end), batch_rows, archive.empty_digest() if whole else None
             )
             # Reached only if all of it was read and its digest was right.
             if whole:
@@ -145,7 +145,7 @@ def whole_archive(
         _opened(objects, found) as source,
         _archive(source, found, cluster_id, layouts) as archive,
     ):
-        yield from archive.rows(found.base, found.end, BATCH_ROWS, RecordsDigest())
+        yield from archive.rows(found.base, found.end, BATCH_ROWS, archive.empty_digest())
 
 
 def check_records(source: pa.NativeFile, found: FoundArchive, cluster_id: str, layouts: Layouts) -> None:
@@ -236,11 +236,15 @@ class _Archive:
         """Bytes of a row group at the mean."""
         return self._found.size // max(1, self._file.metadata.num_row_groups)
 
+    def empty_digest(self) -> RecordsDigest:
+        """A digest to compare with the footer's."""
+        return RecordsDigest(self._footer.digest_version)
+
     def verify(self, kept_bytes_max: int = 0) -> deque[pa.RecordBatch] | None:
         """Rebuild all records and compare them; returns them unless they take more than `kept_bytes_max`."""
         kept: deque[pa.RecordBatch] | None = deque()
         size = 0
-        for _, records in self.rows(self._found.base, self._found.end, BATCH_ROWS, RecordsDigest()):
+        for _, records in self.rows(self._found.base, self._found.end, BATCH_ROWS, self.empty_digest()):
             size += records.nbytes
             if size > kept_bytes_max:
                 kept = None

@@ -1,12 +1,29 @@
-"""One SHA-256 over many records, independent of their division into batches.
+"""One digest over many records, independent of their division into batches.
 
 Pure. It covers exactly what a reader gets of a record: offset, key, value, headers, event timestamp, ingest
 timestamp and batch start. All of these follow from the intake log and can be read from an archive, so the
-digest verifies an archive.
+digest verifies an archive. An archive's footer version says which of the two frozen formats it has.
 
-Frozen format. A *part* is one SHA-256 over the content of all records in offset order, without anything
-between them; integers are little endian. The digest is the SHA-256 of the 18 bytes `archiver.records.1` and
-of the 32 bytes of each part, in this order:
+In both formats a *part* is one hash over the content of all records in offset order, without anything between
+them, and integers are little endian. The digest is the hash of 18 bytes, `archiver.records.` and the version,
+and of the 32 bytes of each part, in the order of the tables.
+
+Version 2: BLAKE3. A *run* is two int64: a number and how many consecutive records (headers) have it. Runs are
+as long as possible.
+
+| number | part | content |
+|---|---|---|
+| 1 | offset | runs of the offset minus the number of records before it |
+| 2, 3 | key: length, bytes | int32, -1 for null; the bytes, none for null |
+| 4, 5 | value: length, bytes | as key |
+| 6 | headers: count | runs |
+| 7, 8 | header names: length, bytes | per header: int32; UTF-8 |
+| 9, 10 | header values: length, bytes | per header, as key |
+| 11, 12 | event timestamp: valid, microseconds | runs of 1 (0 for null); int64, 0 for null |
+| 13 | ingest timestamp: microseconds | runs |
+| 14, 15 | batch start: valid, offset | runs of 1 (0 for null); runs, 0 for null |
+
+Version 1, in archives of earlier versions: SHA-256.
 
 | number | part | per record |
 |---|---|---|
@@ -30,10 +47,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from blake3 import blake3
 
-from intake.arrow_arrays import ArrowArray, binary_layout, binary_lengths, list_lengths, valid_rows
+from intake.arrow_arrays import (
+    ArrowArray,
+    Int64Array,
+    binary_layout,
+    binary_lengths,
+    list_lengths,
+    valid_rows,
+)
 
-_PARTS = (
+DIGEST_VERSIONS = (1, 2)
+"""The formats, oldest first; the last is that of new archives."""
+
+_SHA256_PARTS = (
     "offset",
     *("key.valid", "key.length", "key.bytes", "value.valid", "value.length", "value.bytes"),
     *("headers.count", "headers.key.length", "headers.key.bytes"),
@@ -45,9 +73,11 @@ _PARTS = (
 class RecordsDigest:
     """Incremental; update it with the records of one topic partition in offset order."""
 
-    def __init__(self) -> None:
-        # One hash per column, so that the digest does not depend on the division into batches.
-        self._parts = {part: hashlib.sha256() for part in _PARTS}
+    def __init__(self, version: int = DIGEST_VERSIONS[-1]) -> None:
+        """An empty digest of a format in `DIGEST_VERSIONS`."""
+        self.version = version
+        formats: dict[int, type[_Sha256Parts | _Blake3Parts]] = {1: _Sha256Parts, 2: _Blake3Parts}
+        self._format = formats[version]()
 
     def update(self, records: pa.RecordBatch) -> None:
         """Add records, with the columns `offset`, `key`, `value`, `headers`, `event_timestamp`,
@@ -55,6 +85,138 @@ class RecordsDigest:
 
         Offset, ingest timestamp, headers and header names must not be null. Times are in microseconds.
         """
+        self._format.update(records)
+
+    def digest(self) -> bytes:
+        """The 32 bytes for the records so far; more may be added afterwards."""
+        return self._format.digest()
+
+
+# --- Version 2
+class _Runs:
+    """The hash of numbers as runs. A run stays open until another number follows, so that the division into
+    batches does not matter.
+    """
+
+    def __init__(self) -> None:
+        self._hash = blake3()
+        self._number = 0
+        self._count = 0
+
+    def update(self, numbers: Int64Array) -> None:
+        if not len(numbers):
+            return
+        starts = np.concatenate(([0], np.flatnonzero(numbers[1:] != numbers[:-1]) + 1))
+        counts = np.diff(starts, append=len(numbers))
+        runs = np.stack((numbers[starts], counts), axis=1)
+        if runs[0, 0] == self._number:
+            runs[0, 1] += self._count
+        else:
+            self._close(self._hash)
+        self._hash.update(_bytes(runs[:-1], "<i8"))
+        self._number, self._count = int(runs[-1, 0]), int(runs[-1, 1])
+
+    def repeat(self, number: int, count: int) -> None:
+        """The same as `update` with `count` times `number`."""
+        if not count:
+            return
+        if number != self._number:
+            self._close(self._hash)
+            self._number, self._count = number, 0
+        self._count += count
+
+    def digest(self) -> bytes:
+        whole = self._hash.copy()
+        self._close(whole)
+        return whole.digest()
+
+    def _close(self, into: blake3) -> None:
+        # Before the first number there is no run.
+        if self._count:
+            into.update(_bytes(np.array([self._number, self._count]), "<i8"))
+
+
+class _Blake3Parts:
+    def __init__(self) -> None:
+        self._records = 0
+        self._offset = _Runs()
+        self._key, self._value = _Blake3Binary(), _Blake3Binary()
+        self._header_counts = _Runs()
+        self._header_names, self._header_values = _Blake3Binary(), _Blake3Binary()
+        self._event_valid, self._event = _Runs(), blake3()
+        self._ingest = _Runs()
+        self._batch_valid, self._batch = _Runs(), _Runs()
+
+    def update(self, records: pa.RecordBatch) -> None:
+        rows = records.num_rows
+        # Consecutive offsets become one run: of the offset that record 0 would have.
+        self._offset.update(
+            _numbers(records.column("offset")) - np.arange(self._records, self._records + rows)
+        )
+        self._records += rows
+        self._key.update(records.column("key"))
+        self._value.update(records.column("value"))
+        headers: ArrowArray = records.column("headers")
+        names, values = headers.flatten().flatten()
+        # Mostly no record has headers, and then no array is needed to know the counts.
+        if len(names):
+            self._header_counts.update(list_lengths(headers))
+            self._header_names.update(names)
+            self._header_values.update(values)
+        else:
+            self._header_counts.repeat(0, rows)
+        event: ArrowArray = records.column("event_timestamp")
+        _feed_valid(self._event_valid, event)
+        self._event.update(_bytes(_numbers(event), "<i8"))
+        self._ingest.update(_numbers(records.column("ingest_timestamp")))
+        batch: ArrowArray = records.column("batch_start")
+        _feed_valid(self._batch_valid, batch)
+        self._batch.update(_numbers(batch))
+
+    def digest(self) -> bytes:
+        # The version in front, so that another format cannot give the same digest by accident.
+        whole = blake3(b"archiver.records.2")
+        for part in (
+            self._offset,
+            *(self._key.length, self._key.content, self._value.length, self._value.content),
+            *(self._header_counts, self._header_names.length, self._header_names.content),
+            *(self._header_values.length, self._header_values.content),
+            *(self._event_valid, self._event, self._ingest, self._batch_valid, self._batch),
+        ):
+            whole.update(part.digest())
+        return whole.digest()
+
+
+class _Blake3Binary:
+    """The two parts of a binary or string column."""
+
+    def __init__(self) -> None:
+        self.length, self.content = blake3(), blake3()
+
+    def update(self, column: ArrowArray) -> None:
+        lengths = binary_lengths(column)
+        if column.null_count:
+            # Null and empty bytes differ, and no length is negative.
+            lengths[~valid_rows(column)] = -1
+        # Arrow's own offsets are int32, so every length fits.
+        self.length.update(_bytes(lengths, "<i4"))
+        self.content.update(_content(column))
+
+
+def _feed_valid(runs: _Runs, column: ArrowArray) -> None:
+    if column.null_count:
+        runs.update(valid_rows(column).astype(np.int64))
+    else:
+        runs.repeat(1, len(column))
+
+
+# --- Version 1
+class _Sha256Parts:
+    def __init__(self) -> None:
+        # One hash per column, so that the digest does not depend on the division into batches.
+        self._parts = {part: hashlib.sha256() for part in _SHA256_PARTS}
+
+    def update(self, records: pa.RecordBatch) -> None:
         self._feed("offset", _numbers(records.column("offset")))
         self._binary("key", records.column("key"))
         self._binary("value", records.column("value"))
@@ -69,14 +231,12 @@ class RecordsDigest:
         self._optional("batch_start", records.column("batch_start"))
 
     def digest(self) -> bytes:
-        """The 32 bytes for the records so far; more may be added afterwards."""
-        # The version in front, so that a later format cannot give the same digest by accident.
         whole = hashlib.sha256(b"archiver.records.1")
-        for part in _PARTS:
+        for part in _SHA256_PARTS:
             whole.update(self._parts[part].digest())
         return whole.digest()
 
-    def _feed(self, part: str, numbers: npt.NDArray[np.int64]) -> None:
+    def _feed(self, part: str, numbers: Int64Array) -> None:
         self._parts[part].update(_bytes(numbers, "<i8"))
 
     def _optional(self, part: str, column: ArrowArray) -> None:
@@ -89,15 +249,17 @@ class RecordsDigest:
         self._parts[f"{part}.bytes"].update(_content(column))
 
 
+# --- Both
 def _bytes(numbers: npt.NDArray[Any], dtype: str) -> memoryview:
-    # The byte order is part of the format; on most machines this makes no copy.
-    return np.ascontiguousarray(numbers, dtype=dtype).data
+    # The byte order is part of the format; on most machines this makes no copy. Viewed as bytes, because
+    # `blake3` accepts no buffer of another type.
+    return np.ascontiguousarray(numbers, dtype=dtype).reshape(-1).view(np.uint8).data
 
 
-def _numbers(column: ArrowArray) -> npt.NDArray[np.int64]:
+def _numbers(column: ArrowArray) -> Int64Array:
     """The numbers of a column of integers or times; a null counts zero."""
     whole = column if pa.types.is_int64(column.type) else column.cast(pa.int64())
-    numbers: npt.NDArray[np.int64] = (pc.fill_null(whole, 0) if whole.null_count else whole).to_numpy()
+    numbers: Int64Array = (pc.fill_null(whole, 0) if whole.null_count else whole).to_numpy()
     return numbers
 
 

@@ -555,6 +555,7 @@ class RowProof:
             metadata.num_rows,
             memory // max(1, metadata.num_rows),
             footer.schema_version,
+            footer.digest_version,
             hidden,
         )
         return _Work(view, key, file, Sealed(footer, metadata.num_rows))
@@ -609,8 +610,9 @@ class RowProof:
     def _range(
         self, topic_id: TopicId, work: _Work, intake: Backlog, there: dict[str, int]
     ) -> Iterator[IntakeRange]:
-        key = work.view.key
+        key, version = work.view.key, work.file.digest_version
         assert key is not None, "an archive of ours"
+        assert version is not None, "its footer was read"
         try:
             found = list(windows(intake, (topic_id, key.partition), key.base, key.end))
         except ArchiverError:
@@ -625,6 +627,7 @@ class RowProof:
                 key.end,
                 segments,
                 merge(gap for window in found for gap in window.gaps),
+                version,
             )
 
     def _compared(

@@ -54,6 +54,8 @@ class RowFile:
     row_bytes: int = 0
     """Average size of a row in memory, from its own footer."""
     schema_version: int = 0
+    digest_version: int | None = None
+    """The format of the digest in an archive's footer; None for a file of another writer."""
     # Positions and not offsets: that is what position-delete files contain.
     hidden: tuple[Range, ...] = ()
     """Positions of rows that delete files hide; merged."""
@@ -131,6 +133,8 @@ class IntakeRange:
     segments: tuple[SegmentRef, ...]
     """In offset order; they hold every offset of the range except gaps."""
     gaps: tuple[Range, ...]
+    digest_version: int
+    """The format of the digest in the archive's footer."""
 
 
 # A protocol, because the rules are tested without Spark.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Literal
 
 import pyarrow as pa
@@ -623,14 +624,25 @@ def described(parts: RebuildParts, chains: Mapping[int, Chain]) -> list[Describe
     for _, chain in sorted(chains.items()):
         for archive in chain.archives:
             one = parts.describe(archive)
-            for other in chain.twins.get(archive.key, ()):
-                if parts.describe(other).footer.records_digest != one.footer.records_digest:
+            twins = [one, *(parts.describe(other) for other in chain.twins.get(archive.key, ()))]
+            # Each with each, because digests of two versions are not compared.
+            for first, second in combinations(twins, 2):
+                if not _agree(first, second):
                     raise Corrupted(
-                        f"{archive.key} and {other.key} hold different records of the same range; find "
-                        "out which is right and move the other away"
+                        f"{first.found.key} and {second.found.key} hold different records of the same range; "
+                        "find out which is right and move the other away"
                     )
             found.append(one)
     return found
+
+
+def _agree(one: DescribedArchive, other: DescribedArchive) -> bool:
+    """Whether the footers of two archives of one range say nothing that contradicts the other."""
+    if one.footer.digest_version == other.footer.digest_version:
+        return one.footer.records_digest == other.footer.records_digest
+    # An earlier version of the program wrote one of them. Digests of two formats cannot be compared, and
+    # without the topic's schema no record can be rebuilt.
+    return one.footer.gaps == other.footer.gaps and one.data_file.record_count == other.data_file.record_count
 
 
 def restored_files(archives: Sequence[DescribedArchive]) -> list[RestoredFile]:

@@ -10,7 +10,7 @@ archives retention has taken out of its table; from version 6 on checkpoints of 
 that was trimmed; from version 7 on a topic with configs, more
 partitions, append times and deleted records, batches of a raised epoch that cover more numbers than they have
 records, and committed offsets of consumer groups; from version 8 on offsets that transactions commit, drop and
-still hold.
+still hold; from version 9 on archives with records digests of version 2.
 """
 
 from __future__ import annotations

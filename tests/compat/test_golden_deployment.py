@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from archiver.app.application import Application
 from archiver.config.settings import load_settings
 from archiver.log.store import entries_from
+from archiver.refine.archive_file import footer_values
 from intake.log.checkpoint import decode
 from intake.log.entries import parse_entry
 from tests.support.builders.deployment import check_present, sample_records
@@ -18,6 +20,8 @@ from tests.support.builders.golden import GOLDEN, Golden, golden_place, unpack
 
 NEVER_ARCHIVED = ("kept", "numbered", "refused")
 VERSIONS = sorted(path.name for path in GOLDEN.iterdir())
+LAST_OF_DIGEST_1 = "v8"
+"""The newest whose archives have records digests of version 1."""
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -206,6 +210,18 @@ def test_offsets_of_transactions_of_version_8_are_known() -> None:
             }
 
 
+def test_archives_of_version_9_have_the_second_digest() -> None:
+    found = {
+        folder.name: {
+            footer_values(pq.read_metadata(path))["version"]
+            for path in folder.glob("data/archive/*/data/**/*.parquet")
+        }
+        for folder in GOLDEN.iterdir()
+    }
+    assert found.pop("v9") == {"2"}
+    assert set(map(frozenset, found.values())) == {frozenset({"1"})}
+
+
 @pytest.mark.spark
 def test_it_goes_on(golden: Golden, spark_session: SparkSession) -> None:
     assert golden.pending()
@@ -222,3 +238,13 @@ def test_it_goes_on(golden: Golden, spark_session: SparkSession) -> None:
             assert partition["rows"] + missing == partition["watermark"] == partition["next"], partition
     golden.check_taken_over(before)
     check_present(golden, [*golden.jsonl("sent.jsonl"), *more], acknowledged, golden.gaps())
+    # Tables with archives of both versions of the records digest.
+    if golden.root.name == LAST_OF_DIGEST_1:
+        versions = {
+            footer_values(pq.read_metadata(path))["version"]
+            for path in golden.data.glob("archive/*/data/**/*.parquet")
+        }
+        assert versions == {"1", "2"}
+        deep = golden.cli("audit", "--deep", "--output", "json")
+        assert deep.code == 0, deep.out
+        assert {item["proof"] for item in deep.json()["partitions"] if item["rows"]} == {"rows"}

@@ -15,7 +15,7 @@ from archiver.ledger.entries import FORMATS
 from archiver.log import sqlite
 from archiver.log.etcd import log_store
 from archiver.objects import cluster
-from archiver.refine import archive_file
+from archiver.stream import archives
 from intake import format as intake_format
 from intake.log import checkpoint, history_file
 from intake.log.entries import ENTRY_FORMATS
@@ -41,7 +41,7 @@ READ = {
     "checkpoint of the ledger: the state in it": numbers(ledger_state.FORMATS),
     "shelf": str(history_file.FORMAT),
     "intake file (`archiver.intake_format`)": intake_format.FORMAT,
-    "archive (`archiver.version`)": archive_file.FORMAT_VERSION,
+    "archive (`archiver.version`)": ", ".join(archives.FOOTER_VERSIONS),
     "table: Iceberg's format version": str(FORMAT_VERSION),
     "table: `archiver.format-version`": LAYOUT_VERSION_VALUE,
     "table: `archiver.watermarks`": str(evidence.VERSION),

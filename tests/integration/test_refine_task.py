@@ -243,7 +243,7 @@ def test_footer_keys_and_digests(intake: Intake) -> None:
     check_seal(pa.BufferReader(data), file.archive.key)
     assert len(found.pop("footer_sha256")) == 64
     assert found == {
-        "version": "1",
+        "version": "2",
         "cluster_id": CLUSTER,
         "topic": "raw",
         "topic_id": topic,

@@ -172,10 +172,24 @@ COMMITTING = (
         CHANGE_TESTS,
     ),
     _tested(
+        "a run of the records digest ends with its batch",
+        "intake/read/digest.py",
+        "        if runs[0, 0] == self._number:\n            runs[0, 1] += self._count\n",
+        "        if False:\n            runs[0, 1] += self._count\n",
+        ("tests/unit/test_records_digest.py",),
+    ),
+    _tested(
+        "every archive is verified by the newest digest",
+        "archiver/stream/rebuild.py",
+        "        return RecordsDigest(self._footer.digest_version)\n",
+        "        return RecordsDigest()\n",
+        ("tests/integration/test_digest_versions.py",),
+    ),
+    _tested(
         "adopt without a digest",
         "archiver/refine/archive_file.py",
-        '"partition", "base", "end", "records_digest")',
-        '"partition", "base", "end")',
+        '"end", "version", "records_digest")',
+        '"end", "version")',
         ("tests/integration/test_refine_trouble.py",),
     ),
 )

@@ -117,7 +117,7 @@ def footers(monkeypatch: pytest.MonkeyPatch, *reported: tuple[int, int] | None) 
         one = left.pop(0)
         if one is None:
             raise Corrupted(f"{found.key} is damaged")
-        return FoundFooter(tuple((number, number + 1) for number in range(one[1])), one[0], b"")
+        return FoundFooter(tuple((number, number + 1) for number in range(one[1])), one[0], b"", 2)
 
     monkeypatch.setattr(verified_write, "read_footer", read)
 

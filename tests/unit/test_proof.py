@@ -46,7 +46,7 @@ def read(**changes: Any) -> FileRows:
 
 
 def reported(found: FileRows, file: FileView | None = None, intake: bytes | None = DIGEST) -> FileView:
-    return proven(file or archive(), Sealed(FoundFooter((GAP,), 1, DIGEST), 8), found, intake)
+    return proven(file or archive(), Sealed(FoundFooter((GAP,), 1, DIGEST, 2), 8), found, intake)
 
 
 def test_rows_as_they_should_be() -> None:
@@ -128,7 +128,7 @@ def judged(files: tuple[FileView, ...], **table: Any) -> PartitionFinding:
 
 SECOND = proven(
     archive(20, 30, ()),
-    Sealed(FoundFooter((), 1, DIGEST), 10),
+    Sealed(FoundFooter((), 1, DIGEST, 2), 10),
     FileRows("y", 10, {0: [Stretch(20, 30, 108, 117)]}, digest=DIGEST),
     None,
 )

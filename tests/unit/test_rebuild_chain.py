@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
 
 from archiver.objects.paths import archive_key
+from archiver.runtime.errors import Corrupted
 from archiver.runtime.ids import TopicId
-from archiver.stream.archives import FoundArchive
-from reconcile.repair.rebuild import Chain, chain_of_all, chain_to
+from archiver.stream.archives import DescribedArchive, FoundArchive, FoundFooter
+from reconcile.repair.rebuild import Chain, chain_of_all, chain_to, described
 
 TOPIC = TopicId("ab" * 16)
 
@@ -105,3 +111,39 @@ def possible(found: list[FoundArchive], empty: list[tuple[int, int]], at: int, e
         return True
     steps = [one.end for one in found if one.base == at] + [high for low, high in empty if low == at]
     return any(to <= end and possible(found, empty, to, end) for to in steps)
+
+
+SCHEMA = pa.schema([])
+FOOTER = FoundFooter(((1, 2),), 1, b"d" * 32, 2)
+
+
+def agree(footer: FoundFooter, rows: int = 3, third: FoundFooter = FOOTER) -> bool:
+    """Whether archives of one range are accepted: two of three records, and one with `footer` and `rows`."""
+    newest, other, oldest = (archive(0, 4, epoch) for epoch in (3, 2, 1))
+    described_as = {
+        found.key: DescribedArchive(found, kept, SCHEMA, cast("Any", SimpleNamespace(record_count=count)))
+        for found, kept, count in ((newest, FOOTER, 3), (other, footer, rows), (oldest, third, 3))
+    }
+    parts: Any = SimpleNamespace(describe=lambda found: described_as[found.key])
+    try:
+        (one,) = described(parts, {0: chain_to([newest, other, oldest], 0, 4)})
+    except Corrupted as error:
+        # The operator must know which two.
+        named = [one.key in str(error) for one in (newest, other, oldest)]
+        return named.count(True) != 2
+    return one.found == newest
+
+
+def test_archives_of_one_range_have_the_same_records() -> None:
+    assert agree(FOOTER)
+    assert not agree(replace(FOOTER, records_digest=b"e" * 32))
+
+
+def test_digests_of_two_versions_are_not_compared() -> None:
+    earlier = replace(FOOTER, digest_version=1, records_digest=b"e" * 32)
+    assert agree(earlier)
+    # Two of the earlier version are compared with each other.
+    assert not agree(earlier, third=replace(earlier, records_digest=b"f" * 32))
+    assert agree(earlier, third=earlier)
+    assert not agree(earlier, rows=4)
+    assert not agree(replace(earlier, gaps=((2, 3),)))

@@ -1,19 +1,21 @@
-"""The records digest does not depend on how records are cut, and changes with any record."""
+"""The records digest does not depend on the division into batches, and changes with any record."""
 
 from __future__ import annotations
 
 import struct
 from hashlib import sha256
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
+from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archiver.stream.records import STREAM_SCHEMA
-from intake.read.digest import RecordsDigest
+from intake.read.digest import DIGEST_VERSIONS, RecordsDigest
 
 _BYTES = st.one_of(st.none(), st.binary(max_size=5))
 _ROW = st.fixed_dictionaries(
@@ -35,19 +37,31 @@ def batch_of(rows: list[Row], base: int = 7) -> pa.RecordBatch:
     )
 
 
-def digest_of(rows: list[Row], cuts: list[int], base: int = 7) -> bytes:
-    digest = RecordsDigest()
+every_version = pytest.mark.parametrize("version", DIGEST_VERSIONS)
+
+
+def digest_of(version: int, rows: list[Row], cuts: list[int], base: int = 7) -> bytes:
+    digest = RecordsDigest(version)
     whole = batch_of(rows, base)
     places = [0, *sorted(cut for cut in cuts if cut <= len(rows)), len(rows)]
     for start, end in pairwise(places):
         digest.update(whole.slice(start, end - start))
+        # Asking changes nothing, also where a run is still open.
+        digest.digest()
     return digest.digest()
 
 
+@every_version
 @settings(max_examples=150, deadline=None)
 @given(st.lists(_ROW, min_size=1, max_size=12), st.lists(st.integers(0, 12), max_size=4))
-def test_cuts_do_not_matter(rows: list[Row], cuts: list[int]) -> None:
-    assert digest_of(rows, cuts) == digest_of(rows, [])
+def test_the_division_does_not_matter(version: int, rows: list[Row], cuts: list[int]) -> None:
+    assert digest_of(version, rows, cuts) == digest_of(version, rows, [])
+
+
+def test_the_newest_version_is_the_default() -> None:
+    newest, default = RecordsDigest(DIGEST_VERSIONS[-1]), RecordsDigest()
+    assert newest.digest() == default.digest()
+    assert len({RecordsDigest(version).digest() for version in DIGEST_VERSIONS}) == len(DIGEST_VERSIONS)
 
 
 PLAIN: Row = {
@@ -60,7 +74,8 @@ PLAIN: Row = {
 }
 
 
-def test_every_part_matters() -> None:
+@every_version
+def test_every_part_matters(version: int) -> None:
     others: list[Row] = [
         {**PLAIN, "key": None},
         {**PLAIN, "key": b""},
@@ -79,16 +94,44 @@ def test_every_part_matters() -> None:
         {**PLAIN, "batch_start": 0},
         {**PLAIN, "batch_start": None},
     ]
-    digests = {digest_of([row], []) for row in [PLAIN, *others]} | {digest_of([PLAIN], [], base=8)}
-    assert len(digests) == len(others) + 2
+    # Alone, and between records whose run it interrupts or continues.
+    for before, after in (([], []), ([PLAIN, PLAIN], [PLAIN]), ([others[0]], [others[-1]])):
+        digests = {digest_of(version, [*before, row, *after], []) for row in [PLAIN, *others]}
+        digests.add(digest_of(version, [*before, PLAIN, *after], [], base=8))
+        assert len(digests) == len(others) + 2
 
 
-def test_header_borders_between_records_matter() -> None:
+@every_version
+def test_the_order_and_number_of_records_matter(version: int) -> None:
     one, none = {**PLAIN, "headers": [{"key": "h", "value": b"x"}]}, {**PLAIN, "headers": []}
-    assert digest_of([one, none], []) != digest_of([none, one], [])
+    late, null = {**PLAIN, "ingest_timestamp": 3}, {**PLAIN, "batch_start": None, "event_timestamp": None}
+    orders: list[list[Row]] = [
+        [one, none],
+        [none, one],
+        [one, late],
+        [late, one],
+        [one, null],
+        [null, one],
+        [one, one],
+        [one],
+        [],
+    ]
+    assert len({digest_of(version, rows, []) for rows in orders}) == len(orders)
 
 
-def test_bytes_behind_a_null_do_not_matter() -> None:
+@every_version
+def test_a_gap_matters(version: int) -> None:
+    whole = batch_of([PLAIN] * 4)
+    found = set()
+    for kept in ([0, 1, 2], [0, 1, 3], [0, 2, 3], [1, 2, 3]):
+        digest = RecordsDigest(version)
+        digest.update(whole.take(pa.array(kept)))
+        found.add(digest.digest())
+    assert len(found) == 4
+
+
+@every_version
+def test_bytes_behind_a_null_do_not_matter(version: int) -> None:
     clean = batch_of([{**PLAIN, "value": None}, PLAIN])
     values = pa.Array.from_buffers(
         pa.binary(),
@@ -103,22 +146,26 @@ def test_bytes_behind_a_null_do_not_matter() -> None:
     assert dirty.to_pylist() == clean.to_pylist()
     digests = []
     for batch in (clean, dirty):
-        digest = RecordsDigest()
+        digest = RecordsDigest(version)
         digest.update(batch)
         digests.append(digest.digest())
     assert digests[0] == digests[1]
 
 
-def test_the_format_is_frozen() -> None:
+@every_version
+def test_the_format_is_frozen(version: int) -> None:
     # A change of this value changes the stored format: archives have the digest in their footers.
-    assert digest_of([PLAIN, {**PLAIN, "key": None, "headers": []}], []).hex() == FROZEN
+    assert digest_of(version, [PLAIN, {**PLAIN, "key": None, "headers": []}], []).hex() == FROZEN[version]
 
 
-FROZEN = "56c27cef549959cea4572a1229c340f24e1b5f0cf97ba2f437a44532d567a0b7"
+FROZEN = {
+    1: "56c27cef549959cea4572a1229c340f24e1b5f0cf97ba2f437a44532d567a0b7",
+    2: "6ffb22e6642c06a7d43e7324417f60e1c6da2b660c5e38bc8bd976c9652661b2",
+}
 
 
-def naive(rows: list[Any], base: int) -> bytes:
-    """The format as the docstring describes it, one row at a time."""
+def naive_1(rows: list[Any], base: int) -> bytes:
+    """Version 1 as the docstring describes it, one row at a time."""
 
     def binaries(values: list[bytes | None]) -> list[bytes]:
         return [
@@ -149,7 +196,42 @@ def naive(rows: list[Any], base: int) -> bytes:
     return sha256(b"archiver.records.1" + b"".join(sha256(part).digest() for part in parts)).digest()
 
 
+def naive_2(rows: list[Any], base: int) -> bytes:
+    """Version 2 as the docstring describes it, one row at a time."""
+
+    def runs(numbers: list[int]) -> bytes:
+        return b"".join(struct.pack("<qq", number, len(list(same))) for number, same in groupby(numbers))
+
+    def binaries(values: list[bytes | None]) -> list[bytes]:
+        lengths = [-1 if value is None else len(value) for value in values]
+        return [
+            b"".join(struct.pack("<i", length) for length in lengths),
+            b"".join(value or b"" for value in values),
+        ]
+
+    pairs = [pair for row in rows for pair in row["headers"]]
+    events, starts = ([row[name] for row in rows] for name in ("event_timestamp", "batch_start"))
+    parts = [
+        runs([base] * len(rows)),
+        *binaries([row["key"] for row in rows]),
+        *binaries([row["value"] for row in rows]),
+        runs([len(row["headers"]) for row in rows]),
+        *binaries([pair["key"].encode() for pair in pairs]),
+        *binaries([pair["value"] for pair in pairs]),
+        runs([int(value is not None) for value in events]),
+        b"".join(struct.pack("<q", value or 0) for value in events),
+        runs([row["ingest_timestamp"] for row in rows]),
+        runs([int(value is not None) for value in starts]),
+        runs([value or 0 for value in starts]),
+    ]
+    return blake3(b"archiver.records.2" + b"".join(blake3(part).digest() for part in parts)).digest()
+
+
+NAIVE = {1: naive_1, 2: naive_2}
+
+
+@every_version
 @settings(max_examples=100, deadline=None)
 @given(st.lists(_ROW, max_size=8))
-def test_a_naive_reading_of_the_format_agrees(rows: list[Row]) -> None:
-    assert digest_of(rows, [], base=3) == naive(rows, 3)
+def test_a_naive_reading_of_the_format_agrees(version: int, rows: list[Row]) -> None:
+    assert digest_of(version, rows, [], base=3) == NAIVE[version](rows, 3)

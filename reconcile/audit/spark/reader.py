@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -59,7 +59,7 @@ from reconcile.snapshot.offset_coverage import Range, total
 @dataclass(slots=True)
 class _Range:
     intake: IntakeRange
-    digest: RecordsDigest = field(default_factory=RecordsDigest)
+    digest: RecordsDigest
     rows: int = 0
     lost: bool = False
 
@@ -81,7 +81,7 @@ def digest_batches(
 
 def digests(objects: ObjectStore, ranges: Sequence[IntakeRange]) -> dict[str, bytes]:
     """The digest of each completely readable range, by the archive's uri."""
-    works = [_Range(one) for one in ranges]
+    works = [_Range(one, RecordsDigest(one.digest_version)) for one in ranges]
     files: dict[int, tuple[FileRef, dict[tuple[int, int], tuple[SegmentRef, list[_Range]]]]] = {}
     # Archives share intake files, so segments are grouped by file and each file is read once.
     for work in works:

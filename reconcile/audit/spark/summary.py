@@ -54,7 +54,8 @@ class ArchiveRows:
         self._file = file
         self._codec = codec
         self._found = FileRows(file.uri)
-        self._digest = RecordsDigest()
+        assert file.digest_version is not None, "an archive has a digest"
+        self._digest = RecordsDigest(file.digest_version)
         self._last: tuple[int, int] | None = None
         self._at = 0
 

@@ -168,7 +168,7 @@ def _whole_archive(
     records = pa.RecordBatch.from_arrays(
         [columns[field.name].cast(field.type) for field in STREAM_SCHEMA], schema=STREAM_SCHEMA
     )
-    digest = RecordsDigest()
+    digest = RecordsDigest(footer.digest_version)
     digest.update(records)
     if digest.digest() != footer.records_digest:
         raise Corrupted(f"{found.key} has not the records that its footer says")

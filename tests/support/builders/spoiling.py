@@ -10,12 +10,14 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from blake3 import blake3
 from pyiceberg.conversions import to_bytes
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
@@ -61,37 +63,33 @@ def _seal(path: Path) -> None:
 def records_digest(rows: Rows, values: list[bytes | None]) -> str:
     """The digest of an archive's records by the rule that `intake.read.digest` states, from its rows and the
     values they mean; in hex."""
-    parts = [b""] * 18
+    kafka = [row["kafka"] for row in rows]
+    headers = [header for row in rows for header in row["headers"]]
+    events = [None if one["event_timestamp"] is None else _us(one["event_timestamp"]) for one in kafka]
+    starts = [one["batch_start"] for one in kafka]
+    parts = [
+        _runs(one["offset"] - number for number, one in enumerate(kafka)),
+        *_texts([None if row["key"] is None else row["key"]["__raw__"] for row in rows]),
+        *_texts(values),
+        _runs(len(row["headers"]) for row in rows),
+        *_texts([header["key"].encode() for header in headers]),
+        *_texts([header["value"] for header in headers]),
+        _runs(int(one is not None) for one in events),
+        struct.pack(f"<{len(events)}q", *(one or 0 for one in events)),
+        _runs(_us(one["ingest_timestamp"]) for one in kafka),
+        _runs(int(one is not None) for one in starts),
+        _runs(one or 0 for one in starts),
+    ]
+    return blake3(b"archiver.records.2" + b"".join(blake3(part).digest() for part in parts)).hexdigest()
 
-    def number(place: int, value: int) -> None:
-        parts[place] += struct.pack("<q", value)
 
-    def text(place: int, value: bytes | None) -> None:
-        parts[place] += bytes([value is not None])
-        number(place + 1, len(value or b""))
-        parts[place + 2] += value or b""
+def _runs(numbers: Iterable[int]) -> bytes:
+    return b"".join(struct.pack("<qq", number, len(list(same))) for number, same in groupby(numbers))
 
-    def optional(place: int, value: int | None) -> None:
-        parts[place] += bytes([value is not None])
-        number(place + 1, value or 0)
 
-    for row, value in zip(rows, values, strict=True):
-        kafka = row["kafka"]
-        number(0, kafka["offset"])
-        text(1, None if row["key"] is None else row["key"]["__raw__"])
-        text(4, value)
-        number(7, len(row["headers"]))
-        for header in row["headers"]:
-            number(8, len(header["key"].encode()))
-            parts[9] += header["key"].encode()
-            text(10, header["value"])
-        optional(13, None if kafka["event_timestamp"] is None else _us(kafka["event_timestamp"]))
-        number(15, _us(kafka["ingest_timestamp"]))
-        optional(16, kafka["batch_start"])
-    whole = hashlib.sha256(b"archiver.records.1")
-    for part in parts:
-        whole.update(hashlib.sha256(part).digest())
-    return whole.hexdigest()
+def _texts(values: Sequence[bytes | None]) -> list[bytes]:
+    lengths = [-1 if value is None else len(value) for value in values]
+    return [struct.pack(f"<{len(lengths)}i", *lengths), b"".join(value or b"" for value in values)]
 
 
 def _us(moment: dt.datetime) -> int:
