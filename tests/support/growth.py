@@ -15,7 +15,8 @@ of three away, because caches, page faults and other processes disturb each meas
 """
 _MEASURABLE_S = 0.004
 """Shorter times say nothing: the clock and the caches are most of them."""
-_TRIES = 6
+_TRIES = 30
+"""Each takes a few milliseconds more than `_MEASURABLE_S`, because the first length that takes too long fails."""
 
 
 def assert_linear(work: Callable[[str], object], text_of: Callable[[int], str], top: int = MEGABYTE) -> None:
