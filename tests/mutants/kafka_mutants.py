@@ -49,6 +49,7 @@ PRODUCING = (
         "archiver/kafka/produce.py",
         '    if verdict.outcome == "unknown":\n        return Answer(ErrorCode.request_timed_out,',
         '    if verdict.outcome == "unknown":\n        return Answer(ErrorCode.not_enough_replicas,',
+        tests=("tests/integration/test_kafka_produce.py",),
         rig="kafka",
     ),
     Mutant(

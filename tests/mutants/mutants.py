@@ -496,6 +496,8 @@ SOURCES = (
         "        if refusal is None:\n            self._positions.move(index, file.positions)",
         "        if file.positions:\n            self._positions.move(index, file.positions)",
         POSITION_TESTS,
+        # Sources of the simulation then try for ever.
+        simulated=False,
     ),
     Mutant(
         "what was looked at before something was forgotten counts",
