@@ -32,7 +32,7 @@ from archiver.schema.protobuf.tree import ERR
 from archiver.stream.archives import FoundArchive, FoundFooter, read_footer
 from archiver.stream.rebuild import Layout, Layouts, check_records, from_archive, whole_archive
 from intake.log.state import merged
-from intake.read.digest import DIGEST_VERSIONS, RecordsDigest
+from intake.read.digest import RecordsDigest
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,9 @@ class ArchiveLocation:
 class Sums:
     """Sums over the records that were written."""
 
-    def __init__(self, digest_version: int = DIGEST_VERSIONS[-1]) -> None:
-        self.digest = RecordsDigest(digest_version)
+    def __init__(self, digest: RecordsDigest) -> None:
+        """`digest`: an empty one, of the version that the new archive gets."""
+        self.digest = digest
         self.raw_bytes = 0
         self.ingest_min_us: int | None = None
         self.ingest_max_us = 0
@@ -252,7 +253,7 @@ def merge_archives(
     layout = Layout(rows.columns.schema, rows.codec)
     writer = ArchiveWriter(objects.spool_dir(), rows.columns, rows.encodings, options.zstd_level)
     try:
-        sums = Sums()
+        sums = Sums(RecordsDigest())
         for number, piece in enumerate(together):
             try:
                 for batch, records in whole_archive(
@@ -367,7 +368,8 @@ def decode_again(
     place = ArchiveLocation(replace(source.archive, epoch=epoch), source.footer.gaps, cluster_id)
     writer = ArchiveWriter(objects.spool_dir(), rows.columns, rows.encodings, options.zstd_level)
     try:
-        sums, errors = Sums(source.footer.digest_version), Counter[tuple[str, str]]()
+        sums = Sums(RecordsDigest(source.footer.digest_version))
+        errors = Counter[tuple[str, str]]()
         for records in from_archive(
             objects, source.found, source.archive.base, source.archive.end, cluster_id, layouts
         ):

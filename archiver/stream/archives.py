@@ -63,7 +63,7 @@ class FoundFooter:
     records_digest: bytes
     """By `intake.read.digest` over all records of the archive."""
     digest_version: int
-    """The format of the digest, one of its `DIGEST_VERSIONS`."""
+    """The format of the digest, one of `intake.read.digest.DIGEST_VERSIONS`."""
 
 
 class ArchiveIndex:

@@ -1,4 +1,4 @@
-"""Archives with the records digest of an earlier version are read, merged and replayed beside those of today.
+"""Archives with the records digest of an earlier version are read, merged and replayed, as those of today are.
 
 Log, ledger, store and SQL catalog are real. What an earlier version stored on its own is in the golden
 deployments.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ import pytest
 
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import archive_key
+from archiver.refine import plan_writer
 from archiver.refine.demultiplexer import run_bundle
 from archiver.refine.plan import Plan
 from archiver.refine.plan_writer import Piece, copied
 from archiver.refine.task import RefineOptions
 from archiver.runtime import failpoints
+from intake.read.digest import RecordsDigest
 from intake.segments import BASE, END, FIRST_ROW, LOG_INDEX, Numbers, Segments
 from tests.support.builders.refining import DAY, NOW, identify, refine, task_of
 from tests.support.intake.intake_files import Intake, Row
@@ -65,9 +68,9 @@ def test_a_file_of_an_older_schema_is_adopted_as_what_it_is(intake: Intake) -> N
     assert second.files[0].archive.schema_version == 1
 
 
-@pytest.mark.parametrize("theirs", ["records", "cluster", "not parquet"])
+@pytest.mark.parametrize("theirs", ["records", "cluster", "version", "not parquet"])
 def test_another_archive_under_our_key_is_a_conflict(
-    intake: Intake, store: LocalObjectStore, tmp_path: Path, theirs: str
+    intake: Intake, store: LocalObjectStore, tmp_path: Path, theirs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = intake.topic("raw")
     intake.file({(topic, 0): [Row(NOW, b"ours"), Row(NOW + DAY, b"more")]})
@@ -78,12 +81,17 @@ def test_another_archive_under_our_key_is_a_conflict(
     task = task_of(other, other.plans(other_topic))
     if theirs == "cluster":
         identify(tmp_path / "other", "d" * 32)
-    (result,) = run_bundle(replace(task, cluster_id="d" * 32) if theirs == "cluster" else task)
+    with monkeypatch.context() as patch:
+        if theirs == "version":
+            # The same records, as an earlier version of the program stores them.
+            patch.setattr(plan_writer, "RecordsDigest", partial(RecordsDigest, 1))
+        (result,) = run_bundle(replace(task, cluster_id="d" * 32) if theirs == "cluster" else task)
     data = b"x" * 100 if theirs == "not parquet" else other.objects.read(result.files[0].archive.key)
     store.create(key, data)
     (found,) = refine(intake, intake.plans(topic))
     assert (found.error, found.files) == ("conflict", ())
     assert found.why is not None and key in found.why
+    assert theirs != "version" or "archiver.version '1', ours is '2'" in found.why
     assert store.read(key) == data
     assert [info.key for info in store.list("archive/")] == [key], "nothing is stored behind it"
 
