@@ -29,6 +29,8 @@ FOOTER_VERSIONS = {"1": 1, "2": 2}
 _SHOWN_MAX = 200
 """Characters of a footer's text in an error."""
 _SCHEMAS = 2**31
+_DIGEST_BYTES = 32
+"""Of both formats. An error shows the whole digest, so another length is refused."""
 _PREFIX = b"archiver."
 NOTHING_GIVEN_UP = ArchiveVisibility()
 
@@ -172,6 +174,8 @@ def check_footer(found: FoundArchive, metadata: pq.FileMetaData, cluster_id: str
     try:
         gaps = tuple((int(low), int(high)) for low, high in json.loads(values["gaps"]))
         schema, digest = int(values["schema"]), bytes.fromhex(values["records_digest"])
+        if len(digest) != _DIGEST_BYTES:
+            raise ValueError(f"a digest of {len(digest)} bytes")
         # Checked here, because the chain of offsets is computed from them.
         if not all(found.base <= low < high <= found.end for low, high in gaps) or not 0 <= schema < _SCHEMAS:
             raise ValueError("numbers that are not the archive's")
