@@ -105,7 +105,7 @@ def test_aborted_records_and_markers_are_gaps(site: Site, cluster: Cluster, topi
     assert same(site, topic) == 5
     assert site.gaps(topic) == [(3, 8)]
     assert site.position(topic) == 11  # after the marker of the second transaction, before the open one
-    held.commit_transaction(30)
+    cluster.end(held, topic, commit=True)
     mirror.until_level(site, topic)
     assert same(site, topic) == 11
     assert site.gaps(topic) == [(3, 8), (10, 11)]

@@ -209,7 +209,7 @@ NOT_REPORTED = (
     "has no offsets that the cluster reports now, perhaps because it has no leader; it is asked again"
 )
 UNCONFIRMED = (
-    "has bounds in the cluster that do not fit what was taken in; it is asked again before anything is "
+    "has bounds in the cluster that do not fit what was ingested; it is asked again before anything is "
     "concluded"
 )
 

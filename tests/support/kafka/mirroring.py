@@ -14,10 +14,19 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewPartitions as _NewPartitions  # type: ignore[attr-defined]  # its __init__ has no __all__
 from confluent_kafka.admin import NewTopic as _NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]
 
 from archiver.config.groups import IntakeSettings, LogSettings
 from archiver.config.kafka import KafkaSourceSettings
@@ -44,6 +53,7 @@ from tests.support.objects.memory_store import MemoryObjectStore
 
 PATIENCE_S = 60.0
 _NAMES = count(1)
+_OFFSETS: Any = _OffsetSpec  # without types
 
 
 class Mirrored(NamedTuple):
@@ -318,11 +328,37 @@ class Cluster:
         self, topic: str, records: Sequence[Mapping[str, Any]], *, commit: bool, name: str | None = None
     ) -> None:
         """The same in a transaction that is ended, one way or the other."""
-        producer = self.transaction(topic, records, name)
+        self.end(self.transaction(topic, records, name), topic, commit=commit)
+
+    def end(self, producer: Producer, topic: str, *, commit: bool) -> None:
+        """End the transaction that `producer` has in `topic`; readers of committed records are past it when
+        this returns, so no earlier transaction may be open in its partitions.
+        """
+        before = self._ends(topic, IsolationLevel.READ_UNCOMMITTED)
+        touched = {
+            partition
+            for partition, end in self._ends(topic, IsolationLevel.READ_COMMITTED).items()
+            if end < before[partition]
+        }
+        assert touched, f"no transaction is open in {topic}"
         if commit:
             producer.commit_transaction(PATIENCE_S)
         else:
             producer.abort_transaction(PATIENCE_S)
+        # The broker answers once its coordinator knows the outcome, and writes the markers after that.
+        deadline = time.monotonic() + PATIENCE_S
+        while any(
+            self._ends(topic, IsolationLevel.READ_COMMITTED)[partition] <= before[partition]
+            for partition in touched
+        ):
+            assert time.monotonic() < deadline, f"a transaction in {topic} has no marker"
+            time.sleep(0.02)
+
+    def _ends(self, topic: str, isolation: IsolationLevel) -> dict[int, int]:
+        partitions = self.admin.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
+        asked = {TopicPartition(topic, partition): _OFFSETS.latest() for partition in partitions}
+        answers = self.admin.list_offsets(asked, isolation_level=isolation, request_timeout=PATIENCE_S)
+        return {place.partition: future.result(PATIENCE_S).offset for place, future in answers.items()}
 
     def transaction(
         self, topic: str, records: Sequence[Mapping[str, Any]], name: str | None = None
