@@ -24,7 +24,7 @@ from intake.log.clock_check import check_start_clock
 from intake.records import Record
 from intake.write import producer as producing
 from intake.write.acknowledgements import PendingBatch, PendingRecord
-from intake.write.writer import metrics_of
+from intake.write.metrics import metrics_of
 
 
 def _settings_of(config: str | os.PathLike[str]) -> Settings:

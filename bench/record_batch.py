@@ -25,10 +25,11 @@ import numpy as np
 import pyarrow as pa
 from aiokafka.record.memory_records import MemoryRecords
 
-from archiver.kafka.record_batch import decode, encode, read_header
+from archiver.kafka.record_batch import encode
 from archiver.stream.records import STREAM_SCHEMA
 from bench.outcome import tell
 from bench.writer import spread
+from intake.batches.decoding import decode, read_header
 from intake.records import RECORD_SCHEMA
 from tests.support.kafka.record_batches import RawRecord, batch_bytes, records_bytes
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from archiver.runtime.errors import InvalidInput
-from intake.format import FOOTER_TAIL_BYTES, footer_length
+from intake.format import FOOTER_TAIL_BYTES, MAGIC, footer_length
 from intake.thrift_compact import I32, STRUCT, Compact, Fields, Text
 
 FOOTER_BYTES_MAX: Final = 64 << 20
@@ -36,7 +36,6 @@ _EXTREMES: Final = (1, 2, 5, 6)
 _CODECS: Final = range(8)
 """Numbers of `CompressionCodec` in `parquet.thrift`."""
 _COLUMNS_MAX: Final = 100_000
-MAGIC: Final = b"PAR1"
 _TAIL_READ_BYTES: Final = 64 << 10
 """Read at once, so that most footers take one request to the store."""
 

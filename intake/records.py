@@ -148,6 +148,13 @@ def _validate_timestamp(timestamp_us: object) -> None:
         )
 
 
+def check_weight(raw_bytes: int, weight: int, record_bytes_max: int) -> None:
+    """Raise `RecordRefused` for a record that is too heavy."""
+    if weight > record_bytes_max:
+        headers = (weight - raw_bytes) // HEADER_COST_BYTES
+        raise RecordRefused(_too_large(raw_bytes, headers, record_bytes_max))
+
+
 def _too_large(raw_bytes: int, headers: int, record_bytes_max: int) -> str:
     what = f"{raw_bytes} bytes"
     if headers:

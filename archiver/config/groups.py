@@ -517,8 +517,9 @@ class IntakeSettings(Group):
     """Raw bytes (keys, values, headers) at which an intake file is closed before `delay_max`. Default 15 MB.
     Raise it for higher throughput with larger files."""
     queue_bytes_max: Annotated[Size, Field(ge=1, le=2**36)] = 64 * 10**6
-    """Raw bytes that may be queued or in flight; a producer that would exceed this waits. It limits the
-    writer's memory. Default 64 MB. Raise it if many producers send at the same time."""
+    """Bytes of records that may be queued or in flight, before compression and with what each takes in
+    memory; a producer that would exceed this waits. It limits the writer's memory. Default 64 MB. Raise it if
+    many producers send at the same time."""
     record_bytes_max: Annotated[Size, Field(ge=1, le=2**29)] = 16 * 2**20
     """Largest record, in bytes: key, value, header names and header values, plus 16 for each header. Default
     16 MiB."""
@@ -563,8 +564,8 @@ class IntakeSettings(Group):
     fences its producer. Opening its transactional id again aborts it at once. Default 15 min. Raise it for
     producers with longer transactions."""
     row_group_bytes: Annotated[Size, Field(ge=4 * 2**10, le=2**30)] = 2**20
-    """Raw bytes at which a row group of an intake file ends, at the next segment boundary. A reader holds one
-    row group in memory. Default 1 MiB."""
+    """Raw bytes at which a row group or a chunk of record batches in an intake file ends, at the next segment
+    boundary. A reader holds one of them in memory. Default 1 MiB."""
 
     @model_validator(mode="after")
     def _fits_the_queue(self) -> Self:

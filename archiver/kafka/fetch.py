@@ -1,5 +1,6 @@
 """What Kafka's Fetch and ListOffsets read: encoded record batches of a partition, from archives and intake.
 
+What intake has as record batches is given as it came, with its offsets. All else is decoded and encoded.
 A reader of consecutive offsets decodes nothing twice: it goes on with an open *cursor*, and what a cursor
 gives is kept encoded in a bounded cache, which all consumers share. Records at an offset never change, so a
 cached chunk is right until its topic is deleted or its records are removed; both are checked first. Offsets
@@ -9,7 +10,6 @@ end, the answer is one batch without records for them, so that a consumer's posi
 
 from __future__ import annotations
 
-import struct
 import threading
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
@@ -17,26 +17,26 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from crc32c import crc32c
 
 from archiver.kafka.log_view import Bounds, LogView
-from archiver.kafka.record_batch import EncodedBatch, encode
+from archiver.kafka.record_batch import EncodedBatch, encode, filler, placed
 from archiver.ledger.fold import LedgerFold
 from archiver.objects.store import ObjectStore
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, Corrupted, InvalidInput, NotFound, RetryLater
 from archiver.runtime.ids import TopicId
 from archiver.stream.event_times import EventTimes
-from archiver.stream.rebuild import BATCH_ROWS
+from archiver.stream.rebuild import BATCH_ROWS, behind_gaps
 from archiver.stream.records import StreamBatch
 from archiver.stream.stream import RecordStream
 from intake.arrow_arrays import concat_batches
-from intake.log.backlog import Backlog
+from intake.batches.decoding import StoredBatches
+from intake.log.backlog import Backlog, read_window
 from intake.read.reader import IntakeReader
 from intake.segments import FileRef
 
@@ -53,6 +53,8 @@ _HELD_BYTES_MAX = 16 * 2**20
 """A producer's batch that is larger is given in parts, as it is decoded."""
 _READS_AT_ONCE = 64
 """Intake files that are decoded at the same time."""
+_NONE_BYTES = 200
+"""What it takes to remember that a row group has rows."""
 _TAIL_OFFSETS = 65_536
 """A chunk that ends at most so far from the end of its partition is of consumers that keep up."""
 
@@ -77,7 +79,8 @@ class FetchLimits:
     """Encoded batches that are kept. Half of them are for consumers that keep up, so that one that is far
     behind does not displace what they share."""
     intake_bytes: int = 32 * 2**20
-    """Decoded row groups of intake files that are kept: a row group holds many partitions."""
+    """Decoded row groups, and chunks of record batches, of intake files that are kept: each holds many
+    partitions."""
     cursors_max: int = 512
     """Open cursors. Each holds a file open."""
     cursor_bytes: int = 256 * 2**20
@@ -99,7 +102,6 @@ OpenStream = Callable[[Backlog, LedgerFold, IntakeReader, set[str]], RecordStrea
 
 
 # --- what is kept
-
 _Key = tuple[TopicId, int, bool]
 """Topic, partition, and whether only committed records are in it."""
 
@@ -177,7 +179,8 @@ class _Cache:
 
 
 class CachedIntake(IntakeReader):
-    """Reads intake files and keeps the newest decoded row groups, bounded in bytes. Thread-safe.
+    """Reads intake files and keeps the newest decoded row groups and chunks of batches, bounded in bytes.
+    Thread-safe.
 
     A row group holds segments of many partitions, and their consumers read it at about the same time.
     """
@@ -186,6 +189,8 @@ class CachedIntake(IntakeReader):
         super().__init__(objects)
         self._bytes_max = bytes_max
         self._kept: OrderedDict[tuple[str, int], pa.RecordBatch] = OrderedDict()
+        self._batches: OrderedDict[tuple[str, int], StoredBatches | None] = OrderedDict()
+        """None: a row group."""
         self._bytes = 0
         self._lock = threading.Lock()
         self._reading = tuple(threading.Lock() for _ in range(_READS_AT_ONCE))
@@ -206,6 +211,21 @@ class CachedIntake(IntakeReader):
                     read = None
             yield number, rows
 
+    def batches(self, file: FileRef, number: int) -> StoredBatches | None:
+        """As `IntakeReader.batches`; what is kept is not read again."""
+        place = file.key, number
+        with self._reading[hash(file.key) % len(self._reading)]:
+            with self._lock:
+                if place in self._batches:
+                    self._batches.move_to_end(place)
+                    return self._batches[place]
+            found = super().batches(file, number)
+            with self._lock:
+                self._batches[place] = found
+                self._bytes += _kept_bytes(found)
+                self._drop_oldest(self._batches)
+            return found
+
     def _find(self, place: tuple[str, int]) -> pa.RecordBatch | None:
         with self._lock:
             rows = self._kept.get(place)
@@ -216,10 +236,21 @@ class CachedIntake(IntakeReader):
     def _keep(self, place: tuple[str, int], rows: pa.RecordBatch) -> None:
         with self._lock:
             self._kept[place] = rows
-            self._bytes += rows.nbytes
-            while self._bytes > self._bytes_max:
-                _, dropped = self._kept.popitem(last=False)
-                self._bytes -= dropped.nbytes
+            self._bytes += _kept_bytes(rows)
+            self._drop_oldest(self._kept)
+
+    def _drop_oldest(self, kept: OrderedDict[tuple[str, int], Any]) -> None:
+        """Drop what was used longest ago, of `kept` last."""
+        other = self._batches if kept is self._kept else self._kept
+        while self._bytes > self._bytes_max:
+            _, dropped = (other or kept).popitem(last=False)
+            self._bytes -= _kept_bytes(dropped)
+
+
+def _kept_bytes(kept: pa.RecordBatch | StoredBatches | None) -> int:
+    if kept is None:
+        return _NONE_BYTES
+    return kept.size if isinstance(kept, StoredBatches) else kept.nbytes
 
 
 class _Cursor:
@@ -393,8 +424,6 @@ def _whole(records: pa.RecordBatch, rows_max: int, ended: bool) -> int:
 
 
 # --- reading
-
-
 @dataclass(frozen=True, slots=True)
 class Fetched:
     """What a fetch of one partition gives."""
@@ -622,6 +651,9 @@ class FetchReader:
     def _produce(self, key: _Key, at: int, cursor: _Cursor | None) -> _Chunk:
         """Decode the chunk with that offset, with the cursor that stands there, or a new one."""
         attempts = 0
+        if cursor is None and (found := self._as_it_came(key, at)) is not None:
+            self._keep(key, found, None)
+            return found
         while True:
             if cursor is None:
                 attempts += 1
@@ -652,16 +684,56 @@ class FetchReader:
             self._close(cursor)
             cursor = None
             if reached > at:
-                return _Chunk(at, reached, (_filler(at, reached - 1),), "gap")
+                return _Chunk(at, reached, (filler(at, reached - 1),), "gap")
             # It was opened when the partition ended here. A new one reaches what came since.
 
-    def _keep(self, key: _Key, chunk: _Chunk, cursor: _Cursor) -> None:
-        """Keep a new chunk, and the cursor that goes on behind it."""
+    def _as_it_came(self, key: _Key, at: int) -> _Chunk | None:
+        """The record batches that intake has from the one with `at` on; None if there are none, if they have
+        to be decoded, or if something is wrong with them.
+        """
+        topic_id, partition, committed = key
+        tp = topic_id, partition
+        # Below it archives have the records, and intake files may be gone.
+        if at < self._log.ledger().topic(topic_id).watermarks.get(partition, 0):
+            return None
+        stop = self._log.bounds(topic_id, partition).end(committed=committed)
+        window = read_window(self._log.backlog, tp, at, stop, self._limits.chunk_bytes)
+        reached, size = behind_gaps(window.gaps, at), 0
+        taken: list[EncodedBatch] = []
+        for segment in window.segments:
+            if segment.base > reached or segment.end > stop or size >= self._limits.chunk_bytes:
+                break
+            # Their batches have the times that the client gave.
+            if self._log.have_append_time(topic_id, partition, np.array([segment.base])) is not None:
+                break
+            try:
+                found = self._reader.batches(segment.file, segment.row_group)
+                batches = [] if found is None else found.of(segment.first_row, segment.rows)
+            # Archiving and cleaning may have moved the records since.
+            except (Corrupted, InvalidInput):
+                break
+            if not batches:
+                break
+            base = segment.base
+            for records, newest_ms, data in batches:
+                last = base + records - 1
+                if last >= at:
+                    taken.append(EncodedBatch(base, last, records, newest_ms, placed(data, base)))
+                    size += len(data)
+                base = last + 1
+            reached = behind_gaps(window.gaps, segment.end)
+        if not taken:
+            return None
+        # Up to its last record: offsets without one at the end get a batch of their own.
+        return _Chunk(min(at, taken[0].base_offset), taken[-1].last_offset + 1, tuple(taken), "intake")
+
+    def _keep(self, key: _Key, chunk: _Chunk, cursor: _Cursor | None) -> None:
+        """Keep a new chunk, and the cursor that goes on behind it, if there is one."""
         bounds = self._log.bounds(key[0], key[1])
         tail = bounds.end(committed=key[2]) - chunk.end <= _TAIL_OFFSETS
         with self._lock:
             self._cache.put(key, chunk, tail=tail)
-            unused = self._cursors.put((key, chunk.end), cursor)
+            unused = [] if cursor is None else self._cursors.put((key, chunk.end), cursor)
         for one in unused:
             self._close(one)
 
@@ -723,44 +795,3 @@ class FetchReader:
             cursors = self._cursors.clear(topic_id)
         for cursor in cursors:
             self._close(cursor)
-
-
-# --- offsets without records
-
-_BATCH = struct.Struct(">qiibI")
-"""Base offset, length, leader epoch, magic, checksum."""
-_CHECKED = struct.Struct(">hiqqqhii")
-"""Attributes, last offset delta, two timestamps, producer id, epoch, sequence, number of records."""
-_CONTROL = 0x30
-"""Transactional, and for clients only."""
-_DELTA_MAX = 2**31 - 1
-
-
-def _filler(base: int, last: int) -> EncodedBatch:
-    """A control batch for offsets [base, last] without a record, or for the first of them.
-
-    Kafka has a transaction's end marker at such a place, and every client passes over it. A batch without any
-    record would do for Java, but librdkafka takes it for a response that was cut, and after ten of them
-    reports an error.
-    """
-    last = min(last, base + _DELTA_MAX)
-    # Key: version 0, type 1 (commit, which no client acts on). Value: version 0, coordinator epoch 0.
-    key, value = struct.pack(">hh", 0, 1), struct.pack(">hi", 0, 0)
-    delta = last - base
-    body = b"".join((b"\0\0", _varint(delta), _varint(len(key)), key, _varint(len(value)), value, _varint(0)))
-    record = _varint(len(body)) + body
-    checked = _CHECKED.pack(_CONTROL, delta, 0, 0, -1, -1, -1, 1) + record
-    # The length counts what follows it: leader epoch, magic and checksum take 9 bytes.
-    data = _BATCH.pack(base, 9 + len(checked), 0, 2, crc32c(checked)) + checked
-    return EncodedBatch(base, last, 0, -1, data)
-
-
-def _varint(number: int) -> bytes:
-    """A number that is not negative, in zigzag form."""
-    number <<= 1
-    found = bytearray()
-    while number >= 0x80:
-        found.append(number & 0x7F | 0x80)
-        number >>= 7
-    found.append(number)
-    return bytes(found)

@@ -1,9 +1,9 @@
 """Produce: record batches of Kafka clients on their way into the intake writer.
 
-One thread decodes the batches of all connections together, because numpy decodes many batches in the time of
-one. It queues them in the order in which their requests came. It waits for room in the writer's queue, so a
-full queue delays the answers. A request whose time ends before its turn is not stored. A partition's error
-stays with that partition.
+One thread reads the batches of all connections together, because numpy reads many batches in the time of one.
+It queues those of a topic in the order in which their requests came. It waits for room in the writer's queue,
+so a full queue delays the answers. A request whose time ends before its turn is not stored. A partition's
+error stays with that partition.
 
 Every outcome of the writer becomes the error code that makes a client do the right thing: `failed` records
 may be sent again (NOT_ENOUGH_REPLICAS). So may records of unknown outcome (REQUEST_TIMED_OUT); an idempotent
@@ -19,14 +19,13 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from kio.schema.errors import ErrorCode
 
 from archiver.kafka.listener import Body, Session
 from archiver.kafka.protocol import KafkaRequest
-from archiver.kafka.record_batch import BatchHeader, BatchRefused, decode, read_header
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import (
     ArchiverError,
@@ -40,10 +39,12 @@ from archiver.runtime.ids import TopicPartition
 from archiver.runtime.logging import LogLimit
 from archiver.runtime.redaction import excerpt
 from archiver.status.kafka_port import ListenerCounts
+from intake.batches.decoding import BatchHeader, BatchRefused, Measured, decode, measure, read_header
 from intake.log.fold import TopicState
 from intake.producers import Producers, Refusal, Stamp, begins_alone
 from intake.write.acknowledgements import NO_OFFSET, FlushOutcome, PendingReceived
 from intake.write.queue import ReceivedBatch
+from intake.write.received import MeasuredBatch
 from intake.write.validation import RowsRefused
 from intake.write.writer import IntakeWriter
 
@@ -130,6 +131,17 @@ class _Job:
             self.on_done()
 
 
+class _NotAccepted(Exception):
+    """A batch that its producer must not send, or not now; raised before its records are read."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+_Result = TypeVar("_Result", Measured, pa.RecordBatch)
+
+
 class BatchQueue:
     """Decodes batches and queues them in the writer, in one thread. Close it."""
 
@@ -195,6 +207,8 @@ class BatchQueue:
                     self._fail(job)
 
     def _decode_and_queue(self, jobs: Sequence[_Job]) -> None:
+        as_they_came: dict[str, bool] = {}
+        encoded: list[tuple[_Job, _Batch]] = []
         found: list[tuple[_Job, _Batch]] = []
         for job in jobs:
             for batch in job.batches:
@@ -206,15 +220,16 @@ class BatchQueue:
                 except BatchRefused as error:
                     batch.answer = _refused(error)
                     continue
-                found.append((job, batch))
-        headed = [(batch.header, batch.data) for _, batch in found if batch.header is not None]
-        done = 0
-        while done < len(headed):
-            columns = decode(
-                headed[done:], uncompressed_max=self._uncompressed_bytes_max, total_max=DECODED_BYTES_MAX
-            )
-            self._queue(found[done : done + len(columns)], columns)
-            done += len(columns)
+                except _NotAccepted as error:
+                    batch.answer = Answer(error.code, str(error))
+                    continue
+                # Once for each topic, so that the batches of a partition keep their order.
+                topic = batch.topic.name
+                if topic not in as_they_came:
+                    as_they_came[topic] = job.writer.stores_encoded(topic)
+                (encoded if as_they_came[topic] else found).append((job, batch))
+        self._in_portions(encoded, measure, self._measured)
+        self._in_portions(found, decode, self._decoded)
         for job in jobs:
             for batch in job.batches:
                 # The writer's queue may keep the job for long, and bounds only the decoded records.
@@ -222,21 +237,63 @@ class BatchQueue:
             with job.writer.lock:
                 job.one_less()
 
+    def _in_portions(
+        self,
+        found: Sequence[tuple[_Job, _Batch]],
+        work: Callable[..., list[_Result | BatchRefused]],
+        received: Callable[[_Batch, _Result | BatchRefused], ReceivedBatch | MeasuredBatch | BatchRefused],
+    ) -> None:
+        """Read and queue the batches. A bounded number of bytes is decompressed at once, so that earlier
+        requests need not wait for all later ones.
+        """
+        headed = [(batch.header, batch.data) for _, batch in found if batch.header is not None]
+        done = 0
+        while done < len(headed):
+            results = work(
+                headed[done:], uncompressed_max=self._uncompressed_bytes_max, total_max=DECODED_BYTES_MAX
+            )
+            portion = found[done : done + len(results)]
+            self._queue(
+                portion, [received(batch, one) for (_, batch), one in zip(portion, results, strict=True)]
+            )
+            done += len(results)
+
+    @staticmethod
+    def _measured(batch: _Batch, sizes: Measured | BatchRefused) -> MeasuredBatch | BatchRefused:
+        if isinstance(sizes, BatchRefused):
+            return sizes
+        assert batch.header is not None, "it was read before"
+        # A copy, because the buffer of the request is used again.
+        data = bytes(batch.data)
+        return MeasuredBatch(
+            batch.topic, batch.partition, data, batch.header.count, sizes, _stamp(batch.header)
+        )
+
+    @staticmethod
+    def _decoded(batch: _Batch, columns: pa.RecordBatch | BatchRefused) -> ReceivedBatch | BatchRefused:
+        if isinstance(columns, BatchRefused):
+            return columns
+        assert batch.header is not None, "it was read before"
+        return ReceivedBatch(batch.topic, batch.partition, columns, _stamp(batch.header))
+
     def _queue(
-        self, found: Sequence[tuple[_Job, _Batch]], columns: Sequence[pa.RecordBatch | BatchRefused]
+        self,
+        found: Sequence[tuple[_Job, _Batch]],
+        received: Sequence[ReceivedBatch | MeasuredBatch | BatchRefused],
     ) -> None:
         """Hand the batches to their writers, in their order."""
-        for (job, batch), decoded in zip(found, columns, strict=True):
-            if isinstance(decoded, BatchRefused):
-                batch.answer = _refused(decoded)
+        for (job, batch), one in zip(found, received, strict=True):
+            if isinstance(one, BatchRefused):
+                batch.answer = _refused(one)
                 continue
-            assert batch.header is not None, "it was read above"
-            received = ReceivedBatch(batch.topic, batch.partition, decoded, _stamp(batch.header))
             with job.writer.lock:
-                # Before it is queued: its outcome may come before `send_received` returns.
+                # Before it is queued: its outcome may come before the writer returns.
                 job.left += 1
             try:
-                batch.pending = job.writer.send_received(received, job.one_less)
+                if isinstance(one, MeasuredBatch):
+                    batch.pending = job.writer.send_encoded(one, job.one_less)
+                else:
+                    batch.pending = job.writer.send_received(one, job.one_less)
             except Exception as error:  # noqa: BLE001 - one batch must not fail the others
                 batch.answer = self._not_queued(error)
                 with job.writer.lock:
@@ -523,34 +580,34 @@ def _throttle_ms(writer: IntakeWriter | None) -> int:
 
 
 def _check(header: BatchHeader) -> None:
-    """Refuse what a producer must not send; raises `BatchRefused`."""
+    """Refuse what a producer must not send; raises `_NotAccepted`."""
     if header.control:
-        raise BatchRefused(ErrorCode.invalid_record, "control batches are written by brokers only")
+        raise _NotAccepted(ErrorCode.invalid_record, "control batches are written by brokers only")
     if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
-        raise BatchRefused(ErrorCode.invalid_record, "a producer id without an epoch and a sequence number")
+        raise _NotAccepted(ErrorCode.invalid_record, "a producer id without an epoch and a sequence number")
     if header.transactional and header.producer_id < 0:
-        raise BatchRefused(ErrorCode.invalid_record, "a transactional batch without a producer id")
+        raise _NotAccepted(ErrorCode.invalid_record, "a transactional batch without a producer id")
 
 
 def _check_transaction(header: BatchHeader, transactional_id: str | None, writer: IntakeWriter) -> None:
     """Refuse a transactional batch of another transactional id than the one that the client may use; raises
-    `BatchRefused`.
+    `_NotAccepted`.
     """
     if not header.transactional:
         return
     if transactional_id is None:
         code = ErrorCode.transactional_id_authorization_failed
-        raise BatchRefused(code, "a transactional batch in a request without a transactional id")
+        raise _NotAccepted(code, "a transactional batch in a request without a transactional id")
     # One that is not known here yet is judged by the log, with its id and epoch.
     known = writer.sequencer.fold.producers.get(header.producer_id)
     if known is not None and known.transactional_id != transactional_id:
         code = ErrorCode.invalid_producer_id_mapping
-        raise BatchRefused(code, "the producer belongs to another transactional id")
+        raise _NotAccepted(code, "the producer belongs to another transactional id")
 
 
 def _check_room(header: BatchHeader, writer: IntakeWriter) -> None:
     """Refuse the first batch of another producer while the log knows twice as many as it should; raises
-    `BatchRefused`.
+    `_NotAccepted`.
 
     Those that were used a short time ago are not forgotten, so a client that takes a new id for each batch
     would use up the memory of every process.
@@ -560,7 +617,7 @@ def _check_room(header: BatchHeader, writer: IntakeWriter) -> None:
     if stamp is None or len(producers) < most or producers.get(stamp.producer_id) is not None:
         return
     if begins_alone(stamp):
-        raise BatchRefused(
+        raise _NotAccepted(
             ErrorCode.not_enough_replicas,
             f"the log knows {len(producers):,} producers, twice intake.producers_max: send the batch again "
             "when some of them are forgotten",
@@ -575,7 +632,7 @@ def _stamp(header: BatchHeader) -> Stamp | None:
 
 def _refused(error: BatchRefused) -> Answer:
     records = {} if error.record is None else {error.record: str(error)}
-    return Answer(error.code, str(error), records=records)
+    return Answer(ErrorCode[error.code], str(error), records=records)
 
 
 def _outcome(batch: _Batch) -> Answer:

@@ -37,7 +37,7 @@ from archiver.status.journal import Journal
 from archiver.status.kafka_port import KafkaPort, kafka_families
 from archiver.status.lag import LagReport
 from archiver.status.lag_metrics import Family, Labels, Spread, gauge, group_families, standing_families
-from intake.write.writer import WriterMetrics, metrics_of
+from intake.write.metrics import WriterMetrics, metrics_of
 from reconcile.findings.finding import IDS
 from reconcile.repair.run import ReconcileReport
 from reconcile.snapshot.oldest_required import OldestRequired

@@ -429,10 +429,10 @@ class _Chain:
         return f"offsets {first} to {following - 1} are missing; the object was altered"
 
     def _after_gaps(self, offset: int) -> int:
-        return _behind_gaps(self._gaps, offset)
+        return behind_gaps(self._gaps, offset)
 
 
-def _behind_gaps(gaps: Sequence[_Range], offset: int) -> int:
+def behind_gaps(gaps: Sequence[_Range], offset: int) -> int:
     """The first offset, from `offset` on, that is in no gap."""
     # Gaps may touch each other, so one may follow at the end of another.
     for low, high in gaps[max(0, bisect_right(gaps, offset, key=lambda gap: gap[0]) - 1) :]:
@@ -492,7 +492,7 @@ def from_intake(
     Raises `Corrupted` if an intake file is gone or altered, or if segments and gaps leave a hole.
     """
     # Gaps at the start have no segment.
-    reached = _behind_gaps(gaps, start)
+    reached = behind_gaps(gaps, start)
     for run in _by_file([segment for segment in segments if segment.end > start and segment.base < stop]):
         try:
             for segment, records in reader.read(run[0].file, run):
@@ -508,7 +508,7 @@ def from_intake(
                 low, high = max(segment.base, reached), min(segment.end, stop)
                 if low < high:
                     yield from_segment(segment, records).slice(low - segment.base, high - low)
-                    reached = _behind_gaps(gaps, high)
+                    reached = behind_gaps(gaps, high)
         # No archive covers these offsets, so the intake file is the only copy.
         except NotFound as error:
             raise Corrupted(

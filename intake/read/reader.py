@@ -1,8 +1,8 @@
 """Reads records from intake files, and refuses a file that does not match the log.
 
 Yielded records are those that the writer stored. Size and footer digest are in the log entry, and every page
-carries a checksum. An altered page header does not decode to the footer's row count. Each row group is read
-once, and never yielded in part.
+and every record batch carries a checksum. An altered page header does not decode to the footer's row count.
+Each row group is read once, and never yielded in part. A chunk of record batches is read as a row group is.
 """
 
 from __future__ import annotations
@@ -19,19 +19,30 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from archiver.objects.store import ObjectStore
-from archiver.runtime.errors import ArchiverError, Corrupted, Halt, InvalidInput, NotFound, passing
+from archiver.runtime.errors import (
+    ArchiverError,
+    Corrupted,
+    Halt,
+    InvalidInput,
+    NotFound,
+    RetryLater,
+    passing,
+)
 from archiver.runtime.text import counted
 from intake.arrow_arrays import concat_batches
+from intake.batches.chunks import CHUNKS_KEY, Chunk, decode_chunk, read_chunk_index
+from intake.batches.decoding import NotDecompressed, StoredBatches
 from intake.format import (
     FOOTER_TAIL_BYTES,
-    FORMAT,
     FORMAT_KEY,
+    FORMATS,
     LOG_INDEX_KEY,
+    MAGIC,
     READ_COLUMNS,
     READ_SCHEMA,
     footer_length,
 )
-from intake.parquet_footer import MAGIC, footer_only, read_unverified_metadata
+from intake.parquet_footer import footer_only, read_unverified_metadata
 from intake.parquet_pages import Pages, check_pages
 from intake.segments import FileRef, SegmentRef
 
@@ -76,11 +87,27 @@ class IntakeReader:
         """Whole row groups of the file, in the given order; columns as `READ_SCHEMA`. Raises as `read`."""
         return self._row_groups(file, numbers, READ_COLUMNS)
 
+    def batches(self, file: FileRef, number: int) -> StoredBatches | None:
+        """The record batches of a chunk as they came; None if the row group with this number has rows. Raises
+        as `read`.
+        """
+        with self._opened(file) as source:
+            metadata = _checked_footer(file, source)
+            if number < metadata.num_row_groups:
+                return None
+            chunk = _chunk_of(file, metadata, _chunks(file, metadata), number)
+            try:
+                return StoredBatches(_chunk_bytes(file, source, chunk))
+            except InvalidInput as error:
+                raise _corrupted(file, f"row group {number} (record batches): {error}") from error
+            except (OSError, pa.ArrowException, MemoryError) as error:
+                raise _unreadable(file, f"row group {number} (record batches): {error}", error) from error
+
     def event_times(
         self, file: FileRef, numbers: Sequence[int]
     ) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-        """The event times of whole row groups, microseconds since 1970, in the given order. Only this column
-        is read. Raises as `read`.
+        """The event times of whole row groups, microseconds since 1970, in the given order. Of rows, only
+        this column is read. Raises as `read`.
         """
         for row_group, rows in self._row_groups(file, numbers, ("event_timestamp",)):
             yield row_group, rows.column("event_timestamp").cast(pa.int64()).to_numpy(zero_copy_only=False)
@@ -90,23 +117,32 @@ class IntakeReader:
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         if not numbers:
             return
+        with self._opened(file) as source:
+            metadata = _checked_footer(file, source)
+            # The verified metadata is passed in, so the footer is not read a second time, perhaps altered.
+            parquet = pq.ParquetFile(
+                source, metadata=metadata, page_checksum_verification=True, pre_buffer=False
+            )
+            chunks: list[Chunk] | None = None
+            for row_group in numbers:
+                if row_group < metadata.num_row_groups:
+                    yield row_group, _row_group(file, source, parquet, row_group, columns)
+                    continue
+                if chunks is None:
+                    chunks = _chunks(file, metadata)
+                chunk = _chunk_of(file, metadata, chunks, row_group)
+                yield row_group, _chunk_rows(file, source, row_group, chunk, columns)
+
+    def _opened(self, file: FileRef) -> pa.NativeFile:
         try:
             # The reader may have listed this file before the vacuum deleted it.
-            source = self._objects.open_input(file.key)
+            return self._objects.open_input(file.key)
         except NotFound as error:
             raise Corrupted(
                 f"intake file {file.key} is gone; entry {file.log_index} of the intake log names it; "
                 "if it was archived and deleted "
                 "during the read, read again, else restore it"
             ) from error
-        with source:
-            metadata = _checked_footer(file, source)
-            # The verified metadata is passed in, so the footer is not read a second time, perhaps altered.
-            parquet = pq.ParquetFile(
-                source, metadata=metadata, page_checksum_verification=True, pre_buffer=False
-            )
-            for row_group in numbers:
-                yield row_group, _row_group(file, source, parquet, row_group, columns)
 
 
 def beyond(file: FileRef, row_group: int, rows: int) -> Corrupted:
@@ -154,12 +190,63 @@ def _checked_footer(file: FileRef, source: pa.NativeFile) -> pq.FileMetaData:
         raise _unreadable(file, str(error), error) from error
     found = (metadata.metadata or {}).get(FORMAT_KEY.encode(), b"").decode("utf-8", "replace")
     # A newer format may give the same columns another meaning.
-    if found != FORMAT:
+    if found not in FORMATS:
         raise Halt(
-            f"intake file {file.key} has the format {found!r}, this version knows {FORMAT!r}; upgrade "
+            f"intake file {file.key} has the format {found!r}, this version knows {FORMATS[-1]!r}; upgrade "
             "before reading it"
         )
     return metadata
+
+
+def _chunks(file: FileRef, metadata: pq.FileMetaData) -> list[Chunk]:
+    """The chunks of record batches; none if the file has no index of them."""
+    text = (metadata.metadata or {}).get(CHUNKS_KEY.encode())
+    if text is None:
+        return []
+    try:
+        return read_chunk_index(text)
+    except InvalidInput as error:
+        raise _corrupted(file, str(error)) from error
+
+
+def _chunk_of(file: FileRef, metadata: pq.FileMetaData, chunks: Sequence[Chunk], row_group: int) -> Chunk:
+    """The chunk that the log calls `row_group`."""
+    number = row_group - metadata.num_row_groups
+    if number >= len(chunks):
+        raise _corrupted(
+            file,
+            f"it has {metadata.num_row_groups + len(chunks)} row groups, the log has a segment in row group "
+            f"{row_group}",
+        )
+    return chunks[number]
+
+
+def _chunk_bytes(file: FileRef, source: pa.NativeFile, chunk: Chunk) -> bytes:
+    """Raises `InvalidInput` if the file is too short."""
+    # Before memory for it is allocated.
+    if chunk.start + chunk.size > file.size:
+        raise InvalidInput(f"it ends at byte {chunk.start + chunk.size}, beyond the file")
+    return _read_at(source, chunk.start, chunk.start + chunk.size)
+
+
+def _chunk_rows(
+    file: FileRef, source: pa.NativeFile, row_group: int, chunk: Chunk, columns: Sequence[str]
+) -> pa.RecordBatch:
+    try:
+        records = decode_chunk(chunk, _chunk_bytes(file, source, chunk))
+        return records.select(list(columns)).cast(pa.schema([READ_SCHEMA.field(name) for name in columns]))
+    # Its checksum is right, and it was decompressed before it was stored. Codecs fail if memory is short.
+    except NotDecompressed as error:
+        raise RetryLater(
+            f"intake file {file.key}: row group {row_group} (record batches): {error}; memory may be short, "
+            "try again"
+        ) from error
+    # The batches were checked before they were stored, so a bad one is damage and no wrong input.
+    except InvalidInput as error:
+        raise _corrupted(file, f"row group {row_group} (record batches): {error}") from error
+    # numpy has its own error where memory is short.
+    except (OSError, pa.ArrowException, MemoryError) as error:
+        raise _unreadable(file, f"row group {row_group} (record batches): {error}", error) from error
 
 
 def _read_at(source: pa.NativeFile, start: int, end: int) -> bytes:
@@ -170,12 +257,6 @@ def _read_at(source: pa.NativeFile, start: int, end: int) -> bytes:
 def _row_group(
     file: FileRef, source: pa.NativeFile, parquet: pq.ParquetFile, row_group: int, columns: Sequence[str]
 ) -> pa.RecordBatch:
-    if row_group >= parquet.metadata.num_row_groups:
-        raise _corrupted(
-            file,
-            f"it has {parquet.metadata.num_row_groups} row groups, the log has a segment in row group "
-            f"{row_group}",
-        )
     try:
         # Page headers have no checksum, and the decoder allocates what they say.
         pages = check_pages(source, parquet.metadata, row_group, columns)

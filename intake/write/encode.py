@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from archiver.runtime.errors import InvalidInput
 from archiver.runtime.ids import TopicPartition
 from intake.arrow_arrays import ArrowArray, Int64Array, concat_batches, list_array
+from intake.batches.chunks import StoredBatch
 from intake.format import (
     INTAKE_SCHEMA,
     PRODUCER_COLUMNS,
@@ -39,8 +40,8 @@ from intake.format import (
 )
 from intake.log.fold import TopicState
 from intake.producers import SEQUENCE_COUNT, Stamp
-from intake.records import HEADERS, RECORD_SCHEMA, TIMESTAMP, Record
-from intake.write.queue import BatchItem, Item, RecordItem
+from intake.records import HEADERS, RECORD_SCHEMA, TIMESTAMP, Record, no_headers
+from intake.write.queue import BatchItem, EncodedItem, Item, RecordItem
 
 ENTRY_BYTES = 256
 """Upper bound of an entry's own fields: format, id, key, size, digest and their tags."""
@@ -78,6 +79,8 @@ class StampedRows:
     whole: Int64Array
     """The item of the row, if that covers more numbers than it has records and so is a batch by itself; else
     -1."""
+    numbers: Int64Array
+    """How many sequence numbers the row has: 1, or the records of the batch for which it stands."""
 
     @property
     def stamped(self) -> npt.NDArray[np.bool_]:
@@ -102,6 +105,7 @@ class StampedRows:
             transactional=np.repeat(np.array([stamp.transactional for stamp in known], np.bool_), rows),
             stated=np.repeat(np.array([item.stated for item in items], np.bool_), rows),
             whole=np.repeat(np.array(whole, np.int64), rows),
+            numbers=_records_of(items),
         )
 
     def take(self, order: Int64Array) -> StampedRows:
@@ -113,6 +117,7 @@ class StampedRows:
             self.transactional[order],
             self.stated[order],
             self.whole[order],
+            self.numbers[order],
         )
 
     def breaks(self) -> npt.NDArray[np.bool_]:
@@ -124,7 +129,8 @@ class StampedRows:
             | (self.stated[1:] != self.stated[:-1])
         )
         # Only rows of producers have numbers. Numbers wrap to 0, hence the modulo.
-        jumps = self.stamped[1:] & (self.sequences[1:] != (self.sequences[:-1] + 1) % SEQUENCE_COUNT)
+        following = (self.sequences[:-1] + self.numbers[:-1]) % SEQUENCE_COUNT
+        jumps = self.stamped[1:] & (self.sequences[1:] != following)
         # Inside such an item numbers may jump, where records went to a DLQ topic.
         breaks: npt.NDArray[np.bool_] = np.where(
             self.whole[1:] == self.whole[:-1], (others | jumps) & (self.whole[1:] == _JOINED), True
@@ -177,7 +183,12 @@ class Part:
 
 
 class SortedFlush:
-    """The rows of a flush in file order. `order[i]` is the arrival number of the row at place i."""
+    """The rows of a flush in file order. `order[i]` is the arrival number of the row at place i.
+
+    A record batch that is stored as it came is one row here. Its segment has its records, and no rows in the
+    Parquet part of the file. Such segments follow the others of their partition: chunks come after row
+    groups, and readers find the records of a partition in file order.
+    """
 
     def __init__(self, items: Sequence[Item], known_end: KnownEnd | None = None) -> None:
         """`known_end` is called for records whose sequence numbers were stated. Raises `InvalidInput` if a
@@ -190,52 +201,44 @@ class SortedFlush:
             {topic.name: topic for topic in self._gathered.topics}.values(), key=lambda topic: topic.name
         )
         slots, begins = self._number_slots(topics)
-        # Stable, so that the rows of a partition keep their order of arrival.
-        self.order: Int64Array = np.argsort(slots, kind="stable")
+        encoded = np.repeat([isinstance(item, EncodedItem) for item in items], self._gathered.item_rows)
+        # Stable, so that the rows of a partition keep their order of arrival, and its batches theirs. No
+        # client sends both: the writer finishes what waits before a topic changes.
+        self.order: Int64Array = np.lexsort((encoded, slots))
         sorted_slots = slots[self.order]
         stamps = self._gathered.stamps
         self._stamps = None if stamps is None else stamps.take(self.order)
+        records = self._gathered.records[self.order]
+        encoded = encoded[self.order]
         self._kept: npt.NDArray[np.bool_] | None = None
-        """Per row, whether it is stored; None: all are."""
-        if any(isinstance(item, BatchItem) and item.numbers_only for item in items):
-            stored = [not (isinstance(item, BatchItem) and item.numbers_only) for item in items]
-            self._kept = np.repeat(stored, self._gathered.item_rows)[self.order]
-        changed = sorted_slots[1:] != sorted_slots[:-1]
+        """Per row, whether it is stored as a row; None: all are."""
+        if bool((encoded | (records == 0)).any()):
+            self._kept = ~encoded & (records > 0)
         self.accept_us = self._gathered.accept_us[self.order]
-        if self._stamps is not None:
-            changed |= self._stamps.breaks()
-            if any(topic.log_append_time for topic in topics):
-                # A client repeats each of its batches alone, and gets the append time that the log knows.
-                numbers = np.searchsorted(begins, sorted_slots, side="right") - 1
-                appended = np.array([topic.log_append_time for topic in topics])[numbers]
-                times_differ = self.accept_us[1:] != self.accept_us[:-1]
-                changed |= (appended & self._stamps.stated)[1:] & times_differ
         offsets = self._gathered.offsets
         self._offsets = None if offsets is None else offsets[self.order]
-        if self._offsets is not None:
-            # The entry states one offset per segment, so a gap in the upstream ends the segment.
-            changed |= self._offsets[1:] != self._offsets[:-1] + 1
+        changed = self._breaks(topics, begins, sorted_slots) | (encoded[1:] != encoded[:-1])
         self.starts: Int64Array = np.concatenate(([0], np.flatnonzero(changed) + 1)).astype(np.int64)
         """First row of each segment."""
         if self._stamps is not None and known_end is not None and bool(self._stamps.stated.any()):
             self._cut_at_known_ends(_places(topics, begins, sorted_slots), self._stamps, known_end)
         self.ends: Int64Array = np.append(self.starts[1:], self.rows)
+        before = np.cumsum(records) - records
+        self.places: Int64Array = before - np.repeat(before[self.starts], self.ends - self.starts)
+        """Per row, the records of its segment before it."""
         segment_bytes = np.add.reduceat(self._gathered.row_bytes[self.order], self.starts)
         self.topics: list[TopicState] = []
         """Per segment."""
         self.segments: list[SegmentRows] = []
-        rows = self.ends - self.starts
-        if self._kept is not None:
-            # A placeholder is alone in its segment.
-            rows = np.where(self._kept[self.starts], rows, 0)
-        counts = rows.tolist(), segment_bytes.tolist()
+        counts = np.add.reduceat(records, self.starts).tolist(), segment_bytes.tolist()
         # Accept times of a writer never decrease, so the last one of a segment is its newest.
         accept_max_us = self.accept_us[self.ends - 1].tolist()
         places = _places(topics, begins, sorted_slots[self.starts])
         batches = self._segment_stamps(items)
         firsts = [None] * len(self.starts) if self._offsets is None else self._offsets[self.starts].tolist()
-        for (topic, partition), count, raw_bytes, newest_us, stamp, offset in zip(
-            places, *counts, accept_max_us, batches, firsts, strict=True
+        of_encoded = encoded[self.starts].tolist()
+        for number, ((topic, partition), count, raw_bytes, newest_us, stamp, offset) in enumerate(
+            zip(places, *counts, accept_max_us, batches, firsts, strict=True)
         ):
             self.topics.append(topic)
             self.segments.append(
@@ -248,8 +251,39 @@ class SortedFlush:
                     stamp,
                     offset,
                     topic.log_append_time,
+                    self._stored_batches(items, number) if of_encoded[number] else (),
                 )
             )
+
+    def _breaks(
+        self, topics: Sequence[TopicState], begins: Int64Array, slots: npt.NDArray[np.uint16] | Int64Array
+    ) -> npt.NDArray[np.bool_]:
+        """Per row but the first: whether it is of another partition or producer's batch than the row before
+        it, or does not follow that row. `slots`: of the rows.
+        """
+        changed: npt.NDArray[np.bool_] = slots[1:] != slots[:-1]
+        if self._stamps is not None:
+            changed |= self._stamps.breaks()
+            if any(topic.log_append_time for topic in topics):
+                # A client repeats each of its batches alone, and gets the append time that the log knows.
+                numbers = np.searchsorted(begins, slots, side="right") - 1
+                appended = np.array([topic.log_append_time for topic in topics])[numbers]
+                times_differ = self.accept_us[1:] != self.accept_us[:-1]
+                changed |= (appended & self._stamps.stated)[1:] & times_differ
+        if self._offsets is not None:
+            # The entry states one offset per segment, so a gap in the upstream ends the segment.
+            changed |= self._offsets[1:] != self._offsets[:-1] + 1
+        return changed
+
+    def _stored_batches(self, items: Sequence[Item], segment: int) -> tuple[StoredBatch, ...]:
+        """The batches of a segment of batches."""
+        arrived = self.order[self.starts[segment] : self.ends[segment]]
+        of_segment = [items[number] for number in self._gathered.batches[arrived].tolist()]
+        return tuple(
+            StoredBatch(item.data, item.records, item.accept_us, self.topics[segment].log_append_time)
+            for item in of_segment
+            if isinstance(item, EncodedItem)
+        )
 
     def _segment_stamps(self, items: Sequence[Item]) -> list[Stamp | None]:
         if self._stamps is None:
@@ -268,7 +302,8 @@ class SortedFlush:
         # A batch that covers more numbers than it has records is known as a whole or not at all.
         divisible = stamps.stated[self.starts] & (stamps.whole[self.starts] == _JOINED)
         for number in np.flatnonzero(divisible).tolist():
-            start, rows = int(self.starts[number]), int(ends[number] - self.starts[number])
+            start, end = int(self.starts[number]), int(ends[number])
+            numbers_at = np.cumsum(stamps.numbers[start:end])
             topic, partition = places[start]
             (stamp,) = stamps.stamps(self.starts[number : number + 1])
             expected = None if stamp is None else known_end((topic.topic_id, partition), stamp)
@@ -276,11 +311,16 @@ class SortedFlush:
                 stamp is not None
                 and expected is not None
                 # Strictly inside the segment: the log expects a number after its first one.
-                and (behind := (expected - stamp.sequence) % SEQUENCE_COUNT) < rows
+                and (behind := (expected - stamp.sequence) % SEQUENCE_COUNT) < numbers_at[-1]
                 and behind
             ):
                 # Numbers before the cut are in the log already, those after it are new.
-                cuts.append(start + behind)
+                known = int(np.searchsorted(numbers_at, behind, side="right"))
+                cuts += [start + known] if known else []
+                # No batch is divided. One that is in the log in part is refused there, by itself.
+                if behind != (numbers_at[known - 1] if known else 0):
+                    cuts.append(start + known + 1)
+        cuts = [cut for cut in cuts if cut < self.rows]
         self.starts = np.union1d(self.starts, np.array(cuts, np.int64))
 
     def _number_slots(
@@ -432,6 +472,8 @@ class _Gathered:
     columns: pa.RecordBatch
     partitions: npt.NDArray[np.int32]
     row_bytes: Int64Array
+    records: Int64Array
+    """Per row, the records that it stands for."""
     accept_us: Int64Array
     batches: npt.NDArray[np.int32]
     """The item of each row: rows of one item are one producer batch."""
@@ -454,10 +496,17 @@ def _gather(items: Sequence[Item]) -> _Gathered:
             batches.append(piece.columns)
             partitions.append(piece.partitions)
             row_bytes.append(piece.row_bytes)
+            continue
+        if isinstance(piece[0], EncodedItem):
+            batches.append(_no_records(len(piece)))
+            partitions.append(
+                np.array([item.partition for item in piece if isinstance(item, EncodedItem)], np.int32)
+            )
         else:
-            batches.append(record_columns([item.record for item in piece]))
-            partitions.append(np.array([item.pending.partition for item in piece], np.int32))
-            row_bytes.append(np.array([item.raw_bytes for item in piece], np.int64))
+            single = [item for item in piece if isinstance(item, RecordItem)]
+            batches.append(record_columns([item.record for item in single]))
+            partitions.append(np.array([item.pending.partition for item in single], np.int32))
+        row_bytes.append(np.array([item.raw_bytes for item in piece], np.int64))
     item_rows = [item.rows for item in items]
     return _Gathered(
         topics=[item.topic for item in items],
@@ -465,6 +514,7 @@ def _gather(items: Sequence[Item]) -> _Gathered:
         columns=concat_batches(batches),
         partitions=np.concatenate(partitions),
         row_bytes=np.concatenate(row_bytes),
+        records=_records_of(items),
         accept_us=np.repeat(np.array([item.accept_us for item in items], np.int64), item_rows),
         batches=np.repeat(np.arange(len(items), dtype=np.int32), item_rows),
         stamps=StampedRows.of(items),
@@ -487,13 +537,33 @@ def _offsets(items: Sequence[Item]) -> Int64Array | None:
     return np.concatenate(stated)
 
 
-def _pieces(items: Sequence[Item]) -> Iterator[BatchItem | list[RecordItem]]:
-    """Runs of single records together, batches by themselves."""
-    for single, run in groupby(items, key=lambda item: isinstance(item, RecordItem)):
-        if single:
-            yield [item for item in run if isinstance(item, RecordItem)]
+def _records_of(items: Sequence[Item]) -> Int64Array:
+    """Per row, the records that it stands for."""
+    records: list[int] = []
+    for item in items:
+        if isinstance(item, EncodedItem):
+            records.append(item.records)
+        elif isinstance(item, BatchItem) and item.numbers_only:
+            records.append(0)
         else:
+            records.append(1)
+    return np.repeat(np.array(records, np.int64), [item.rows for item in items])
+
+
+def _pieces(items: Sequence[Item]) -> Iterator[BatchItem | list[RecordItem | EncodedItem]]:
+    """Runs of single records together, and of encoded batches; batches in columns by themselves."""
+    for kind, run in groupby(items, key=type):
+        if kind is BatchItem:
             yield from (item for item in run if isinstance(item, BatchItem))
+        else:
+            yield [item for item in run if not isinstance(item, BatchItem)]
+
+
+def _no_records(count: int) -> pa.RecordBatch:
+    """Placeholders: rows that are not stored as rows."""
+    nulls = [pa.nulls(count, RECORD_SCHEMA.field(name).type) for name in ("key", "value")]
+    times = pa.nulls(count, TIMESTAMP)
+    return pa.RecordBatch.from_arrays([*nulls, no_headers(count), times], schema=RECORD_SCHEMA)
 
 
 def record_columns(records: Sequence[Record]) -> pa.RecordBatch:

@@ -30,7 +30,7 @@ from archiver.runtime.errors import ArchiverError, InvalidInput, OutcomeUnknown,
 from archiver.runtime.ids import IdSource, TopicPartition, new_ulid
 from archiver.runtime.text import counted
 from intake.arrow_arrays import Int64Array
-from intake.format import IntakeFileBytes, PlacedSegment
+from intake.format import IntakeFileBytes, SegmentRows
 from intake.log.entries import positions_bytes
 from intake.log.fold import Landed
 from intake.log.sequencer import Sequencer
@@ -39,7 +39,7 @@ from intake.producers import SEQUENCE_COUNT, Refusal, Stamp, begins_alone
 from intake.write.accept_clock import AcceptClock
 from intake.write.acknowledgements import NO_OFFSET, OK, FlushOutcome, Outcome
 from intake.write.encode import Part, SortedFlush
-from intake.write.queue import BatchItem, Item, RecordItem
+from intake.write.queue import BatchItem, EncodedItem, Item, RecordItem
 
 _log = logging.getLogger(__name__)
 
@@ -165,7 +165,10 @@ class FlushWriter:
         # The lock of the queue guards the state of producers.
         with items[0].pending.condition:
             for item in items:
-                why = _lacks_parts(item) if item.source is None else item.source.held_back(item)
+                if isinstance(item, EncodedItem) or item.source is None:
+                    why = _lacks_parts(item)
+                else:
+                    why = item.source.held_back(item)
                 if why is None:
                     let_through.append(item)
                 elif not self._acknowledge([item], _Outcomes.all(item.rows, FlushOutcome("failed", why))):
@@ -212,8 +215,9 @@ class FlushWriter:
         except ArchiverError as error:
             return _Outcomes.all(rows, _verdict("unknown", f"{key} was appended, and then", error))
         counts = (flush.ends - flush.starts)[part.first_segment : part.end_segment]
-        accept_us = flush.accept_us[part.first_row : part.end_row]
-        return self._outcomes(landed, file.segments, counts, accept_us)
+        of_part = slice(part.first_row, part.end_row)
+        segments = flush.segments[part.first_segment : part.end_segment]
+        return self._outcomes(landed, segments, counts, flush.places[of_part], flush.accept_us[of_part])
 
     def publish_moving(self, items: Sequence[Item], moves: Sequence[Move]) -> Refusal | None:
         """Store the items as one file, and append the entry that also moves positions of sources.
@@ -288,48 +292,54 @@ class FlushWriter:
     def _outcomes(
         self,
         landed: Sequence[Landed],
-        segments: Sequence[PlacedSegment],
+        segments: Sequence[SegmentRows],
         rows: Int64Array,
+        places: Int64Array,
         accept_us: Int64Array,
     ) -> _Outcomes:
         """Offsets from the fold: a repeated batch has those of the original, a refused segment has none.
 
-        `rows`: of the flush, per segment, with the placeholders that are not stored. `accept_us`: per row.
+        `rows`: of the flush, per segment, with the placeholders that are not stored. `places`: per row, the
+        records of its segment before it. `accept_us`: per row.
         """
-        # Offset of a row: base of its segment plus its distance from the segment's first row.
         firsts = np.cumsum(rows) - rows
         bases = np.array([one.runs[0][0] if one.runs else 0 for one in landed], np.int64)
-        offsets: Int64Array = np.arange(int(rows.sum()), dtype=np.int64) + np.repeat(bases - firsts, rows)
+        offsets: Int64Array = np.repeat(bases, rows) + places
         outcomes = _Outcomes(offsets, np.zeros(len(offsets), np.int32), [OK])
         for number, one in enumerate(landed):
+            # A placeholder for sequence numbers alone has no record, and learns the first offset.
+            records = segments[number].rows or int(rows[number])
             # The usual segment: its offsets were computed above for all at once.
-            usual = one.refusal is None and len(one.runs) == 1 and one.runs[0][1] == rows[number]
+            usual = one.refusal is None and len(one.runs) == 1 and one.runs[0][1] == records
             appended = one.append_times or (one.segment is not None and segments[number].log_append_time)
             if usual and not appended:
                 continue
             span = np.arange(firsts[number], firsts[number] + rows[number])
             if appended:
-                times_us = _times(one.append_times, len(span)) if one.append_times else accept_us[span]
+                times_us = (
+                    _times(one.append_times, records)[places[span]] if one.append_times else accept_us[span]
+                )
                 # Rows that were accepted at the same time share a verdict.
-                known_us, places = np.unique(times_us, return_inverse=True)
-                outcomes.verdict_of[span] = places + len(outcomes.verdicts)
+                known_us, verdict_of = np.unique(times_us, return_inverse=True)
+                outcomes.verdict_of[span] = verdict_of + len(outcomes.verdicts)
                 outcomes.verdicts.extend(
                     FlushOutcome("ok", append_us=time_us) for time_us in known_us.tolist()
                 )
             if usual:
                 continue
             if one.refusal is not None:
-                outcomes.put(
-                    span, _Outcomes.all(len(span), self._refused(one.refusal, one, segments[number].stamp))
-                )
+                verdict = self._refused(one.refusal, one, segments[number])
+                outcomes.put(span, _Outcomes.all(len(span), verdict))
             else:
                 # A repetition may cover several batches of the original, whose offsets need not be adjacent.
                 known = [np.arange(base, base + count) for base, count in one.runs]
-                offsets[span] = _aligned(np.concatenate(known) if known else np.zeros(0, np.int64), len(span))
+                of_records = _aligned(np.concatenate(known) if known else np.zeros(0, np.int64), records)
+                offsets[span] = of_records[places[span]]
         return outcomes
 
-    def _refused(self, refusal: Refusal, landed: Landed, stamp: Stamp | None) -> FlushOutcome:
+    def _refused(self, refusal: Refusal, landed: Landed, segment: SegmentRows) -> FlushOutcome:
         """The violated rule, and what to do."""
+        stamp = segment.stamp
         if refusal == "deleted":
             gone = self._sequencer.fold.deleted_topics.get(landed.tp[0])
             return FlushOutcome(
@@ -378,6 +388,14 @@ class FlushWriter:
         # Without a batch of that epoch nothing of this one can be there, also if its numbers wrap.
         without = 1 if expected is None else 0
         behind = without if stored is None else (stored - stamp.sequence) % SEQUENCE_COUNT
+        # A batch is not divided, so sending it again would not store the rest. Kafka refuses it as well.
+        # Several batches are divided at the next attempt, when the log's end is known before.
+        if stored is not None and 0 < behind < segment.rows and len(segment.batches) == 1:
+            return FlushOutcome(
+                "failed",
+                f"{batch} of {who} has numbers of other batches that are in the log; open the producer again",
+                refusal,
+            )
         if 0 < behind <= SEQUENCE_COUNT // 2:
             return FlushOutcome(
                 "unknown",
@@ -414,6 +432,9 @@ class FlushWriter:
                         counts[verdict.outcome] += 1
                         if item.source is not None:
                             item.source.record_acknowledged(item, verdict)
+                elif isinstance(item, EncodedItem):
+                    if item.pending.set_outcome(0, offsets[row:end], verdict_of[row:end], known):
+                        counts[known[verdict_of[row]].outcome] += item.records
                 elif item.pending.set_outcome(item.first_row, offsets[row:end], verdict_of[row:end], known):
                     for number, rows in _counted(verdict_of[row:end]):
                         counts[known[number].outcome] += 0 if item.numbers_only else rows

@@ -32,7 +32,7 @@ class ItemSource(Protocol):
     lock.
     """
 
-    def held_back(self, item: Item) -> str | None:
+    def held_back(self, item: SessionItem) -> str | None:
         """Why the item must not be written now; None if it may be."""
 
     def record_acknowledged(self, item: RecordItem, verdict: FlushOutcome) -> None:
@@ -81,6 +81,11 @@ class RecordItem:
         """Always 1."""
         return 1
 
+    @property
+    def records(self) -> int:
+        """Always 1."""
+        return 1
+
 
 @dataclass(frozen=True, slots=True)
 class BatchItem:
@@ -123,8 +128,49 @@ class BatchItem:
         """Rows of the piece."""
         return len(self.partitions)
 
+    @property
+    def records(self) -> int:
+        """As `rows`."""
+        return len(self.partitions)
 
-Item = RecordItem | BatchItem
+
+@dataclass(frozen=True, slots=True)
+class EncodedItem:
+    """A record batch of a Kafka client in the queue, to be stored as it came. It is one row of a flush."""
+
+    topic: TopicState
+    partition: int
+    data: bytes
+    records: int
+    raw_bytes: int
+    """Of its records, before compression."""
+    cost: int
+    """Bytes of the queue it uses: its own and `ROW_COST_BYTES`."""
+    accept_us: int
+    pending: PendingBatch
+    """Of one row: the client learns one offset and one outcome."""
+    stamp: Stamp | None = None
+    """The producer; the sequence is that of the first record."""
+
+    @property
+    def rows(self) -> int:
+        """Always 1."""
+        return 1
+
+    @property
+    def stated(self) -> bool:
+        """A client repeats a batch under its numbers without notice, so each may be in the log already."""
+        return self.stamp is not None
+
+    @property
+    def source(self) -> None:
+        """No session of this process numbered it."""
+        return None
+
+
+SessionItem = RecordItem | BatchItem
+"""An item that a producer session of this process may have numbered."""
+Item = SessionItem | EncodedItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +241,7 @@ class FlushQueue:
             self._waiting_bytes += raw_bytes
             self._held_cost += cost
             self._put += len(items)
-            self._records += sum(item.rows for item in items)
+            self._records += sum(item.records for item in items)
             self._raw_bytes += raw_bytes
             # Wake the flush thread only if these items start the delay or complete a flush.
             if len(self._items) == len(items) or self._waiting_bytes >= self._delay_max_bytes:
@@ -223,7 +269,7 @@ class FlushQueue:
             self._waiting_bytes += raw_bytes
             self._held_cost += cost
             self._put += len(items)
-            self._records += sum(item.rows for item in items)
+            self._records += sum(item.records for item in items)
             self._raw_bytes += raw_bytes
             self.changed.notify_all()
             return True

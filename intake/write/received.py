@@ -14,13 +14,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from archiver.runtime.errors import RecordRefused
+from intake.batches.decoding import Measured
 from intake.log.fold import TopicState
 from intake.producers import SEQUENCE_COUNT, Producers, Stamp
-from intake.records import NormalBatch, Record, normalise_batch
+from intake.records import NormalBatch, Record, check_weight, normalise_batch
 from intake.write.acknowledgements import PendingBatch
 from intake.write.encode import record_columns
-from intake.write.queue import ROW_COST_BYTES, BatchItem, ReceivedBatch
+from intake.write.queue import ROW_COST_BYTES, BatchItem, EncodedItem, ReceivedBatch
 from intake.write.validation import Rows
+
+_ITEM_BYTES = 2600
+"""Measured: memory of a batch on its way through Produce and the queue, in addition to its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,56 @@ class ReceivedPart:
             stated=self.stamp is not None,
             numbers_only=self.numbers_only,
             after=elsewhere,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredBatch:
+    """A record batch of one partition as a client sent it, whose records were measured."""
+
+    topic: TopicState
+    partition: int
+    data: bytes
+    records: int
+    sizes: Measured
+    stamp: Stamp | None
+    """The producer and the sequence number of the first record, which the others follow; None: none."""
+
+    @property
+    def cost(self) -> int:
+        """Bytes of the queue it uses."""
+        # As its rows would, because a reader makes them: what compresses well must not become large there.
+        decoded = self.sizes.weight + ROW_COST_BYTES * self.records
+        return max(decoded, len(self.data)) + _ITEM_BYTES
+
+    def check(self, record_bytes_max: int, queue_bytes_max: int) -> None:
+        """Raise `RecordRefused` if it can never be stored."""
+        sizes = self.sizes
+        try:
+            check_weight(sizes.largest_bytes, sizes.largest_weight, record_bytes_max)
+        except RecordRefused as error:
+            raise RecordRefused(f"row {sizes.heaviest}: {error}") from error
+        # Without the part that every batch has: a record may be as large as the queue.
+        if self.cost - _ITEM_BYTES > queue_bytes_max:
+            raise RecordRefused(
+                f"a batch of {self.records} records takes {self.cost} bytes of the queue's room, more than "
+                f"intake.queue_bytes_max = {queue_bytes_max}; send smaller batches"
+            )
+
+    def item(self, topic: TopicState, pending: PendingBatch, accept_us: int) -> EncodedItem:
+        """All of it as one item, of the newest state of its topic."""
+        pending.expect(0)
+        pending.admitted()
+        return EncodedItem(
+            topic,
+            self.partition,
+            self.data,
+            self.records,
+            self.sizes.raw_bytes,
+            self.cost,
+            accept_us,
+            pending,
+            self.stamp,
         )
 
 

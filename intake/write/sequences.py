@@ -28,7 +28,7 @@ from archiver.runtime.ids import TopicId, TopicPartition
 from archiver.runtime.text import counted
 from intake.producers import SEQUENCE_COUNT, Stamp, after
 from intake.write.acknowledgements import NO_OFFSET, NO_SEQUENCE, FlushOutcome
-from intake.write.queue import BatchItem, Item, RecordItem
+from intake.write.queue import BatchItem, RecordItem, SessionItem
 
 _NOT_BEFORE = (
     "an earlier record of the producer for that partition failed, and this one must not come before it; "
@@ -68,7 +68,7 @@ class ProducerSession:
         self._next: dict[TopicPartition, int] = {}
         self._since: dict[TopicPartition, int] = {}
         """The generation that began when the partition's numbers went back."""
-        self._queued: dict[int, Item] = {}
+        self._queued: dict[int, SessionItem] = {}
         """By `id()`: items that were numbered here and are still queued."""
         self._behind: set[TopicPartition] = set()
         """Partitions whose numbers went back: their queued items must fail."""
@@ -156,7 +156,7 @@ class ProducerSession:
             elif not self.outstanding:
                 self._next.pop(tp, None)  # take the next number from the log
 
-    def queued(self, item: Item) -> None:
+    def queued(self, item: SessionItem) -> None:
         """The item that was numbered last is in the queue."""
         # An item with stated numbers follows no other one, so a failure before it does not concern it.
         if not item.stated:
@@ -168,7 +168,7 @@ class ProducerSession:
             FlushOutcome("failed", "some rows of a batch were not queued, because the queue was full")
         )
 
-    def held_back(self, item: Item) -> str | None:
+    def held_back(self, item: SessionItem) -> str | None:
         """Why the item must not be written now. It leaves the queue in any case."""
         self._queued.pop(id(item), None)
         # A retry must pass, because it resolves what the others wait for. The rest of the test is a fast
@@ -274,7 +274,7 @@ class ProducerSession:
         before = self._next_of(tp)
         self._next[tp] = end if _is_ahead(end, before) else before
 
-    def _apply_outcome(self, item: Item, partition: int, span: Span, verdict: FlushOutcome) -> None:
+    def _apply_outcome(self, item: SessionItem, partition: int, span: Span, verdict: FlushOutcome) -> None:
         """Apply the outcome of records with those numbers."""
         tp = (item.topic.topic_id, partition)
         # A record of unknown outcome may be in the log, so the transaction needs a marker.
@@ -351,7 +351,7 @@ def _is_ahead(sequence: int, other: int) -> bool:
     return 0 < (sequence - other) % SEQUENCE_COUNT <= SEQUENCE_COUNT // 2
 
 
-def _partitions(item: Item) -> Sequence[TopicPartition]:
+def _partitions(item: SessionItem) -> Sequence[TopicPartition]:
     """The partitions of its records."""
     partitions = (
         [item.pending.partition] if isinstance(item, RecordItem) else np.unique(item.partitions).tolist()

@@ -38,6 +38,7 @@ from intake.write.acknowledgements import (
     PendingRecord,
 )
 from intake.write.flush import FlushWriter
+from intake.write.metrics import WriterMetrics
 from intake.write.partitioner import Placement
 from intake.write.queue import (
     ROW_COST_BYTES,
@@ -49,7 +50,7 @@ from intake.write.queue import (
     RecordItem,
     cut_rows,
 )
-from intake.write.received import ReceivedPart, has_passed, kept
+from intake.write.received import MeasuredBatch, ReceivedPart, has_passed, kept
 from intake.write.sequences import ProducerSession, stated_sequences
 from intake.write.topic_lookup import TopicLookup
 from intake.write.validation import (
@@ -67,46 +68,6 @@ from intake.write.validation import (
 )
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class WriterMetrics:
-    """Counters of a writer since it was opened, and its present load. `archiver.runtime.metric_names`
-    explains each number.
-    """
-
-    queue_bytes: int
-    queue_bytes_max: int
-    records_accepted: int
-    bytes_accepted: int
-    records_ok: int
-    records_failed: int
-    records_unknown: int
-    flushes: int
-    producer_waits: int
-    producer_wait_seconds: float
-    upload_seconds: float
-    append_seconds: float
-    clock_refusals: int
-
-
-def metrics_of(numbers: WriterMetrics) -> dict[str, float]:
-    """The writer's numbers by their Prometheus names."""
-    return {
-        "archiver_intake_queue_bytes": numbers.queue_bytes,
-        "archiver_intake_queue_bytes_max": numbers.queue_bytes_max,
-        "archiver_intake_records_accepted_total": numbers.records_accepted,
-        "archiver_intake_bytes_accepted_total": numbers.bytes_accepted,
-        "archiver_intake_records_ok_total": numbers.records_ok,
-        "archiver_intake_records_failed_total": numbers.records_failed,
-        "archiver_intake_records_unknown_total": numbers.records_unknown,
-        "archiver_intake_flushes_total": numbers.flushes,
-        "archiver_intake_producer_waits_total": numbers.producer_waits,
-        "archiver_intake_producer_wait_seconds_total": numbers.producer_wait_seconds,
-        "archiver_intake_upload_seconds": numbers.upload_seconds,
-        "archiver_intake_append_seconds": numbers.append_seconds,
-        "archiver_intake_clock_refusals_total": numbers.clock_refusals,
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +157,8 @@ class IntakeWriter:
             held_max_s=settings.producer_idle_min / 8,
         )
         self._in_work: Sequence[Item] = ()
+        self._stored_encoded: dict[str, bool] = {}
+        """How the last batch of a client was stored, by topic."""
         # Last: the thread uses everything above.
         self._thread = threading.Thread(target=self._run, name="intake-writer", daemon=True)
         self._thread.start()
@@ -375,6 +338,7 @@ class IntakeWriter:
         `RetryLater`, `Halt` as `send`. After an error nothing was sent.
         """
         state = self._known_topic(batch.topic.name)
+        self._finish_other_kind(state.name, encoded=False)
         try:
             normal = normalise_batch(batch.columns, self._settings.record_bytes_max)
         except InvalidInput as error:
@@ -423,6 +387,37 @@ class IntakeWriter:
 
         self._queue.put_all(raw_bytes, cost, self._settings.close_timeout, make)
         return PendingReceived(own, elsewhere)
+
+    def stores_encoded(self, topic: str) -> bool:
+        """Whether record batches of the topic are stored as they came: no validation needs their records."""
+        return self._judge is None or not self._judge.checks(topic)
+
+    def send_encoded(self, batch: MeasuredBatch, on_done: Callable[[], None]) -> PendingReceived:
+        """Queue a client's record batch, to be stored as it came; only of a topic that `stores_encoded`.
+
+        Its records get consecutive offsets, or none of them is stored. All else is as for `send_received`.
+        """
+        state = self._known_topic(batch.topic.name)
+        self._finish_other_kind(state.name, encoded=True)
+        batch.check(self._settings.record_bytes_max, self._settings.queue_bytes_max)
+        place = np.full(1, batch.partition, np.int32)
+        pending = PendingBatch(state.name, place, self._queue.changed, on_done)
+        self._queue.put(
+            batch.sizes.raw_bytes,
+            batch.cost,
+            self._settings.close_timeout,
+            lambda: batch.item(state, pending, self._accept_us()),
+        )
+        return PendingReceived(pending, ())
+
+    def _finish_other_kind(self, topic: str, *, encoded: bool) -> None:
+        """Write what clients sent before, if it is stored in another way than what comes now: within a flush,
+        a file has rows before batches. Raises `RetryLater` if it is not written in time.
+        """
+        # Only the thread of the listener sends batches, so no other batch comes in between.
+        if self._stored_encoded.get(topic, encoded) != encoded:
+            self.flush()
+        self._stored_encoded[topic] = encoded
 
     def _divided_received(
         self, judge: Judge, batch: ReceivedBatch, normal: NormalBatch, partitions: npt.NDArray[np.int32]

@@ -10,7 +10,8 @@ archives retention has taken out of its table; from version 6 on checkpoints of 
 that was trimmed; from version 7 on a topic with configs, more
 partitions, append times and deleted records, batches of a raised epoch that cover more numbers than they have
 records, and committed offsets of consumer groups; from version 8 on offsets that transactions commit, drop and
-still hold; from version 9 on archives with records digests of version 2.
+still hold; from version 9 on archives with records digests of version 2; from version 10 on record batches of Kafka
+clients as they came.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from archiver.runtime import failpoints
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.ids import SystemIds
 from archiver.spark.session import SparkSessions
+from intake.batches.decoding import Measured, measure, read_header
 from intake.log.committed_offsets import (
     Commit,
     CommittedOffsets,
@@ -46,9 +48,11 @@ from intake.producers import Stamp
 from intake.records import RECORD_SCHEMA, Record
 from intake.sources.files.pump import FileSources
 from intake.write.queue import ReceivedBatch
+from intake.write.received import MeasuredBatch
 from tests.support.builders.deployment import Deployment, jsonl, sample_records, text
 from tests.support.builders.driver import AheadClock, Driver
 from tests.support.builders.golden import GOLDEN, golden_place
+from tests.support.kafka.record_batches import CODECS, RawRecord, batch_bytes, records_bytes
 from tests.support.schema.orders import order
 
 FIELD = descriptor_pb2.FieldDescriptorProto
@@ -69,6 +73,11 @@ AGED = {
     "archive": {"kind": "iceberg", "catalog": "local", "table": "shop.aged"},
 }
 AGED_DAYS = 40
+WIRE = {
+    "name": "wire",
+    "partitions": 2,
+    "archive": {"kind": "iceberg", "catalog": "local", "table": "shop.wire"},
+}
 NUMBERED: list[dict[str, Any]] = [
     {
         "name": "numbered",
@@ -108,7 +117,7 @@ def make(folder: Path) -> None:
     deployment = Deployment(
         folder, failpoints_asked=True, overrides={"log": {"append_backoff": "5ms", "checkpoint_entries": 5}}
     )
-    deployment.overrides["topics"] = [*deployment.document()["topics"], AGED, *NUMBERED]
+    deployment.overrides["topics"] = [*deployment.document()["topics"], AGED, *NUMBERED, WIRE]
     deployment.write(deployment.document())
     aged(deployment)
     records = sample_records(120)
@@ -117,6 +126,7 @@ def make(folder: Path) -> None:
     gaps = transactions(deployment)
     numbered(deployment)
     moved(deployment)
+    wired(deployment)
     assert deployment.cli("archive", "--all").code == 0
     taken(deployment, folder / "inbox")
     mended(deployment)
@@ -128,6 +138,7 @@ def make(folder: Path) -> None:
     taken(deployment, folder / "inbox", again=True)
     numbered(deployment, again=True)
     moved(deployment, again=True)
+    wired(deployment, again=True)
     deployment.failpoints_asked = False
     deployment.write(deployment.document())
     (folder / "sent.jsonl").write_text(jsonl(records))
@@ -237,6 +248,37 @@ def moved(deployment: Deployment, *, again: bool = False) -> None:
             assert offsets.hold([pending]) == ["ok"]
             if commit is not None:
                 assert app.sequencer.end_transaction(producer_id, epoch, commit=commit) is None
+    del os.environ[failpoints.VARIABLE]
+
+
+def wired(deployment: Deployment, *, again: bool = False) -> None:
+    """Batches of Kafka clients in each codec, and one of them twice. The second time they are in intake alone."""
+    os.environ[failpoints.VARIABLE] = ""
+    with open_application(load_settings(deployment.config, os.environ), os.environ) as app:
+        writer, topic = app.intake.writer(), app.topic("wire")
+        producer_id, epoch = app.sequencer.open_producer("", 0)
+        pending = []
+        for number, codec in enumerate((*CODECS, "lz4")):
+            # The last one repeats the lz4 batch before it.
+            place = min(number, len(CODECS) - 2) if number == len(CODECS) else number
+            records = [
+                RawRecord(
+                    b"%d" % place, b"wire %d %d %d" % (again, place, row), (("codec", codec.encode()),), row
+                )
+                for row in range(3)
+            ]
+            data = batch_bytes(records_bytes(records), codec=codec)
+            header = read_header(data)
+            (sizes,) = measure([(header, data)], uncompressed_max=2**20)
+            assert isinstance(sizes, Measured)
+            stamp = Stamp(producer_id, epoch, 3 * place)
+            batch = MeasuredBatch(topic, 1, data, header.count, sizes, stamp)
+            pending.append(writer.send_encoded(batch, lambda: None))
+            writer.flush()
+        outcomes = [one.outcome() for one in pending]
+        assert all(verdict.outcome == "ok" for _, verdict in outcomes), outcomes
+        assert len({offset for offset, _ in outcomes}) == len(CODECS)
+        writer.close()
     del os.environ[failpoints.VARIABLE]
 
 

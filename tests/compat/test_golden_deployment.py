@@ -218,8 +218,30 @@ def test_archives_of_version_9_have_the_second_digest() -> None:
         }
         for folder in GOLDEN.iterdir()
     }
-    assert found.pop("v9") == {"2"}
+    assert [found.pop(version) for version in ("v9", "v10")] == [{"2"}] * 2
     assert set(map(frozenset, found.values())) == {frozenset({"1"})}
+
+
+def test_record_batches_of_version_10_are_known() -> None:
+    with golden_place("v10") as folder:
+        unpack("v10", folder)
+        stored = [pq.read_metadata(path) for path in (folder / "data" / "intake").rglob("*.parquet")]
+        formats = [(one.metadata or {})[b"archiver.intake_format"] for one in stored]
+        assert {b"1", b"2"} == set(formats)
+        archives = list((folder / "data").glob("archive/*/data/**/*.parquet"))
+        assert {footer_values(pq.read_metadata(path))["version"] for path in archives} == {"2"}
+        with Application(load_settings(folder / "archiver.yaml", {}), {}) as app:
+            records = list(app.stream().read(app.topic("wire").topic_id, 1))
+        assert {record.source for record in records} == {"archive", "intake"}
+        assert [record.value for record in records] == [
+            b"wire %d %d %d" % (again, place, row)
+            for again in range(2)
+            for place in range(5)
+            for row in range(3)
+        ]
+        assert [record.offset for record in records] == list(range(30))
+        assert [record.batch_start for record in records] == [3 * (offset // 3) for offset in range(30)]
+        assert records[4].headers == (("codec", b"gzip"),)
 
 
 @pytest.mark.spark

@@ -40,7 +40,7 @@ READ = {
     "checkpoint of the ledger: object": str(ledger_checkpoint.OBJECT_FORMAT),
     "checkpoint of the ledger: the state in it": numbers(ledger_state.FORMATS),
     "shelf": str(history_file.FORMAT),
-    "intake file (`archiver.intake_format`)": intake_format.FORMAT,
+    "intake file (`archiver.intake_format`)": ", ".join(intake_format.FORMATS),
     "archive (`archiver.version`)": ", ".join(archives.FOOTER_VERSIONS),
     "table: Iceberg's format version": str(FORMAT_VERSION),
     "table: `archiver.format-version`": LAYOUT_VERSION_VALUE,

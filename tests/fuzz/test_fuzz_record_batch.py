@@ -12,8 +12,9 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from archiver.kafka.record_batch import BatchRefused, decode, encode, read_header
+from archiver.kafka.record_batch import encode
 from archiver.stream.records import STREAM_SCHEMA
+from intake.batches.decoding import BatchRefused, decode, measure, read_header
 from intake.records import RECORD_SCHEMA
 from tests.support.fuzzing import fuzzing
 from tests.support.kafka.record_batches import (
@@ -116,7 +117,10 @@ def test_an_altered_batch_is_decoded_or_refused(inputs: list[bytes]) -> None:
             except BatchRefused:
                 continue
         good = (read_header(GOOD), GOOD)
-        first, *results, last = decode([good, *accepted, good], uncompressed_max=UNCOMPRESSED_MAX)
+        # Together with the same batches: lengths that lead out of a batch are read in the one after it.
+        together = [good, *accepted, good]
+        first, *results, last = decode(together, uncompressed_max=UNCOMPRESSED_MAX)
+        _, *measured, _ = measure(together, uncompressed_max=UNCOMPRESSED_MAX)
     finally:
         pa.set_memory_pool(previous)
     assert isinstance(first, pa.RecordBatch)
@@ -124,8 +128,10 @@ def test_an_altered_batch_is_decoded_or_refused(inputs: list[bytes]) -> None:
     assert first.num_rows == 20
     assert first.equals(last)
     assert len(results) == len(accepted)
-    for (header, _), result in zip(accepted, results, strict=True):
+    for (header, _), result, sizes in zip(accepted, results, measured, strict=True):
+        assert isinstance(sizes, BatchRefused) == isinstance(result, BatchRefused)
         if isinstance(result, BatchRefused):
+            assert str(sizes) == str(result)
             assert len(str(result)) < 400
             assert result.record is None or 0 <= result.record < header.count
         else:

@@ -235,10 +235,10 @@ def test_a_file_of_another_format_halts(file: File) -> None:
     }
     segment = SegmentRows(file.rig.topic("t", 3).topic_id, 0, 1, 0, 0)
     data = write_intake_file(pa.Table.from_pylist([cells], schema=INTAKE_SCHEMA), [segment], 1).data
-    newer = data.replace(b"archiver.intake_format\x18\x011", b"archiver.intake_format\x18\x012")
+    newer = data.replace(b"archiver.intake_format\x18\x011", b"archiver.intake_format\x18\x013")
     assert newer != data
     objects = MemoryObjectStore()
     objects.create("intake/newer", newer)
     ref = FileRef(0, "intake/newer", len(newer), footer_sha256(newer))
-    with pytest.raises(Halt, match="intake/newer has the format '2', this version knows '1'; upgrade"):
+    with pytest.raises(Halt, match="intake/newer has the format '3', this version knows '2'; upgrade"):
         list(IntakeReader(objects).read(ref, [file.segments[0]._replace(file=ref, rows=1)]))

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from archiver.kafka import fetch
+from archiver.kafka import fetch, record_batch
 from archiver.kafka.fetch import (
     EARLIEST,
     LATEST,
@@ -547,7 +547,7 @@ def test_a_position_gets_past_aborted_records_at_the_end(driver: Driver, archive
 
 def test_a_filler_of_offsets_without_records_is_a_control_batch_of_one_marker() -> None:
     for base, last in ((0, 0), (7, 70), (5, 5 + 2**31 - 1), (0, 2**40)):
-        filler = fetch._filler(base, last)
+        filler = record_batch.filler(base, last)
         assert filler.last_offset == min(last, base + 2**31 - 1)
         (batch,) = batches_of(fetch.Fetched((filler.data,), Bounds(0, 0, 0), 0, "gap"))
         assert (batch.base_offset, batch.next_offset, batch.producer_id) == (base, filler.last_offset + 1, -1)

@@ -557,14 +557,14 @@ def test_a_request_whose_time_ends_in_the_queue_is_not_stored(
 ) -> None:
     begun, free = threading.Event(), threading.Event()
     with listening(configured(tmp_path, TOPICS)) as found:
-        send = found.writer.send_received
+        send = found.writer.send_encoded
 
         def held(*arguments: Any) -> Any:
             begun.set()
             assert free.wait(60)
             return send(*arguments)
 
-        monkeypatch.setattr(found.writer, "send_received", held)
+        monkeypatch.setattr(found.writer, "send_encoded", held)
         answers: list[Any] = []
         with WireClient(found.address) as first, WireClient(found.address) as second:
             sending = threading.Thread(

@@ -267,8 +267,8 @@ FOLDING = (
     Mutant(
         "first batches of Kafka clients are accepted without a bound of producers",
         "archiver/kafka/produce.py",
-        "    if begins_alone(stamp):\n        raise BatchRefused(",
-        "    if stamp.sequence < 0:\n        raise BatchRefused(",
+        "    if begins_alone(stamp):\n        raise _NotAccepted(",
+        "    if stamp.sequence < 0:\n        raise _NotAccepted(",
         ("tests/integration/test_kafka_produce.py",),
         simulated=False,
     ),

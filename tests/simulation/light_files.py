@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import marshal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 from unittest.mock import patch
 
@@ -18,6 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from archiver.objects.key_rules import check_key
+from intake.batches.chunks import CHUNKS_KEY, StoredBatch, decode_chunk, read_chunk_index
+from intake.batches.decoding import StoredBatches
 from intake.format import IntakeFileBytes, PlacedSegment
 from intake.write.encode import Part, SortedFlush
 from tests.support.objects import memory_store
@@ -44,6 +47,8 @@ def _encode(flush: SortedFlush, part: Part, row_group_bytes: int, log_index: int
         kept = flush._kept[part.first_row : part.end_row]
         order, accept_us = order[kept], accept_us[kept]
     values = flush._gathered.columns.column("value").take(pa.array(order, pa.int64())).to_pylist()
+    in_rows: Any = zip(values, accept_us.tolist(), strict=True)
+    rows: list[Row] = []
     placed: list[PlacedSegment] = []
     first_row = 0
     for one in flush.segments[part.first_segment : part.end_segment]:
@@ -60,8 +65,15 @@ def _encode(flush: SortedFlush, part: Part, row_group_bytes: int, log_index: int
             )
         )
         first_row += one.rows
-    data = _MAGIC + marshal.dumps((log_index, list(zip(values, accept_us.tolist(), strict=True))))
+        rows.extend(_rows_of(one.batches) if one.batches else islice(in_rows, one.rows))
+    data = _MAGIC + marshal.dumps((log_index, rows))
     return IntakeFileBytes(data, hashlib.sha256(data).digest(), tuple(placed))
+
+
+def _rows_of(batches: Sequence[StoredBatch]) -> Iterator[Row]:
+    for batch in batches:
+        records: Any = StoredBatches(batch.data).decode()
+        yield from ((value, batch.accept_us) for value in records.column("value").to_pylist())
 
 
 def row_groups(data: bytes) -> list[list[Row]]:
@@ -75,5 +87,11 @@ def row_groups(data: bytes) -> list[list[Row]]:
         table = parquet.read_row_group(number, columns=["value", "accept_timestamp"], use_threads=False)
         values: list[Any] = table.column(0).to_pylist()
         accept_us: list[Any] = table.column(1).cast(pa.int64()).to_pylist()
+        groups.append(list(zip(values, accept_us, strict=True)))
+    index = (parquet.metadata.metadata or {}).get(CHUNKS_KEY.encode())
+    for chunk in [] if index is None else read_chunk_index(index):
+        records: Any = decode_chunk(chunk, data[chunk.start : chunk.start + chunk.size])
+        values = records.column("value").to_pylist()
+        accept_us = records.column("accept_timestamp").cast(pa.int64()).to_pylist()
         groups.append(list(zip(values, accept_us, strict=True)))
     return groups

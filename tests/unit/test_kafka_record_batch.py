@@ -19,12 +19,13 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder as AioBuil
 from aiokafka.record.memory_records import MemoryRecords as AioRecords
 from kafka.record.default_records import DefaultRecordBatchBuilder as PythonBuilder
 from kafka.record.memory_records import MemoryRecords as PythonRecords
-from kio.schema.errors import ErrorCode
 
-from archiver.kafka import record_batch, record_fields
-from archiver.kafka.record_batch import BatchRefused, decode, encode, read_header
+from archiver.kafka import record_batch
+from archiver.kafka.record_batch import encode
 from archiver.stream.records import STREAM_SCHEMA
-from intake.records import RECORD_SCHEMA, TIMESTAMP_MAX_US, TIMESTAMP_MIN_US
+from intake.batches import decoding, record_fields
+from intake.batches.decoding import BatchRefused, Measured, decode, measure, read_header
+from intake.records import RECORD_SCHEMA, TIMESTAMP_MAX_US, TIMESTAMP_MIN_US, normalise_batch
 from tests.support.kafka.record_batches import (
     CODECS,
     XERIAL,
@@ -247,7 +248,7 @@ def test_timestamps_of_any_delta() -> None:
         (0, -longest - 1),
     ):
         refused = refusal(batch_bytes(records_bytes([RawRecord(delta_ms=delta)]), base_timestamp=base))
-        assert refused.code is ErrorCode.invalid_timestamp, (base, delta)
+        assert refused.code == "invalid_timestamp", (base, delta)
 
 
 def test_longer_varints_than_needed_are_read() -> None:
@@ -321,7 +322,7 @@ def test_a_bad_record_is_refused_and_spoils_no_other_batch(what: str, codec: str
     good = batch_bytes(records_bytes([RawRecord(b"k%d" % place, b"v", (("a", b"b"),)) for place in range(3)]))
     data = batch_bytes(compressed(codec, BAD_RECORDS[what]), codec=codec and CODECS.index(codec), count=1)
     refused = refusal(data)
-    assert refused.code is ErrorCode.invalid_record
+    assert refused.code == "invalid_record"
     assert refused.record in ((None,) if not BAD_RECORDS[what] else (0,))
     # Where the header shows it already, there is nothing to decode.
     if not BAD_RECORDS[what] and codec == "none":
@@ -341,7 +342,7 @@ def test_the_first_bad_record_is_named() -> None:
     records[120] = with_length(RawRecord(b"k").body(121))
     records[200] = with_length(b"\x00\x00\x90\x03" + varint(-5) + b"\x00\x00")
     refused = refusal(batch_bytes(records))
-    assert (refused.record, refused.code) == (120, ErrorCode.invalid_record)
+    assert (refused.record, refused.code) == (120, "invalid_record")
     assert "record 120" in str(refused)
     assert "offset delta" in str(refused)
     records[7] = with_length(b"\x00\x00" + varint(7) + b"\x01\x01" + varint(1) + varint(1) + b"\xff\x01")
@@ -356,32 +357,32 @@ def test_a_batch_whose_header_is_wrong_is_refused() -> None:
     corrupt = bytearray(data)
     corrupt[-3] ^= 1
     for bad, code in (
-        (b"", ErrorCode.invalid_record),
-        (data[:60], ErrorCode.invalid_record),
-        (data[:-1], ErrorCode.invalid_record),
-        (data + b"\x00", ErrorCode.invalid_record),
-        (data + data, ErrorCode.invalid_record),
-        (bytes(corrupt), ErrorCode.corrupt_message),
-        (batch_bytes(good, magic=0), ErrorCode.unsupported_for_message_format),
-        (batch_bytes(good, magic=1), ErrorCode.unsupported_for_message_format),
-        (batch_bytes(good, magic=3), ErrorCode.invalid_record),
-        (batch_bytes(b"".join(good), codec=5, count=2), ErrorCode.unsupported_compression_type),
-        (batch_bytes(b"".join(good), codec=7, count=2), ErrorCode.unsupported_compression_type),
-        (batch_bytes([]), ErrorCode.invalid_record),
-        (batch_bytes(good, count=0), ErrorCode.invalid_record),
-        (batch_bytes(good, count=-1), ErrorCode.invalid_record),
-        (batch_bytes(good, count=1), ErrorCode.invalid_record),
-        (batch_bytes(good, count=3), ErrorCode.invalid_record),
-        (batch_bytes(good, count=(1 << 31) - 1), ErrorCode.invalid_record),
-        (batch_bytes(good, codec="zstd", count=(1 << 31) - 1), ErrorCode.invalid_record),
-        (batch_bytes(good, last_offset_delta=2), ErrorCode.invalid_record),
-        (batch_bytes(good, last_offset_delta=0), ErrorCode.invalid_record),
-        (batch_bytes(good, flags=0x20), ErrorCode.invalid_record),
-        (batch_bytes(good, flags=0x08), ErrorCode.invalid_timestamp),
+        (b"", "invalid_record"),
+        (data[:60], "invalid_record"),
+        (data[:-1], "invalid_record"),
+        (data + b"\x00", "invalid_record"),
+        (data + data, "invalid_record"),
+        (bytes(corrupt), "corrupt_message"),
+        (batch_bytes(good, magic=0), "unsupported_for_message_format"),
+        (batch_bytes(good, magic=1), "unsupported_for_message_format"),
+        (batch_bytes(good, magic=3), "invalid_record"),
+        (batch_bytes(b"".join(good), codec=5, count=2), "unsupported_compression_type"),
+        (batch_bytes(b"".join(good), codec=7, count=2), "unsupported_compression_type"),
+        (batch_bytes([]), "invalid_record"),
+        (batch_bytes(good, count=0), "invalid_record"),
+        (batch_bytes(good, count=-1), "invalid_record"),
+        (batch_bytes(good, count=1), "invalid_record"),
+        (batch_bytes(good, count=3), "invalid_record"),
+        (batch_bytes(good, count=(1 << 31) - 1), "invalid_record"),
+        (batch_bytes(good, codec="zstd", count=(1 << 31) - 1), "invalid_record"),
+        (batch_bytes(good, last_offset_delta=2), "invalid_record"),
+        (batch_bytes(good, last_offset_delta=0), "invalid_record"),
+        (batch_bytes(good, flags=0x20), "invalid_record"),
+        (batch_bytes(good, flags=0x08), "invalid_timestamp"),
     ):
         assert refusal(bad).code is code, bad.hex()
     # Magic 0 and 1 have shorter messages.
-    assert refusal(data[:16] + b"\x01" + b"\x00" * 5).code is ErrorCode.unsupported_for_message_format
+    assert refusal(data[:16] + b"\x01" + b"\x00" * 5).code == "unsupported_for_message_format"
 
 
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd", "snappy"])
@@ -396,7 +397,7 @@ def test_records_that_cannot_be_decompressed_are_refused(codec: str) -> None:
         whole[:9] + whole[8:],
     ):
         refused = refusal(batch_bytes(data, codec=CODECS.index(codec), count=9))
-        assert refused.code is ErrorCode.invalid_record
+        assert refused.code == "invalid_record"
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "lz4", "zstd", "snappy", "raw-snappy"])
@@ -413,7 +414,7 @@ def test_decompression_is_bounded(codec: str) -> None:
         if fits:
             assert rows_of(decoded(data, uncompressed_max=limit)[0])[0][2] == value
         else:
-            assert refusal(data, uncompressed_max=limit).code is ErrorCode.message_too_large
+            assert refusal(data, uncompressed_max=limit).code == "message_too_large"
 
 
 def test_a_decompression_bomb_allocates_little() -> None:
@@ -435,7 +436,7 @@ def test_a_decompression_bomb_allocates_little() -> None:
     finally:
         tracemalloc.stop()
         pa.set_memory_pool(previous)
-    assert codes == [ErrorCode.message_too_large] * 3 + [ErrorCode.invalid_record] * 3
+    assert codes == ["message_too_large"] * 3 + ["invalid_record"] * 3
     assert peak + (POOL.max_memory() or 0) < 16 << 20
 
 
@@ -468,13 +469,50 @@ def test_many_batches_at_once_give_what_each_gives_alone(monkeypatch: pytest.Mon
     alone = [outcome(decoded(data)[0]) for data in batches]
     assert 10 <= sum(isinstance(result, tuple) for result in alone) <= 30
     assert [outcome(result) for result in decoded(*batches)] == alone
-    monkeypatch.setattr(record_batch, "_GROUP_ROWS", 7)
-    monkeypatch.setattr(record_batch, "_GROUP_BYTES", 20_000)
+    monkeypatch.setattr(decoding, "_GROUP_ROWS", 7)
+    monkeypatch.setattr(decoding, "_GROUP_BYTES", 20_000)
     assert [outcome(result) for result in decoded(*batches)] == alone
     monkeypatch.setattr(record_fields, "_LOCKSTEP_BATCHES", 2)
     monkeypatch.setattr(record_fields, "_LOCKSTEP_ROWS", 1)
     assert [outcome(result) for result in decoded(*batches)] == alone
     assert decode([], uncompressed_max=MAX) == []
+
+
+@pytest.mark.parametrize("group_rows", [1 << 16, 7])
+def test_measuring_refuses_the_same_batches_and_counts_the_same_bytes(
+    group_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(3)
+    batches = []
+    for place in range(200):
+        rows = random_rows(rng, rng.choice([1, 2, 30]), headers=place % 3 == 0)
+        parts = records_bytes([RawRecord(key, value, tuple(headers)) for _, key, value, headers in rows])
+        if place % 10 == 9:
+            at = rng.randrange(len(parts))
+            broken = bytearray(parts[at])
+            broken[rng.randrange(4)] ^= 2
+            parts[at] = bytes(broken)
+        batches.append(batch_bytes(parts, codec=rng.choice(CODECS)))
+    monkeypatch.setattr(decoding, "_GROUP_ROWS", group_rows)
+    headed = [(read_header(data), data) for data in batches]
+    refused = 0
+    for result, sizes in zip(decoded(*batches), measure(headed, uncompressed_max=MAX), strict=True):
+        if isinstance(result, BatchRefused):
+            assert isinstance(sizes, BatchRefused)
+            assert (sizes.code, sizes.record, str(sizes)) == (result.code, result.record, str(result))
+            refused += 1
+            continue
+        normal = normalise_batch(result, MAX)
+        heaviest = int(normal.weights.argmax())
+        assert sizes == Measured(
+            int(normal.raw_bytes.sum()),
+            int(normal.weights.sum()),
+            heaviest,
+            int(normal.weights[heaviest]),
+            int(normal.raw_bytes[heaviest]),
+        )
+    assert refused >= 5
+    assert len(measure(headed, uncompressed_max=MAX, total_max=1)) == 1
 
 
 @pytest.mark.parametrize("rows", [1, 500])
@@ -490,7 +528,7 @@ def test_bad_headers_are_found_at_every_place(what: str, rows: int) -> None:
         body = bad_body[:2] + varint(at) + bad_body[3:]
         parts = [with_length(body) for body in [*records[:at], body, *records[at + 1 :]]]
         refused = refusal(batch_bytes(parts))
-        assert (refused.record, refused.code) == (at, ErrorCode.invalid_record)
+        assert (refused.record, refused.code) == (at, "invalid_record")
 
 
 def test_a_record_can_have_many_headers_but_not_without_bound() -> None:
@@ -499,13 +537,13 @@ def test_a_record_can_have_many_headers_but_not_without_bound() -> None:
     assert [row[3] for row in rows_of(result)] == [[*headers], []]
     data = batch_bytes(records_bytes([RawRecord(headers=(("", None),) * 1025)]))
     refused = refusal(data, uncompressed_max=16 * 1024)
-    assert (refused.code, refused.record) == (ErrorCode.message_too_large, 0)
+    assert (refused.code, refused.record) == ("message_too_large", 0)
     assert rows_of(decoded(data, uncompressed_max=16 * 1025)[0])[0][3] == [("", None)] * 1025
 
 
 def test_headers_are_bounded_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records with few headers each take as much memory as one with many."""
-    monkeypatch.setattr(record_batch, "HEADERS_MAX", 100)
+    monkeypatch.setattr(decoding, "HEADERS_MAX", 100)
     bare = RawRecord(b"key")
 
     def batch(*counts: int) -> bytes:
@@ -517,13 +555,13 @@ def test_headers_are_bounded_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     over = [(batch(40, 0, 60, 0, 1, 0), 4), (batch(101), 0), (batch(*[1] * 300), 100)]
     alone = [rows_of(decoded(data)[0]) for data in good]
     for rows in (1 << 16, 7):
-        monkeypatch.setattr(record_batch, "_GROUP_ROWS", rows)
+        monkeypatch.setattr(decoding, "_GROUP_ROWS", rows)
         results = decoded(good[0], over[0][0], good[1], over[1][0], over[2][0], good[2], good[3])
         assert [rows_of(results[place]) for place in (0, 2, 5, 6)] == alone
         for place, (_, record) in zip((1, 3, 4), over, strict=True):
             refused = results[place]
             assert isinstance(refused, BatchRefused)
-            assert (refused.code, refused.record) == (ErrorCode.message_too_large, record)
+            assert (refused.code, refused.record) == ("message_too_large", record)
 
 
 def test_a_bound_of_all_records_ends_the_decoding_early() -> None:
@@ -638,7 +676,7 @@ def test_each_batch_of_a_producer_is_one_batch() -> None:
 
 
 def test_a_large_batch_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_batch, "_SIZE_MAX", 1000)
+    monkeypatch.setattr(record_batch, "SIZE_MAX", 1000)
     rows: list[Row] = [(BASE_MS, None, bytes(300), [])] * 7
     assert spans(stream(rows, range(7), [0] * 7)) == [(0, 1, 2), (2, 3, 2), (4, 5, 2), (6, 6, 1)]
 

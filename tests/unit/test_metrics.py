@@ -43,7 +43,7 @@ from archiver.status.metric_registry import LogNumbers, Numbers, SourceNumbers, 
 from archiver.web.metrics import Message, Scope, counting, exposition, route_of
 from archiver.web.openapi import ENDPOINTS
 from intake.sources.files.source import FilesState
-from intake.write.writer import WriterMetrics
+from intake.write.metrics import WriterMetrics
 from reconcile.findings.finding import Finding
 from reconcile.repair.run import ReconcileReport
 from reconcile.snapshot.oldest_required import OldestRequired

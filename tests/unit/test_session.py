@@ -13,8 +13,8 @@ from archiver.runtime.clock import ManualClock
 from archiver.runtime.errors import InvalidInput, ProducerFenced, TransactionFailed
 from archiver.runtime.ids import TopicId
 from archiver.runtime.logging import METRICS
+from intake.write.metrics import WriterMetrics, metrics_of
 from intake.write.sequences import ProducerSession, _spans, _with, _without
-from intake.write.writer import WriterMetrics, metrics_of
 from tests.support.intake.intake_rig import IntakeRig
 from tests.support.intake.publishing import Publishing
 from tests.support.log.faulty_log import AppendFault
