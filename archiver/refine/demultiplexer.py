@@ -13,6 +13,7 @@ raise.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from archiver.objects.open import open_store
 from archiver.objects.store import ObjectStore
 from archiver.refine.archive_file import Conflict, Uploads
 from archiver.refine.plan import ROW_OVERHEAD_BYTES, Plan, written_together
-from archiver.refine.plan_writer import Kept, PlanWriter, TopicRows, copied, kept
+from archiver.refine.plan_writer import Kept, PlanWriter, TopicRows, copied, decode_together, kept
 from archiver.refine.prefetch import Part, ReadAhead, parts_to_read
 from archiver.refine.task import ErrorKind, PlanResult, TaskDescriptor, pack, unpack_task
 from archiver.runtime import failpoints
@@ -83,6 +84,9 @@ class _Demultiplexer:
         self._works: list[_Work] = []
         self._open: dict[int, _Work] = {}
         """Works that have no result yet, by their index."""
+        self._waiting: list[int] = []
+        """Owners of small plans that are complete, and wait to be decoded with others of their topic."""
+        self._waiting_rows = self._waiting_bytes = 0
         self._uploading: deque[_Work] = deque()
         """Works that are done except for their last archive, which is being uploaded."""
         self._pinned_bytes = 0
@@ -101,6 +105,8 @@ class _Demultiplexer:
                 yield from self._begin(plan)
             for parts in self._reader.through(parts_to_read([work.plan for work in self._works])):
                 yield from self._read(parts)
+                # Plans that end in this file; waiting for those of later files could take all memory.
+                yield from self._finish_waiting()
                 yield from self._stored(self._task.options.uploads_max)
             # What is still open here lacks segments; `finish` reports that, so no plan is without a result.
             for owner, work in list(self._open.items()):
@@ -201,12 +207,40 @@ class _Demultiplexer:
 
     def _decode(self, owner: int, work: _Work) -> Iterator[PlanResult]:
         """Decode what is due of a plan, which may end it."""
+        if work.writer.joinable:
+            self._waiting.append(owner)
+            self._waiting_rows += work.writer.rows
+            self._waiting_bytes += work.writer.held_bytes
+            options = self._task.options
+            if self._waiting_rows >= options.decode_rows or self._waiting_bytes >= options.decode_bytes:
+                yield from self._finish_waiting()
+            return
         if not work.writer.complete:
             before = work.writer.held_bytes
             work.writer.decode()
             self._held_bytes += work.writer.held_bytes - before
         if work.writer.complete or work.writer.conflict is not None:
             yield from self._finish(owner, work)
+
+    def _finish_waiting(self) -> Iterator[PlanResult]:
+        """Decode the waiting plans, those of each topic together, and end them."""
+        owners, self._waiting = self._waiting, []
+        self._waiting_rows = self._waiting_bytes = 0
+        of_topic: dict[TopicId, list[int]] = {}
+        for owner in owners:
+            # It may have failed since.
+            if owner in self._open:
+                of_topic.setdefault(self._works[owner].plan.topic_id, []).append(owner)
+        for topic_id, together in of_topic.items():
+            # Memory may have run short since, and a plan was decoded.
+            writers = [self._works[owner].writer for owner in together if self._works[owner].writer.joinable]
+            if len(writers) > 1:
+                # An error may be about one plan alone. Each then decodes its own records and has its own
+                # error.
+                with contextlib.suppress(Exception):
+                    decode_together(self._topics[topic_id], writers)
+            for owner in together:
+                yield from self._finish(owner, self._works[owner])
 
     def _bound_memory(self) -> Iterator[PlanResult]:
         """Free row groups that small slices keep alive. If all writers together hold too much, close the row

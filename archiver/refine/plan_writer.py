@@ -124,6 +124,18 @@ def _none(rows: int) -> ArrowArray:
     return _NONE.slice(0, rows) if rows <= len(_NONE) else no_headers(rows)
 
 
+@dataclass(frozen=True, slots=True)
+class DecodedSides:
+    """The `key` and `value` columns of some records."""
+
+    key: pa.StructArray
+    value: pa.StructArray
+
+    def slice(self, first: int, rows: int) -> DecodedSides:
+        """The columns of these rows; copies nothing."""
+        return DecodedSides(self.key.slice(first, rows), self.value.slice(first, rows))
+
+
 class TopicRows:
     """What all plans of one topic share: the layout of rows and the codec. Building it compiles descriptors,
     so it is built once per task.
@@ -142,9 +154,19 @@ class TopicRows:
         for start, end in self.codec.portions(records.column("key"), records.column("value")):
             yield self.build(partition, records.slice(start, end - start))
 
-    def build(self, partition: int, records: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of one part."""
-        key, value = self.codec.encode_columns(records.column("key"), records.column("value"))
+    def decoded(self, records: pa.RecordBatch) -> DecodedSides | None:
+        """The `key` and `value` columns of intake records; None if they must be decoded in several parts."""
+        keys, values = records.column("key"), records.column("value")
+        if len(self.codec.portions(keys, values)) > 1:
+            return None
+        return DecodedSides(*self.codec.encode_columns(keys, values))
+
+    def build(
+        self, partition: int, records: pa.RecordBatch, sides: DecodedSides | None = None
+    ) -> pa.RecordBatch:
+        """The rows of one part; `sides`: its keys and values, if they are decoded already."""
+        if sides is None:
+            sides = DecodedSides(*self.codec.encode_columns(records.column("key"), records.column("value")))
         kafka: dict[str, pa.Array[Any]] = {
             "partition": pa.array(np.full(records.num_rows, partition, dtype=np.int32)),
             **{
@@ -157,7 +179,12 @@ class TopicRows:
         struct = pa.StructArray.from_arrays(
             [_as(kafka[field.name], field.type) for field in fields], fields=fields
         )
-        columns = {"key": key, "value": value, "headers": records.column("headers"), "kafka": struct}
+        columns = {
+            "key": sides.key,
+            "value": sides.value,
+            "headers": records.column("headers"),
+            "kafka": struct,
+        }
         return pa.RecordBatch.from_arrays(
             [_as(columns[field.name], field.type) for field in schema], schema=schema
         )
@@ -166,6 +193,9 @@ class TopicRows:
 def _as(column: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
     return column if column.type.equals(kind) else column.cast(kind)
 
+
+_JOINABLE_SHARE = 4
+"""A plan is decoded with others if its records are at most this part of what is decoded at a time."""
 
 _OWN_PIECES_MAX = 16
 """Copies that are left as they are when further pieces are copied, so that no record is copied each time."""
@@ -230,6 +260,8 @@ class PlanWriter:
         self._due = self._next_due()
         self._pieces: list[Piece] = []
         """Records of the segments that were added and are not decoded: a piece for each, or fewer."""
+        self._sides: DecodedSides | None = None
+        """The decoded columns of all pieces, if they were decoded with those of other plans."""
         self._own = 0
         """Number of leading pieces that are copies and point into no intake row group."""
         self._file: _OpenFile | None = None
@@ -255,6 +287,32 @@ class PlanWriter:
     def complete(self) -> bool:
         """Whether all segments were added."""
         return self._given == len(self.plan.segments)
+
+    @property
+    def rows(self) -> int:
+        """Records of the plan's segments."""
+        return int(self._rows_before[-1])
+
+    @property
+    def joinable(self) -> bool:
+        """Whether its records can be decoded with those of other plans: all were added, none is decoded, and
+        they are few.
+        """
+        return (
+            self.complete
+            and not self._decoded
+            and self.rows <= self._options.decode_rows // _JOINABLE_SHARE
+            and self.held_bytes <= self._options.decode_bytes // _JOINABLE_SHARE
+        )
+
+    @property
+    def pieces(self) -> Sequence[Piece]:
+        """Records that were added and are not decoded."""
+        return self._pieces
+
+    def use_decoded(self, records: Piece, sides: DecodedSides) -> None:
+        """Replace all `pieces` by one with the same records, whose keys and values are decoded."""
+        self._pieces, self._sides, self._own = [records], sides, 0
 
     def add(self, place: int, records: Kept, first: int, rows: int) -> bool:
         """Add the records of the plan's next segment: this many rows of `records`. Rows outside of the plan
@@ -325,6 +383,7 @@ class PlanWriter:
         """
         lines = self.plan.segments.numbers[self._decoded : self._given]
         pieces, self._pieces, self._own = self._pieces, [], 0
+        sides, self._sides = self._sides, None
         if not pieces:
             return
         held_rows, held_bytes = (
@@ -373,6 +432,7 @@ class PlanWriter:
                 placed(offsets[run], records.slice(start, end - start), ingest_us[run]),
                 # An average: it only sets how many records are decoded at a time.
                 held_bytes // held_rows,
+                None if sides is None else sides.slice(start, end - start),
             )
             # Of a segment that is in part in the plan or in the file, in proportion to its rows.
             inside = np.clip(np.minimum(bases + rows, last + 1) - np.maximum(bases, self.plan.base), 0, None)
@@ -380,28 +440,36 @@ class PlanWriter:
             file.raw_bytes += reached - taken
             start, taken = end, reached
 
-    def _write(self, records: pa.RecordBatch, record_bytes: int) -> None:
-        """Decode records of the open file, some ten thousand at a time: what fits into the processor's cache
-        decodes fastest.
+    def _write(self, records: pa.RecordBatch, record_bytes: int, sides: DecodedSides | None) -> None:
+        """Write records to the open file. Unless `sides` has their keys and values, they are decoded some ten
+        thousand at a time: what fits into the processor's cache decodes fastest.
         """
         assert self._file is not None
         # The last row is the latest, because ingest times never decrease.
         self._file.ingest_max_us = records.column("ingest_timestamp")[-1].value
         # Digest of the records and not of the columns, which depend on the schema version.
         self._file.digest.update(records)
+        if sides is not None:
+            self._append(self._rows.build(self.plan.partition, records, sides))
+            return
         step = max(1, min(self._options.decode_rows, self._options.decode_bytes // max(1, record_bytes)))
-        writer = self._file.writer
         for start in range(0, records.num_rows, step):
             for rows in self._rows.built(self.plan.partition, records.slice(start, step)):
-                count_errors(rows, self._file.decode_errors)
-                # Before `append`: once the row is in an archive, only a replay can decode it.
-                self._check_judged(rows)
-                writer.append(rows)
-                if (
-                    writer.pending_rows >= self._options.row_group_rows
-                    or writer.pending_bytes >= self._options.row_group_bytes
-                ):
-                    writer.close_row_group()
+                self._append(rows)
+
+    def _append(self, rows: pa.RecordBatch) -> None:
+        """Add rows to the open file."""
+        assert self._file is not None
+        count_errors(rows, self._file.decode_errors)
+        # Before `append`: once the row is in an archive, only a replay can decode it.
+        self._check_judged(rows)
+        writer = self._file.writer
+        writer.append(rows)
+        if (
+            writer.pending_rows >= self._options.row_group_rows
+            or writer.pending_bytes >= self._options.row_group_bytes
+        ):
+            writer.close_row_group()
 
     def _check_judged(self, rows: pa.RecordBatch) -> None:
         """Raise `RetryLater` if a record would be marked as undecodable only because its registry id could
@@ -530,10 +598,28 @@ class PlanWriter:
 
     def discard(self) -> None:
         """Drop all records and remove the spool file; files that are stored or being uploaded stay."""
-        self._pieces, self._own = [], 0
+        self._pieces, self._sides, self._own = [], None, 0
         if self._file is not None:
             self._file.writer.discard()
             self._file = None
+
+
+def decode_together(rows: TopicRows, writers: Sequence[PlanWriter]) -> None:
+    """Decode the keys and values of several `joinable` plans of one topic at a time; `finish` of each then
+    writes its part.
+
+    The calls of the decoder and the encoder cost as much as a thousand records do. Changes nothing if it
+    raises, or if the columns would be too large: each plan then decodes its own.
+    """
+    counts = [sum(count for _, _, count in writer.pieces) for writer in writers]
+    records = together([piece for writer in writers for piece in writer.pieces])
+    sides = rows.decoded(records)
+    if sides is None:
+        return
+    joined, first = kept(records), 0
+    for writer, count in zip(writers, counts, strict=True):
+        writer.use_decoded((joined, first, count), sides.slice(first, count))
+        first += count
 
 
 def data_file_of(objects: ObjectStore, rows: TopicRows, value: int, stored: StoredArchive) -> DataFile:

@@ -186,6 +186,13 @@ COMMITTING = (
         ("tests/integration/test_digest_versions.py",),
     ),
     _tested(
+        "plans decoded together have the values of the first one",
+        "archiver/refine/plan_writer.py",
+        "sides.slice(first, count))",
+        "sides.slice(0, count))",
+        ("tests/integration/test_refine_together.py",),
+    ),
+    _tested(
         "adopt without a digest",
         "archiver/refine/archive_file.py",
         '"end", "version", "records_digest")',
