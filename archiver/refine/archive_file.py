@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import tempfile
@@ -54,6 +55,8 @@ _IDENTITY = ("cluster_id", "topic_id", "partition", "base", "end", "version", "r
 log; the columns depend on the schema as well. Digests of two versions cannot be compared."""
 
 _HASH_CHUNK_BYTES = 1024 * 1024
+_MEMORY_BYTES_MAX = 4 * 1024 * 1024
+"""An archive with one row group, of at most this many bytes of columns, is written to memory first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +144,10 @@ class ArchiveWriter:
     def __init__(
         self, spool_dir: Path, columns: Columns, encodings: SharedEncodings, zstd_level: int
     ) -> None:
-        """Open a spool file in `spool_dir`; raises `RetryLater` if that fails. `encodings` are shared with
-        other archives that have these columns.
+        """The spool file will be in `spool_dir`. `encodings` are shared with other archives that have these
+        columns.
         """
+        self._spool_dir = spool_dir
         self._columns = columns
         self._encodings = encodings
         self._zstd_level = zstd_level
@@ -152,12 +156,12 @@ class ArchiveWriter:
         self.pending_rows = 0
         self.pending_bytes = 0
         """Size in memory of the columns that are not in a row group yet."""
-        with _spooling("open"):
-            handle, name = tempfile.mkstemp(prefix="archive-", suffix=".parquet", dir=spool_dir)
-        # pyarrow opens the file by its name.
-        os.close(handle)
-        self._path = Path(name)
+        self._path: Path | None = None
+        self._memory: pa.BufferOutputStream | None = None
+        """Where an archive with a single small row group is written first."""
         self._opened: pq.ParquetWriter | None = None
+        self._metadata: list[pq.FileMetaData] = []
+        """The footer, once the file is closed."""
 
     def append(self, batch: pa.RecordBatch) -> None:
         """Add columns to the current row group."""
@@ -184,32 +188,61 @@ class ArchiveWriter:
         """
         if self._opened is None:
             self._opened = _open_writer(
-                self._path,
+                self._closed_new_file() if self._memory is None else self._memory,
                 self._columns,
                 self._zstd_level,
                 self._encodings.of(self._columns.leaves, self._pending),
+                self._metadata,
             )
         return self._opened
 
+    def _closed_new_file(self) -> Path:
+        """Create the spool file. pyarrow opens it by its name."""
+        handle, path = self._new_file()
+        os.close(handle)
+        return path
+
+    def _new_file(self) -> tuple[int, Path]:
+        """Create the spool file; the caller must close the descriptor."""
+        handle, name = tempfile.mkstemp(prefix="archive-", suffix=".parquet", dir=self._spool_dir)
+        self._path = Path(name)
+        return handle, self._path
+
     def finish(self, footer: Footer) -> SpooledArchive:
         """Close the file. The caller must then upload it or remove it."""
+        if self._opened is None and self.pending_bytes <= _MEMORY_BYTES_MAX:
+            # Writing page by page, sealing and hashing a file takes many calls of the system.
+            self._memory = pa.BufferOutputStream()
         self.close_row_group()
         with _spooling("close"):
             writer = self._writer()
             # Without any row this writer was opened just now, and writes the schema alone.
             writer.add_key_value_metadata(footer.values())
             writer.close()
-            # The checksum is of the footer, so the file must be closed before it is known.
-            with self._path.open("r+b") as file:
-                seal(file)
-                file.seek(0)
-                # Hashed after sealing: the ledger names the bytes that are uploaded.
-                sha256 = hashlib.file_digest(file, "sha256").digest()
-            # Read the footer back from the file, so that statistics describe what readers will see.
-            metadata = pq.read_metadata(self._path)
-            return SpooledArchive(
-                self._path, self._path.stat().st_size, sha256, metadata, footer, self._floats.columns()
-            )
+            (metadata,) = self._metadata
+            size, sha256 = self._sealed_file() if self._memory is None else self._sealed_memory(self._memory)
+            assert self._path is not None
+            return SpooledArchive(self._path, size, sha256, metadata, footer, self._floats.columns())
+
+    def _sealed_file(self) -> tuple[int, bytes]:
+        """Seal the spool file; its size and SHA-256."""
+        assert self._path is not None
+        # The checksum is of the footer, so the file must be closed before it is known.
+        with self._path.open("r+b") as file:
+            seal(file)
+            file.seek(0)
+            # Hashed after sealing: the ledger names the bytes that are uploaded.
+            sha256 = hashlib.file_digest(file, "sha256").digest()
+        return self._path.stat().st_size, sha256
+
+    def _sealed_memory(self, memory: pa.BufferOutputStream) -> tuple[int, bytes]:
+        """Seal what was written to memory, and write it to a spool file; its size and SHA-256."""
+        whole = io.BytesIO(memory.getvalue())
+        seal(whole)
+        handle, _ = self._new_file()
+        with os.fdopen(handle, "wb") as file, whole.getbuffer() as data:
+            file.write(data)
+            return len(data), hashlib.sha256(data).digest()
 
     def discard(self) -> None:
         """Close and remove the spool file; allowed in every state."""
@@ -219,7 +252,8 @@ class ArchiveWriter:
             if self._opened is not None:
                 self._opened.close()
         with contextlib.suppress(OSError):
-            self._path.unlink(missing_ok=True)
+            if self._path is not None:
+                self._path.unlink(missing_ok=True)
 
 
 class _Spooling(contextlib.AbstractContextManager[None]):
@@ -240,10 +274,17 @@ def _spooling(doing: str) -> _Spooling:
     return _Spooling(doing)
 
 
-def _open_writer(path: Path, columns: Columns, zstd_level: int, encodings: Encodings) -> pq.ParquetWriter:
+def _open_writer(
+    sink: Path | pa.NativeFile,
+    columns: Columns,
+    zstd_level: int,
+    encodings: Encodings,
+    metadata: list[pq.FileMetaData],
+) -> pq.ParquetWriter:
+    """A writer to `sink` that appends the file's footer to `metadata` once it is closed."""
     order = {leaf.path: position for position, leaf in enumerate(columns.leaves)}
     return pq.ParquetWriter(
-        path,
+        sink,
         columns.schema,
         version="2.6",
         compression="zstd",
@@ -262,6 +303,7 @@ def _open_writer(path: Path, columns: Columns, zstd_level: int, encodings: Encod
             for path in ("kafka.ingest_timestamp", "kafka.offset")
             if path in order
         ],
+        metadata_collector=metadata,
     )
 
 

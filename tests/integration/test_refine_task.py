@@ -489,6 +489,23 @@ def _key_encoding(intake: Intake, result: PlanResult) -> str:
     return found
 
 
+def test_an_archive_written_in_memory_has_the_bytes_of_one_written_to_a_file(
+    intake: Intake, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = intake.topic("orders")
+    intake.file({(topic, 0): [Row(NOW, order(number)) for number in range(100)]})
+    found = []
+    for most in (4 * 1024 * 1024, -1):
+        monkeypatch.setattr("archiver.refine.archive_file._MEMORY_BYTES_MAX", most)
+        (result,) = refine(intake, intake.plans(topic), schema=order_schema())
+        key = result.files[0].archive.key
+        found.append((result, store.read(key)))
+        store.delete(key)
+    assert found[0] == found[1]
+    assert hashlib.sha256(found[0][1]).digest() == found[0][0].files[0].archive.sha256
+    assert not list(store.spool_dir().iterdir())
+
+
 def test_each_intake_file_is_opened_once(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = intake.topic("raw", 5)
     for _ in range(4):
