@@ -5,7 +5,7 @@ The broker is real, has one node on loopback, and a topic of 4 partitions. Recor
 raw bytes, with a header on every fourth. This process runs on one core and the broker on the
 others.
 
-- The *bare* consumer uses the same library. It reads every record with `consume` and puts topic,
+- The *bare* consumer uses librdkafka. It reads every record with `consume` and puts topic,
   partition, offset, timestamp, key, value and headers into lists.
 - The *mirror* does the daemon's whole work. It reads the same records, stores them as synced intake
   files in a local folder, and appends them to a log in SQLite.

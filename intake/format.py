@@ -61,7 +61,6 @@ _FIELDS: list[pa.Field[Any]] = [
 INTAKE_SCHEMA = pa.schema(_FIELDS)
 """`batch`: rows since the first record of the producer's batch, so that its first offset is `offset - batch`;
 `UNKNOWN_BATCH` where an upstream hides it."""
-UNKNOWN_BATCH = -1
 
 PRODUCER_COLUMNS = ("producer_id", "producer_epoch", "sequence", "transactional")
 READ_COLUMNS = ("key", "value", "headers", "event_timestamp", "accept_timestamp", "batch")

@@ -30,6 +30,8 @@ TIMESTAMP_MAX_US = 253_402_300_799_999_999
 """9999-12-31T23:59:59.999999Z."""
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
+UNKNOWN_BATCH = -1
+"""In the column `batch` of intake files: it is not known where the producer's batch began."""
 HEADERS = pa.list_(
     pa.field(
         "element",

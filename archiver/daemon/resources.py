@@ -130,9 +130,9 @@ class Opening:
 
 def connect(kafka: KafkaSourceSettings, clock: Clock, log: ClientLog) -> Upstream:
     """Client of a source's Kafka cluster; imports its library."""
-    from intake.sources.kafka.client import KafkaClient
+    from intake.sources.kafka.batch_client import connect_source
 
-    return KafkaClient(kafka, clock, log)
+    return connect_source(kafka, clock, log)
 
 
 def connect_topic(kafka: ControlTopicSettings, clock: Clock, log: ClientLog) -> Destination:

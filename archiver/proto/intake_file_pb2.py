@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n archiver/proto/intake_file.proto\x12\x17\x61rchiver.intake_file.v1\"8\n\x06\x43hunks\x12.\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x1e.archiver.intake_file.v1.Chunk\"R\n\x05\x43hunk\x12\x0c\n\x04size\x18\x01 \x01(\x04\x12\x0f\n\x07records\x18\x02 \x01(\r\x12*\n\x04runs\x18\x03 \x03(\x0b\x32\x1c.archiver.intake_file.v1.Run\"B\n\x03Run\x12\x0f\n\x07\x62\x61tches\x18\x01 \x01(\r\x12\x11\n\taccept_us\x18\x02 \x01(\x03\x12\x17\n\x0flog_append_time\x18\x03 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n archiver/proto/intake_file.proto\x12\x17\x61rchiver.intake_file.v1\"8\n\x06\x43hunks\x12.\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x1e.archiver.intake_file.v1.Chunk\"R\n\x05\x43hunk\x12\x0c\n\x04size\x18\x01 \x01(\x04\x12\x0f\n\x07records\x18\x02 \x01(\r\x12*\n\x04runs\x18\x03 \x03(\x0b\x32\x1c.archiver.intake_file.v1.Run\"T\n\x03Run\x12\x0f\n\x07\x62\x61tches\x18\x01 \x01(\r\x12\x11\n\taccept_us\x18\x02 \x01(\x03\x12\x17\n\x0flog_append_time\x18\x03 \x01(\x08\x12\x10\n\x08mirrored\x18\x04 \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,5 +36,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHUNK']._serialized_start=119
   _globals['_CHUNK']._serialized_end=201
   _globals['_RUN']._serialized_start=203
-  _globals['_RUN']._serialized_end=269
+  _globals['_RUN']._serialized_end=287
 # @@protoc_insertion_point(module_scope)

@@ -23,11 +23,13 @@ class Chunk(_message.Message):
     def __init__(self, size: _Optional[int] = ..., records: _Optional[int] = ..., runs: _Optional[_Iterable[_Union[Run, _Mapping]]] = ...) -> None: ...
 
 class Run(_message.Message):
-    __slots__ = ("batches", "accept_us", "log_append_time")
+    __slots__ = ("batches", "accept_us", "log_append_time", "mirrored")
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     ACCEPT_US_FIELD_NUMBER: _ClassVar[int]
     LOG_APPEND_TIME_FIELD_NUMBER: _ClassVar[int]
+    MIRRORED_FIELD_NUMBER: _ClassVar[int]
     batches: int
     accept_us: int
     log_append_time: bool
-    def __init__(self, batches: _Optional[int] = ..., accept_us: _Optional[int] = ..., log_append_time: _Optional[bool] = ...) -> None: ...
+    mirrored: bool
+    def __init__(self, batches: _Optional[int] = ..., accept_us: _Optional[int] = ..., log_append_time: _Optional[bool] = ..., mirrored: _Optional[bool] = ...) -> None: ...

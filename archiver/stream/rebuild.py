@@ -29,10 +29,10 @@ from archiver.schema.codec import RecordCodec
 from archiver.stream.archives import FoundArchive, FoundFooter, check_footer
 from archiver.stream.records import STREAM_SCHEMA
 from archiver.stream.seal import check_seal
-from intake.format import UNKNOWN_BATCH
 from intake.parquet_pages import checked_batches
 from intake.read.digest import RecordsDigest
 from intake.read.reader import IntakeReader
+from intake.records import UNKNOWN_BATCH
 from intake.segments import SegmentRef
 
 BATCH_ROWS = 16_384

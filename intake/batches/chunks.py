@@ -25,7 +25,7 @@ from archiver.proto import intake_file_pb2 as pb
 from archiver.runtime.errors import InvalidInput
 from intake.arrow_arrays import ArrowArray
 from intake.batches.decoding import Bytes, StoredBatches
-from intake.records import TIMESTAMP
+from intake.records import TIMESTAMP, UNKNOWN_BATCH
 
 CHUNKS_KEY = "archiver.batches"
 """Footer key: the base64 text of a zlib-compressed `Chunks` message."""
@@ -45,15 +45,18 @@ class StoredBatch:
     accept_us: int
     log_append_time: bool
     """The accept time replaces the time of every record."""
+    mirrored: bool = False
+    """It is of an upstream, whose brokers may divide and merge the batches of producers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Consecutive batches that were accepted at the same time."""
+    """Consecutive batches that were accepted at the same time, from the same kind of sender."""
 
     batches: int
     accept_us: int
     log_append_time: bool
+    mirrored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +79,14 @@ def chunk_index(chunks: Sequence[Sequence[StoredBatch]]) -> str:
                 size=sum(len(batch.data) for batch in chunk),
                 records=sum(batch.records for batch in chunk),
                 runs=[
-                    pb.Run(batches=sum(1 for _ in same), accept_us=accept_us, log_append_time=append)
-                    for (accept_us, append), same in groupby(
-                        chunk, key=lambda batch: (batch.accept_us, batch.log_append_time)
+                    pb.Run(
+                        batches=sum(1 for _ in same),
+                        accept_us=accept_us,
+                        log_append_time=append,
+                        mirrored=mirrored,
+                    )
+                    for (accept_us, append, mirrored), same in groupby(
+                        chunk, key=lambda batch: (batch.accept_us, batch.log_append_time, batch.mirrored)
                     )
                 ],
             )
@@ -105,7 +113,7 @@ def read_chunk_index(text: bytes) -> list[Chunk]:
     found: list[Chunk] = []
     start = FIRST_CHUNK_AT
     for chunk in message.chunks:
-        runs = tuple(Run(run.batches, run.accept_us, run.log_append_time) for run in chunk.runs)
+        runs = tuple(Run(run.batches, run.accept_us, run.log_append_time, run.mirrored) for run in chunk.runs)
         found.append(Chunk(start, chunk.size, chunk.records, runs))
         start += chunk.size
     return found
@@ -139,6 +147,8 @@ def decode_chunk(chunk: Chunk, data: Bytes) -> pa.RecordBatch:
         times = pc.coalesce(times, accepted)
     ends = np.cumsum(counts)
     places = np.arange(int(ends[-1])) - np.repeat(ends - counts, counts)
+    if any(run.mirrored for run in chunk.runs):
+        places[np.array([run.mirrored for run in chunk.runs])[run_of]] = UNKNOWN_BATCH
     return pa.RecordBatch.from_arrays(
         [
             *(records.column(name) for name in ("key", "value", "headers")),

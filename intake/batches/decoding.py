@@ -430,6 +430,11 @@ def _starts_of(view: memoryview) -> list[int]:
 # --- Decompression
 
 
+def uncompressed(header: BatchHeader, records: memoryview, size_max: int) -> Bytes:
+    """The records of a batch. Raises `BatchRefused` if they are no valid data, or more than `size_max`."""
+    return _records_of(header.codec, records, size_max)
+
+
 def _records_of(codec: Codec, data: memoryview, size_max: int) -> Bytes:
     """The uncompressed records; never allocates much more than `size_max`."""
     try:

@@ -33,14 +33,13 @@ from intake.batches.chunks import StoredBatch
 from intake.format import (
     INTAKE_SCHEMA,
     PRODUCER_COLUMNS,
-    UNKNOWN_BATCH,
     IntakeFileBytes,
     SegmentRows,
     write_intake_file,
 )
 from intake.log.fold import TopicState
 from intake.producers import SEQUENCE_COUNT, Stamp
-from intake.records import HEADERS, RECORD_SCHEMA, TIMESTAMP, Record, no_headers
+from intake.records import HEADERS, RECORD_SCHEMA, TIMESTAMP, UNKNOWN_BATCH, Record, no_headers
 from intake.write.queue import BatchItem, EncodedItem, Item, RecordItem
 
 ENTRY_BYTES = 256
@@ -217,7 +216,7 @@ class SortedFlush:
         self.accept_us = self._gathered.accept_us[self.order]
         offsets = self._gathered.offsets
         self._offsets = None if offsets is None else offsets[self.order]
-        changed = self._breaks(topics, begins, sorted_slots) | (encoded[1:] != encoded[:-1])
+        changed = self._breaks(topics, begins, sorted_slots, records) | (encoded[1:] != encoded[:-1])
         self.starts: Int64Array = np.concatenate(([0], np.flatnonzero(changed) + 1)).astype(np.int64)
         """First row of each segment."""
         if self._stamps is not None and known_end is not None and bool(self._stamps.stated.any()):
@@ -256,10 +255,14 @@ class SortedFlush:
             )
 
     def _breaks(
-        self, topics: Sequence[TopicState], begins: Int64Array, slots: npt.NDArray[np.uint16] | Int64Array
+        self,
+        topics: Sequence[TopicState],
+        begins: Int64Array,
+        slots: npt.NDArray[np.uint16] | Int64Array,
+        records: Int64Array,
     ) -> npt.NDArray[np.bool_]:
         """Per row but the first: whether it is of another partition or producer's batch than the row before
-        it, or does not follow that row. `slots`: of the rows.
+        it, or does not follow that row. `slots` and `records`: of the rows.
         """
         changed: npt.NDArray[np.bool_] = slots[1:] != slots[:-1]
         if self._stamps is not None:
@@ -272,7 +275,7 @@ class SortedFlush:
                 changed |= (appended & self._stamps.stated)[1:] & times_differ
         if self._offsets is not None:
             # The entry states one offset per segment, so a gap in the upstream ends the segment.
-            changed |= self._offsets[1:] != self._offsets[:-1] + 1
+            changed |= self._offsets[1:] != self._offsets[:-1] + records[:-1]
         return changed
 
     def _stored_batches(self, items: Sequence[Item], segment: int) -> tuple[StoredBatch, ...]:
@@ -280,7 +283,13 @@ class SortedFlush:
         arrived = self.order[self.starts[segment] : self.ends[segment]]
         of_segment = [items[number] for number in self._gathered.batches[arrived].tolist()]
         return tuple(
-            StoredBatch(item.data, item.records, item.accept_us, self.topics[segment].log_append_time)
+            StoredBatch(
+                item.data,
+                item.records,
+                item.accept_us,
+                self.topics[segment].log_append_time,
+                item.offset is not None,
+            )
             for item in of_segment
             if isinstance(item, EncodedItem)
         )
@@ -530,7 +539,12 @@ def _joined(items: Sequence[Item], item_rows: list[int]) -> npt.NDArray[np.bool_
 
 def _offsets(items: Sequence[Item]) -> Int64Array | None:
     """The upstream's offset of every row; None if the topics are not mirrored."""
-    stated = [item.offsets for item in items if isinstance(item, BatchItem) and item.offsets is not None]
+    stated: list[Int64Array] = []
+    for item in items:
+        if isinstance(item, BatchItem) and item.offsets is not None:
+            stated.append(item.offsets)
+        elif isinstance(item, EncodedItem) and item.offset is not None:
+            stated.append(np.array([item.offset], np.int64))
     if not stated:
         return None
     assert len(stated) == len(items), "records of mirrored topics are flushed separately"

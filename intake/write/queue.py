@@ -151,6 +151,8 @@ class EncodedItem:
     """Of one row: the client learns one offset and one outcome."""
     stamp: Stamp | None = None
     """The producer; the sequence is that of the first record."""
+    offset: int | None = None
+    """Of its first record, only in a mirrored topic; the others follow it."""
 
     @property
     def rows(self) -> int:

@@ -16,7 +16,7 @@ import pytest
 
 from archiver.runtime import failpoints
 from tests.support.kafka import kafka_fixtures
-from tests.support.kafka.kafka_log import replace_in_batch
+from tests.support.kafka.kafka_log import damage_batch, replace_in_batch
 from tests.support.kafka.kafka_server import KafkaServer
 from tests.support.kafka.mirror_process import site_of
 from tests.support.kafka.mirroring import Cluster, Site, data_folder, numbered, upstream_records
@@ -204,6 +204,28 @@ def test_a_header_whose_name_is_no_text_stops_its_partition_before_it(
     mirror.close()
     assert (site.position(topic), [one.value for one in site.records(topic)]) == (1, [b"0"])
     assert "UTF-8" in mirror.state.findings[0].why
+
+
+def test_a_damaged_batch_stops_its_partition_before_it(tmp_path: Path, server: KafkaServer) -> None:
+    cluster, topic = Cluster(server.brokers), server.new_name()
+    cluster.create(topic, 2)
+    for first in (0, 5, 10):
+        cluster.send(topic, numbered(first, 5) + numbered(first, 5, partition=1))
+    there = upstream_records(server.brokers, topic)
+    server.stop()
+    damage_batch(data_folder(server.data, topic, 0), 1)
+    server.start()
+    site = Site(server.brokers)
+    mirror = site.process(topic, request_timeout=5)
+    mirror.until(lambda: mirror.kinds == [(f"{topic}:0", "unreadable")], "the finding")
+    mirror.until(lambda: len(site.records(topic, 1)) == 15, "the other partition")
+    cluster.send(topic, numbered(15, 5, partition=1))
+    mirror.until(lambda: len(site.records(topic, 1)) == 20, "the other partition, later")
+    mirror.close()
+    found = site.records(topic)
+    assert found == there[: len(found)] and len(found) < 15
+    assert site.position(topic) == len(found)
+    assert "damaged" in mirror.state.findings[0].why and "CRC" in mirror.state.findings[0].why
 
 
 def test_a_partition_without_a_leader_stops_no_other(tmp_path: Path) -> None:

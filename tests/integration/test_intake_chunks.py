@@ -29,6 +29,7 @@ from intake.format import (
     write_intake_file,
 )
 from intake.read.reader import IntakeReader
+from intake.records import UNKNOWN_BATCH
 from intake.segments import FileRef, SegmentRef
 from tests.support import amount
 from tests.support.kafka.record_batches import CODECS, RawRecord, batch_bytes, records_bytes
@@ -47,11 +48,13 @@ RECORDS = (
 """The last one has no time."""
 
 
-def stored(count: int, number: int, codec: str = "none", *, append: bool = False) -> StoredBatch:
+def stored(
+    count: int, number: int, codec: str = "none", *, append: bool = False, mirrored: bool = False
+) -> StoredBatch:
     """A batch of `count` records, and other records for each number."""
     records = [RECORDS[(number + place) % len(RECORDS)] for place in range(count)]
     data = batch_bytes(records_bytes(records), codec=codec, base_timestamp=BASE_MS)
-    return StoredBatch(data, count, ACCEPT_US + number, append)
+    return StoredBatch(data, count, ACCEPT_US + number, append, mirrored)
 
 
 def rows_of(batch: StoredBatch, number: int) -> list[dict[str, Any]]:
@@ -68,7 +71,7 @@ def rows_of(batch: StoredBatch, number: int) -> list[dict[str, Any]]:
                 "headers": [{"key": name, "value": value} for name, value in record.headers],
                 "event_timestamp": time_ms * 1000 if known else batch.accept_us,
                 "accept_timestamp": batch.accept_us,
-                "batch": place,
+                "batch": UNKNOWN_BATCH if batch.mirrored else place,
             }
         )
     return found
@@ -131,7 +134,13 @@ class File:
 @pytest.mark.parametrize("row_group_bytes", [1, 900, 1 << 20])
 def test_segments_of_batches_and_of_rows_share_a_file(row_group_bytes: int) -> None:
     batches = [
-        stored(1 + number % 4, number, CODECS[number % len(CODECS)], append=number % 7 == 3)
+        stored(
+            1 + number % 4,
+            number,
+            CODECS[number % len(CODECS)],
+            append=number % 7 == 3,
+            mirrored=number % 5 > 2,
+        )
         for number in range(20)
     ]
     table = table_of(9)

@@ -19,7 +19,9 @@ from archiver.control_topic.kafka_topic import KafkaTopic
 from archiver.control_topic.waves import TopicRecord
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import ArchiverError
-from intake.sources.kafka.client import KafkaClient
+from intake.sources.kafka.batch_client import connect_source
+from intake.sources.kafka.single_records import read_records
+from intake.sources.kafka.upstream import Upstream
 from tests.support.kafka.kafka_server import KafkaServer, admin
 from tests.support.kafka.mirroring import Cluster
 from tests.support.log.etcd_certificates import Certificates, make_certificates
@@ -52,8 +54,8 @@ def secured(folder: Path, made: Certificates, protocol: str = "SSL", **more: obj
     return KafkaServer(folder / "server", settings | more, protocol)
 
 
-def source(server: KafkaServer, given: Given, within_s: float = PATIENCE_S) -> KafkaClient:
-    return KafkaClient(
+def source(server: KafkaServer, given: Given, within_s: float = PATIENCE_S) -> Upstream:
+    return connect_source(
         KafkaSourceSettings(brokers=server.brokers, topics=".*", properties=given, request_timeout=within_s),
         SystemClock(),
     )
@@ -144,8 +146,9 @@ def test_a_password_goes_over_tls_and_records_come_and_go(tmp_path: Path) -> Non
         mirror = source(server, given)
         try:
             mirror.read({(TOPIC, 0): (0, None)})
-            found = until("the record is there", lambda: mirror.poll(10, 0.5).values)
-            assert found == [RECORD.value]
+            (batch,) = until("the record is there", lambda: mirror.poll(10, 0.5).batches)
+            (found,) = read_records(batch.header, memoryview(batch.data))
+            assert found.value == RECORD.value
         finally:
             mirror.close()
         nobody_believes(server, given | {"sasl.password": SecretStr("hush-of-somebody-else")})

@@ -10,6 +10,8 @@ _OF_PIECES, _OF_TOPICS, _OF_SOURCES = (
     "tests/unit/test_mirrored_topics.py",
     "tests/integration/test_kafka_source.py",
 )
+_OF_BATCHES, _OF_FAULTS = "tests/integration/test_kafka_batches.py", "tests/fault/test_kafka_mirror.py"
+_OF_FETCHED, _OF_SINGLES = "tests/unit/test_kafka_fetched.py", "tests/unit/test_single_records.py"
 
 
 def _mutant(name: str, path: str, old: str, new: str, *tests: str) -> Mutant:
@@ -55,7 +57,7 @@ MIRRORING = (
     _mutant(
         "a gap within a poll is forgotten",
         "intake/write/encode.py",
-        "            changed |= self._offsets[1:] != self._offsets[:-1] + 1",
+        "            changed |= self._offsets[1:] != self._offsets[:-1] + records[:-1]",
         "            changed |= self._offsets[1:] < self._offsets[:-1]",
         _OF_PIECES,
     ),
@@ -113,7 +115,77 @@ MIRRORING = (
         "intake/sources/kafka/client.py",
         '"isolation.level": "read_committed",',
         '"isolation.level": "read_uncommitted",',
-        f"{_OF_SOURCES}::test_aborted_records_and_markers_are_gaps",
+        f"{_OF_BATCHES}::test_a_cluster_that_is_read_record_by_record_gives_the_same",
+    ),
+    _mutant(
+        "batches of aborted transactions are taken in",
+        "intake/sources/kafka/fetched.py",
+        "not (header.transactional and producer_id in open_aborted)",
+        "not (header.control and producer_id in open_aborted)",
+        _OF_FETCHED,
+    ),
+    _mutant(
+        "a marker of a committed transaction ends an aborted one",
+        "intake/sources/kafka/fetched.py",
+        "            if marker == _ABORT_MARKER:",
+        "            if marker is not None:",
+        _OF_FETCHED,
+    ),
+    _mutant(
+        "an aborted transaction leaves out what its producer sent before",
+        "intake/sources/kafka/fetched.py",
+        "        while waiting and waiting[-1][0] <= last:",
+        "        while waiting:",
+        _OF_FETCHED,
+    ),
+    _mutant(
+        "the producer of a batch comes along",
+        "intake/sources/kafka/fetched.py",
+        "    if header.producer_id == NO_PRODUCER and not header.transactional:",
+        "    if header.producer_id >= NO_PRODUCER:",
+        _OF_FETCHED,
+    ),
+    _mutant(
+        "a batch that begins before the position is stored whole",
+        "intake/sources/kafka/batch.py",
+        "            if base < cursor.end or batch.sizes",
+        "            if batch.sizes",
+        _OF_PIECES,
+    ),
+    _mutant(
+        "a batch with gaps is stored as if it had none",
+        "intake/sources/kafka/single_records.py",
+        "        yield SingleRecord(header.base_offset + delta,",
+        "        yield SingleRecord(header.base_offset + _,",
+        _OF_SINGLES,
+    ),
+    _mutant(
+        "batches come before the rows of their partition",
+        "intake/sources/kafka/batch.py",
+        "                self._make_rows(cursor.place)\n                state",
+        "                state",
+        _OF_PIECES,
+    ),
+    _mutant(
+        "the producer's times replace those of the broker",
+        "intake/sources/kafka/batch.py",
+        "    if header.log_append_time:\n        # The broker",
+        "    if header.control:\n        # The broker",
+        _OF_PIECES,
+    ),
+    _mutant(
+        "a new leader is believed to have what was read",
+        "intake/sources/kafka/fetcher.py",
+        "one.end_offset < part.offset:",
+        "one.end_offset < 0:",
+        f"{_OF_FAULTS}::test_a_cluster_that_lost_records_which_are_here_is_a_finding",
+    ),
+    _mutant(
+        "batches of an upstream get the bounds of a producer's",
+        "intake/batches/chunks.py",
+        "    if any(run.mirrored for run in chunk.runs):",
+        "    if all(run.mirrored and not run.batches for run in chunk.runs):",
+        "tests/integration/test_intake_chunks.py",
     ),
     _mutant(
         "nobody asks again which topic it is",

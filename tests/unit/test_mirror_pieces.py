@@ -4,18 +4,23 @@ changed."""
 from __future__ import annotations
 
 import random
+import struct
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from archiver.runtime.errors import InvalidInput
 from archiver.runtime.ids import TopicId
+from intake.batches.decoding import measure, read_header
 from intake.log.fold import TopicState
 from intake.log.source_positions import Begun
 from intake.sources.kafka.batch import POSITION_BYTES, Cursor, MirrorPiece
-from intake.sources.kafka.upstream import Bounds, Polled, UpstreamTopic
+from intake.sources.kafka.upstream import Bounds, Polled, UpstreamBatch, UpstreamTopic
 from intake.sources.kafka.upstream_changes import GoOn, MirrorFinding, judge_partition, judge_topic
 from intake.write.encode import SortedFlush
+from intake.write.queue import BatchItem, EncodedItem
+from tests.support.kafka.record_batches import RawRecord, batch_bytes, records_bytes
 
 ID = b"u" * 16
 TOPICS = {
@@ -33,6 +38,27 @@ def polled(*rows: tuple[str, int, int], size: int = 3, time_ms: int = 5) -> Poll
     empty: list[bytes | None] = [None for _ in rows]
     topics, partitions, offsets = [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
     return Polled(topics, partitions, offsets, [time_ms] * len(rows), empty, values, [None for _ in rows])
+
+
+def batch(
+    topic: str, partition: int, base: int, count: int = 3, size: int = 3, flags: int = 0
+) -> UpstreamBatch:
+    records = records_bytes([RawRecord(value=b"%d" % (base + number) * size) for number in range(count)])
+    data = batch_bytes(records, codec="zstd", flags=flags, max_timestamp=1_700_000_000_077)
+    data = struct.pack(">q", base) + data[8:]
+    header = read_header(data)
+    (sizes,) = measure([(replace(header, log_append_time=False), data)], uncompressed_max=10**7)
+    assert not isinstance(sizes, Exception)
+    return UpstreamBatch((topic, partition), header, data, sizes)
+
+
+def values(piece: MirrorPiece) -> list[tuple[int, bytes | None]]:
+    """Offset and value of the records that are rows, in the order of the items."""
+    found: list[tuple[int, bytes | None]] = []
+    for item in piece.items:
+        assert isinstance(item, BatchItem) and item.offsets is not None
+        found += zip(item.offsets.tolist(), item.columns.column("value").to_pylist(), strict=True)
+    return found
 
 
 def segments(piece: MirrorPiece) -> list[tuple[str, int, int | None, int]]:
@@ -53,6 +79,67 @@ def test_runs_of_offsets_become_segments_over_several_polls() -> None:
         ("0", "1", 0, 4),
         ("1", "0", 0, 1),
     }
+
+
+def test_batches_are_stored_as_they_came_and_are_cut_at_gaps() -> None:
+    piece, known = MirrorPiece(512 * 1024, 10**6), cursors(("a", 0), ("a", 1), ("b", 0))
+    first = [batch("a", 0, 5), batch("b", 0, 0), batch("a", 0, 8, 2)]
+    piece.add(Polled(batches=first), known, 1)
+    piece.add(Polled(batches=[batch("a", 0, 10), batch("a", 0, 14), batch("a", 2, 0)]), known, 2)
+    assert segments(piece) == [("a", 0, 5, 8), ("a", 0, 14, 3), ("b", 0, 0, 3)]
+    assert (piece.rows, known["a", 0].end, known["a", 1].end) == (14, 17, 0)
+    assert piece.raw_bytes == sum(item.raw_bytes for item in piece.items) > 14
+    assert all(isinstance(item, EncodedItem) for item in piece.items)
+    flush = SortedFlush(piece.items)
+    stored = [one for segment in flush.segments for one in segment.batches]
+    assert [one.mirrored for one in stored] == [True] * 5
+    assert stored[0].data == first[0].data
+
+
+@pytest.mark.parametrize("order", range(3))
+def test_of_a_partition_with_rows_all_are_rows(order: int) -> None:
+    """Readers find rows before batches, so a batch before a row would be out of order."""
+    piece, known = MirrorPiece(512 * 1024, 10**6), cursors(("a", 0), ("a", 1))
+    others = Polled(batches=[batch("a", 1, 0)])
+    parts = [Polled(batches=[batch("a", 0, 0), batch("a", 0, 3)]), polled(("a", 0, 6), ("a", 0, 8))]
+    parts += [Polled(batches=[batch("a", 0, 9)])]
+    parts.insert(order, others)
+    for number, part in enumerate(parts):
+        assert piece.add(part, known, number) == []
+    assert segments(piece) == [("a", 0, 0, 7), ("a", 0, 8, 4), ("a", 1, 0, 3)]
+    assert [type(item) for item in piece.items if isinstance(item, EncodedItem)] == [EncodedItem]
+    piece.items = [item for item in piece.items if isinstance(item, BatchItem)]
+    assert values(piece) == [(number, b"%d" % number * 3) for number in (*range(7), *range(8, 12))]
+
+
+def test_records_with_the_time_of_the_broker_are_rows() -> None:
+    piece, known = MirrorPiece(512 * 1024, 10**6), cursors(("a", 0))
+    piece.add(Polled(batches=[batch("a", 0, 0), batch("a", 0, 3, flags=0x08)]), known, 1)
+    assert [one for one, _ in values(piece)] == list(range(6))
+    late = piece.items[1]
+    assert isinstance(late, BatchItem)
+    times = late.columns.column("event_timestamp").cast(pa.int64()).to_pylist()
+    assert times == [1_700_000_000_077_000] * 3
+
+
+def test_a_batch_with_a_record_that_cannot_be_stored_ends_its_partition_within_it() -> None:
+    piece, known = MirrorPiece(512 * 1024, 15), cursors(("a", 0), ("a", 1))
+    given = [batch("a", 0, 0), batch("a", 0, 8, 5, size=8), batch("a", 0, 13), batch("a", 1, 0)]
+    (one,) = piece.add(Polled(batches=given, epochs={("a", 0): 4, ("a", 1): 4}), known, 1)
+    # 8 and 9 are of eight bytes, 10 to 12 of sixteen.
+    assert (one.kind, one.place, one.offset) == ("unstorable", ("a", 0), 10)
+    assert "record_bytes_max" in one.why
+    assert segments(piece) == [("a", 0, 0, 3), ("a", 0, 8, 2), ("a", 1, 0, 3)]
+    assert {move.item: (move.end, move.count) for move in piece.moves(0)} == {"0": (10, 0), "1": (3, 5)}
+
+
+def test_a_batch_where_none_was_means_that_the_cluster_has_lost_what_was_read() -> None:
+    piece, known = MirrorPiece(512 * 1024, 10**6), cursors(("a", 0), ("a", 1), end=6)
+    known["a", 0].read_from = 4
+    (one,) = piece.add(Polled(batches=[batch("a", 0, 4), batch("a", 1, 4), batch("a", 0, 7)]), known, 1)
+    assert (one.kind, one.place, one.offset) == ("diverged", ("a", 0), 4)
+    # Of the other partition, records before its position were ingested before.
+    assert segments(piece) == [("a", 1, 6, 1)] and known["a", 0].end == 6
 
 
 def test_what_was_taken_in_or_is_not_read_is_left_out() -> None:
@@ -126,7 +213,9 @@ def test_headers_and_missing_times_are_kept() -> None:
     batch.headers[1] = [("x", None), ("x", b""), ("", b"1")]
     batch.timestamps_ms[0] = -1
     piece.add(batch, known, 1)
-    rows = piece.items[0].columns.to_pylist()
+    (item,) = piece.items
+    assert isinstance(item, BatchItem)
+    rows = item.columns.to_pylist()
     assert rows[0]["event_timestamp"] is None and rows[0]["headers"] == []
     assert rows[1]["headers"] == [
         {"key": "x", "value": None},
@@ -157,6 +246,20 @@ def test_a_full_piece_fits_one_entry(seed: int) -> None:
             reached[place] += chance.choice([1, 1, 2])
             rows.append((*place, reached[place] - 1))
         piece.add(polled(*rows), known, 1)
+    moves = piece.moves(0)
+    assert len(SortedFlush(piece.items).parts(16 * 1024 - len(moves) * POSITION_BYTES)) == 1
+
+
+def test_a_piece_of_batches_that_do_not_follow_each_other_fits_one_entry() -> None:
+    piece, places = MirrorPiece(16 * 1024, 10**6), [("a", number) for number in range(9)]
+    known, taken = cursors(*places), 0
+    while (room := piece.records_max(len(known))) >= 1:
+        numbers = range(taken, taken + room)
+        piece.add(
+            Polled(batches=[batch("a", number % 9, 3 * (number // 9) + 1, 2) for number in numbers]), known, 1
+        )
+        taken += room
+    assert taken > 9 and len(segments(piece)) == taken
     moves = piece.moves(0)
     assert len(SortedFlush(piece.items).parts(16 * 1024 - len(moves) * POSITION_BYTES)) == 1
 

@@ -1,8 +1,11 @@
-"""Turn polled records into the content of one log entry: items with upstream offsets, and the positions after
-them.
+"""Turn polled batches and records into the content of one log entry: items with upstream offsets, and the
+positions after them.
 
-Pure except for Arrow. The records of a partition are in offset order, without repetition and without records
-ingested before. A record that cannot be stored, or should not exist, ends its partition just before it. A
+Pure except for Arrow. A batch is stored as it came. In an intake file, the rows of a partition come before
+its batches. So of a partition with a record that was read by itself, all batches of the piece become rows.
+
+The records of a partition are in offset order, without repetition and without records ingested before. A
+record that cannot be stored, or should not exist, ends its partition just before it. A
 leader epoch is kept only with the record that has it. The piece fits one entry of the intake log. There is no
 Python work per record beyond the lists of a poll.
 """
@@ -11,8 +14,8 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -20,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from intake.arrow_arrays import ArrowArray, Int64Array, binary_lengths, header_lengths, list_array
+from intake.batches.decoding import SIZE_MAX, BatchHeader, decode, read_header
 from intake.log.fold import TopicState, mirror_source
 from intake.log.source_positions import Move
 from intake.records import (
@@ -30,10 +34,11 @@ from intake.records import (
     TIMESTAMP_MAX_US,
     TIMESTAMP_MIN_US,
 )
-from intake.sources.kafka.upstream import Place, Polled
+from intake.sources.kafka.single_records import read_records
+from intake.sources.kafka.upstream import Place, Polled, UpstreamBatch
 from intake.write.acknowledgements import PendingBatch
 from intake.write.encode import ENTRY_BYTES, OFFSET_BYTES, SEGMENT_BYTES, TOPIC_BYTES
-from intake.write.queue import ROW_COST_BYTES, BatchItem
+from intake.write.queue import ROW_COST_BYTES, BatchItem, EncodedItem
 
 POSITION_BYTES = 160
 """Upper bound of the position of a mirrored partition in an entry."""
@@ -98,16 +103,20 @@ class MirrorPiece:
 
     entry_bytes_max: int
     record_bytes_max: int
-    items: list[BatchItem] = field(default_factory=list)
+    items: list[BatchItem | EncodedItem] = field(default_factory=list)
     rows: int = 0
     raw_bytes: int = 0
     moved: dict[Place, Cursor] = field(default_factory=dict)
     """The partitions with a new position."""
     _segments: int = 0
     _topics: set[str] = field(default_factory=set)
+    _as_rows: set[Place] = field(default_factory=set)
+    """Partitions whose records are rows."""
 
     def records_max(self, partitions: int) -> int:
-        """The number of further records that fit in the worst case; below 1 the piece must be sent first."""
+        """The number of further batches and single records that fit in the worst case; below 1 the piece must
+        be sent first.
+        """
         # Counted in upper bounds, so that the entry fits in any case.
         used = (
             ENTRY_BYTES
@@ -116,7 +125,7 @@ class MirrorPiece:
             + self._segments * _SEGMENT
         )
         left = self.entry_bytes_max - used
-        # At worst each record is a segment of its own with a topic and a position. There are at most as many
+        # At worst each of them is a segment of its own with a topic and a position. There are at most as many
         # topics and positions as partitions.
         most = (left - partitions * (TOPIC_BYTES + POSITION_BYTES)) // _SEGMENT
         return max(left // (_SEGMENT + TOPIC_BYTES + POSITION_BYTES), most)
@@ -127,10 +136,8 @@ class MirrorPiece:
         Records of partitions without a cursor, and records before the start of reading, are skipped.
         """
         broken: list[Broken] = []
-        if polled.offsets:
-            rows = _Rows(polled, self.record_bytes_max)
-            for topic, of_topic in rows.by_topic():
-                self._add_topic(topic, of_topic, rows, cursors, accept_us, broken)
+        self._add_batches(polled.batches, cursors, accept_us, broken)
+        self._add_records(polled, cursors, accept_us, broken)
         stopped = {one.place for one in broken}
         for place, epoch in polled.epochs.items():
             # A broken record ends the partition before it, and the epoch belongs to a record after that.
@@ -145,6 +152,61 @@ class MirrorPiece:
                 # The next record begins another segment, even if it is at the cursor.
                 self._segments += 1
         return broken
+
+    def _add_batches(
+        self,
+        batches: Sequence[UpstreamBatch],
+        cursors: Mapping[Place, Cursor],
+        accept_us: int,
+        broken: list[Broken],
+    ) -> None:
+        stopped: set[Place] = set()
+        for batch in batches:
+            cursor = cursors.get(batch.place)
+            if cursor is None or batch.place in stopped:
+                continue
+            base = batch.header.base_offset
+            if base < cursor.end or batch.sizes.largest_weight > self.record_bytes_max:
+                # One of its records may be the first that cannot be ingested.
+                self._add_records(_single_records(batch), cursors, accept_us, broken)
+                stopped = {one.place for one in broken}
+                continue
+            self._segments += int(batch.place not in self.moved or base != cursor.end)
+            cursor.end = base + batch.header.count
+            # Until the poll reports that of this batch.
+            cursor.epoch = 0
+            self.moved[batch.place] = cursor
+            self._topics.add(batch.place[0])
+            self.rows += batch.header.count
+            self.raw_bytes += batch.sizes.raw_bytes
+            item = _encoded_item(batch, cursor.topic, accept_us)
+            if batch.header.log_append_time:
+                self._make_rows(batch.place)
+            if batch.place in self._as_rows:
+                self.items.append(_decoded_item(item, batch.header))
+            else:
+                self.items.append(item)
+
+    def _make_rows(self, place: Place) -> None:
+        """Make rows of the batches of a partition, and of those that follow."""
+        if place in self._as_rows:
+            return
+        self._as_rows.add(place)
+        for number, item in enumerate(self.items):
+            if isinstance(item, EncodedItem) and (item.topic.name, item.partition) == place:
+                self.items[number] = _decoded_item(item, read_header(item.data))
+
+    def _add_records(
+        self, polled: Polled, cursors: Mapping[Place, Cursor], accept_us: int, broken: list[Broken]
+    ) -> None:
+        if not polled.offsets:
+            return
+        # Nothing behind a bad record is ingested.
+        stopped = {one.place for one in broken}
+        going = {place: cursor for place, cursor in cursors.items() if place not in stopped}
+        rows = _Rows(polled, self.record_bytes_max)
+        for topic, of_topic in rows.by_topic():
+            self._add_topic(topic, of_topic, rows, going, accept_us, broken)
 
     def _add_topic(
         self,
@@ -166,6 +228,7 @@ class MirrorPiece:
             if cursor is None:
                 kept[mine] = False
             elif good:
+                self._make_rows(cursor.place)
                 state = cursor.topic
         if state is None:
             return
@@ -247,6 +310,60 @@ _LEAVE_OUT = (
 )
 _NO_WAITER = threading.Condition()
 """No caller waits for single records of a mirror, so all share one condition."""
+
+
+def _encoded_item(batch: UpstreamBatch, topic: TopicState, accept_us: int) -> EncodedItem:
+    partition = batch.place[1]
+    return EncodedItem(
+        topic=topic,
+        partition=partition,
+        data=batch.data,
+        records=batch.header.count,
+        raw_bytes=batch.sizes.raw_bytes,
+        cost=len(batch.data) + ROW_COST_BYTES,
+        accept_us=accept_us,
+        pending=PendingBatch(topic.name, np.full(1, partition, np.int32), _NO_WAITER),
+        offset=batch.header.base_offset,
+    )
+
+
+def _decoded_item(item: EncodedItem, header: BatchHeader) -> BatchItem:
+    """The records of a batch as rows."""
+    (columns,) = decode([(replace(header, log_append_time=False), item.data)], uncompressed_max=SIZE_MAX)
+    assert isinstance(columns, pa.RecordBatch), "it was measured"
+    if header.log_append_time:
+        # The broker's time is that of every record.
+        times = np.full(header.count, header.max_timestamp_ms * 1000)
+        columns = pa.RecordBatch.from_arrays(
+            [*columns.columns[:3], pa.array(times).cast(TIMESTAMP)], schema=RECORD_SCHEMA
+        )
+    assert item.offset is not None, "it is of a mirrored topic"
+    partitions = np.full(header.count, item.partition, np.int32)
+    row_bytes = (
+        binary_lengths(columns.column("key"))
+        + binary_lengths(columns.column("value"))
+        + header_lengths(columns.column("headers"))
+    )
+    return BatchItem(
+        topic=item.topic,
+        columns=columns,
+        row_bytes=row_bytes,
+        partitions=partitions,
+        raw_bytes=item.raw_bytes,
+        cost=item.raw_bytes + ROW_COST_BYTES * header.count,
+        accept_us=item.accept_us,
+        first_row=0,
+        pending=PendingBatch(item.topic.name, partitions, _NO_WAITER),
+        offsets=np.arange(header.count, dtype=np.int64) + item.offset,
+    )
+
+
+def _single_records(batch: UpstreamBatch) -> Polled:
+    """The records of a batch, one by one."""
+    polled = Polled()
+    for one in read_records(batch.header, memoryview(batch.data)):
+        polled.add(batch.place, one)
+    return polled
 
 
 class _Rows:

@@ -1,4 +1,5 @@
-"""Adapter of a Kafka source to confluent-kafka.
+"""Adapter of a Kafka source to confluent-kafka: it describes the cluster, and reads records one by one where
+batches cannot be read (`batch_client.py`).
 
 It reads only from given positions (no group, no commits, no reset) and only committed records. After an error
 of a partition it delivers nothing more of it, although the library itself continues after a batch that it
@@ -111,7 +112,7 @@ Key = TypeVar("Key", str, Place)
 
 
 class KafkaClient:
-    """One consumer and one administrative client on the same cluster."""
+    """One administrative client and, where batches cannot be read, one consumer on the same cluster."""
 
     def __init__(self, settings: KafkaSourceSettings, clock: Clock, log: ClientLog | None = None) -> None:
         """`log` belongs to the source and outlives this connection, so a reconnect does not repeat every
@@ -124,7 +125,7 @@ class KafkaClient:
         self._broken: set[Place] = set()
         self._leaderless: set[Place] = set()
         common = common_properties(f"stream-archiver-{settings.name}", settings.brokers, settings.client())
-        consumer = {
+        self._properties = common | {
             # Required by the library; no group is joined and nothing is committed.
             "group.id": f"stream-archiver-{settings.name}",
             "enable.auto.commit": "false",
@@ -145,10 +146,10 @@ class KafkaClient:
             "max.partition.fetch.bytes": str(FETCH_PARTITION_BYTES),
         }
         try:
-            self._consumer = Consumer(common | consumer | self._callbacks.properties())
             self._admin = AdminClient(common | of_admin.properties())
         except (KafkaException, ValueError) as error:
             raise unmade(error) from None
+        self._consumer: Consumer | None = None
         # Only the admin client is polled by the listener: polling the consumer would take its records. The
         # mirror polls that several times a second.
         self._listener = ClientListener(settings.name, [of_admin.poll_of(self._admin)])
@@ -245,23 +246,23 @@ class KafkaClient:
         # A new assignment starts afresh, so the filter of earlier errors ends.
         self._broken.difference_update(positions)
         try:
-            self._consumer.incremental_assign(assignment)
+            self._reader().incremental_assign(assignment)
         except KafkaException as error:
             raise later("partitions cannot be read", error) from error
 
     def stop_reading(self, places: Sequence[Place]) -> None:
         try:
-            self._consumer.incremental_unassign([TopicPartition(*place) for place in places])
+            self._reader().incremental_unassign([TopicPartition(*place) for place in places])
         except KafkaException as error:
             raise later("partitions cannot be unassigned", error) from error
 
     def poll(self, records_max: int, timeout_s: float) -> Polled:
-        polled, last = Polled(), dict[Place, Any]()
+        polled, last, reader = Polled(), dict[Place, Any](), self._reader()
         left, size, until_s = records_max, 0, self._clock.monotonic_s() + timeout_s
         while left > 0:
             portion = min(left, PORTION_RECORDS)
             try:
-                messages = self._consumer.consume(portion, max(0.0, until_s - self._clock.monotonic_s()))
+                messages = reader.consume(portion, max(0.0, until_s - self._clock.monotonic_s()))
             except KafkaException as error:
                 raise later("nothing can be read", error) from error
             # Lines of the library that arrive later happened after this call.
@@ -287,7 +288,7 @@ class KafkaClient:
         found: dict[Place, int] = {}
         for place in places:
             try:
-                _, high = self._consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
+                _, high = self._reader().get_watermark_offsets(TopicPartition(*place), cached=True)
             # Left out: the numbers are for display only.
             except KafkaException:
                 continue
@@ -298,7 +299,17 @@ class KafkaClient:
     def close(self) -> None:
         # The listener first, so that its thread does not use this connection any more.
         self._listener.close()
-        self._consumer.close()
+        if self._consumer is not None:
+            self._consumer.close()
+
+    def _reader(self) -> Consumer:
+        """The consumer, made when it is first needed: usually batches are read without it."""
+        if self._consumer is None:
+            try:
+                self._consumer = Consumer(self._properties | self._callbacks.properties())
+            except (KafkaException, ValueError) as error:
+                raise unmade(error) from None
+        return self._consumer
 
 
 def _fill(polled: Polled, messages: list[Any], last: dict[Place, Any]) -> int:

@@ -627,7 +627,7 @@ class Mirror:
         # At most half of the delay, so that a piece is not published late because of a wait.
         polled = upstream.poll(room, min(POLL_WAIT_S, max(0.001, self._pieces.delay_max / 2)))
         self._is_behind = polled.more
-        if polled.offsets or polled.ends:
+        if polled.batches or polled.offsets or polled.ends:
             accept_us = self._accept_clock.accept_us(self._sequencer.fold.newest_us)
             for one in self._piece.add(polled, self._cursors, accept_us):
                 why = f"the record at offset {one.offset} {one.why}"
@@ -664,7 +664,8 @@ class Mirror:
                     "mirror it again"
                 )
                 self._stop_for_good(upstream, MirrorFinding("diverged", *one.place, why), one.place)
-            # Not retried: the library may abort the process over it (its assertion in rdbuf.c).
+            # Not retried: it stays damaged, and librdkafka may abort the process over it (an assertion in
+            # rdbuf.c).
             elif one.trouble == "damaged":
                 self._stop_for_good(
                     upstream, MirrorFinding("unreadable", *one.place, f"{one.why}; {DAMAGED}"), one.place

@@ -9,6 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from intake.batches.decoding import BatchHeader, Measured
+from intake.sources.kafka.single_records import SingleRecord
+
 Place = tuple[str, int]
 """Topic name and partition in the upstream cluster."""
 Trouble = Literal["out_of_range", "truncated", "away", "damaged", "other"]
@@ -48,6 +51,19 @@ class Stopped:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class UpstreamBatch:
+    """A record batch that can be stored as it came, but for the type LogAppendTime. Its records have
+    consecutive offsets.
+    """
+
+    place: Place
+    header: BatchHeader
+    data: bytes
+    """Without the producer that it had in the cluster; all else is as `header` says."""
+    sizes: Measured
+
+
 @dataclass(slots=True)
 class Polled:
     """Records in reading order, one list per field, and other events of the poll."""
@@ -69,8 +85,22 @@ class Polled:
     this offset."""
     stopped: list[Stopped] = field(default_factory=list)
     """Stopped partitions. They deliver nothing more, in this poll or later, until they are read again."""
+    batches: list[UpstreamBatch] = field(default_factory=list)
+    """In reading order; in their partition, they are before the records of the lists above."""
     more: bool = False
     """The poll reached its limit: more records are available at once."""
+
+    def add(self, place: Place, record: SingleRecord) -> None:
+        """Add one record to the lists."""
+        if record.broken is not None:
+            self.broken[len(self.offsets)] = record.broken
+        self.topics.append(place[0])
+        self.partitions.append(place[1])
+        self.offsets.append(record.offset)
+        self.timestamps_ms.append(record.timestamp_ms)
+        self.keys.append(record.key)
+        self.values.append(record.value)
+        self.headers.append(record.headers)
 
 
 class Upstream(Protocol):
@@ -99,7 +129,9 @@ class Upstream(Protocol):
         """Stop reading these partitions; nothing more of them is delivered."""
 
     def poll(self, records_max: int, timeout_s: float) -> Polled:
-        """Records and events; waits for the first at most `timeout_s`."""
+        """At most so many batches and single records together, and events; waits for the first at most
+        `timeout_s`.
+        """
 
     def known_ends(self, places: Collection[Place]) -> dict[Place, int]:
         """The last known end offsets, without a request."""

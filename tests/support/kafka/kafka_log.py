@@ -38,6 +38,15 @@ def replace_in_batch(folder: Path, number: int, old: bytes, new: bytes) -> None:
     path.write_bytes(log)
 
 
+def damage_batch(folder: Path, number: int) -> None:
+    """One bit of a batch is wrong, and its checksum shows it."""
+    path = folder / FIRST_SEGMENT
+    log = bytearray(path.read_bytes())
+    _, end = batches(bytes(log))[number]
+    log[end - 3] ^= 1
+    path.write_bytes(log)
+
+
 def crc32c(data: bytes) -> int:
     """The sum that a batch carries (RFC 3720, Castagnoli)."""
     crc = 0xFFFFFFFF

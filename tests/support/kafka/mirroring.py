@@ -40,7 +40,7 @@ from intake.log.checkpoint import CheckpointStore
 from intake.log.checkpointer import Checkpointer
 from intake.log.sequencer import Sequencer
 from intake.read.reader import IntakeReader
-from intake.sources.kafka.client import KafkaClient
+from intake.sources.kafka.batch_client import connect_source
 from intake.sources.kafka.mirror import Mirror
 from intake.sources.kafka.upstream import Upstream
 from intake.sources.kafka.upstream_changes import MirrorState
@@ -147,7 +147,7 @@ class Mirroring:
             site.objects, self.sequencer, intake.row_group_bytes, site.clock, SystemIds(), accept_clock
         )
         connect: Callable[[], Upstream] = chosen.get("connect") or (
-            lambda: KafkaClient(self.settings, site.clock)
+            lambda: connect_source(self.settings, site.clock)
         )
         self.mirror = Mirror(
             self.settings, intake, self.sequencer, publisher, accept_clock, site.clock, connect

@@ -1,0 +1,714 @@
+"""Reads record batches of partitions from the leaders of a Kafka cluster.
+
+One thread uses it, and it waits in `poll` only: connections are opened, and leaders asked for, in threads of
+their own. A broker has one request on the way. While its response is worked on, the next one is already
+requested, until `queue_bytes_max` is waiting. A partition is read in order. After trouble it delivers what
+was before, then the trouble, and nothing more.
+"""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v7.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v7.response import MetadataResponse
+from kio.schema.offset_for_leader_epoch.v3.request import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from kio.schema.offset_for_leader_epoch.v3.response import OffsetForLeaderEpochResponse
+from kio.static.primitive import i32
+
+from archiver.config.kafka import KafkaSourceSettings
+from archiver.runtime.clock import Clock
+from archiver.runtime.ids import IdSource
+from intake.batches.decoding import SIZE_MAX, BatchHeader, BatchRefused, measure
+from intake.records import TIMESTAMP_MAX_US
+from intake.sources.kafka.client_log import ClientLog
+from intake.sources.kafka.fetched import (
+    BadResponse,
+    Result,
+    Wish,
+    committed,
+    fetch_request,
+    read_response,
+    without_producer,
+)
+from intake.sources.kafka.single_records import SingleRecord, read_records
+from intake.sources.kafka.upstream import Place, Polled, Stopped, Trouble, UpstreamBatch
+from intake.sources.kafka.wire import (
+    FETCH,
+    FETCH_VERSION,
+    Access,
+    Connecting,
+    Connection,
+    NotSpoken,
+    WireError,
+    bootstrap_addresses,
+)
+
+FETCH_BYTES_MAX = 50 * 2**20
+"""Largest response of a broker, in stored (compressed) bytes; limited further by `queue_bytes_max`."""
+FETCH_PARTITION_BYTES = 2**20
+FETCH_WAIT_MS = 500
+POLL_BYTES_MAX = 4 * 2**20
+"""A poll delivers no further batch above this number of bytes of records."""
+AGAIN_FIRST_S, AGAIN_MAX_S = 0.1, 10.0
+"""Pauses after a failed connection, or a broker that is not the leader: doubled each time."""
+STALE_PAUSE_S = 3.0
+"""An answer with an older leader epoch is believed once the pauses are as long."""
+_LEADER_MOVED = frozenset(
+    {
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.leader_not_available,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.replica_not_available,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.offset_not_available,
+        ErrorCode.broker_not_available,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.inconsistent_topic_id,
+        ErrorCode.listener_not_found,
+    }
+)
+"""Errors after which the leader is asked for again."""
+_TICK_S = 0.01
+"""While a thread works for it, a wait ends after this time."""
+Work = TypeVar("Work")
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """A partition that is read."""
+
+    place: Place
+    offset: int
+    """From which the next fetch reads."""
+    wished: int
+    """No record before it is delivered."""
+    epoch: int | None
+    """Leader epoch of the record before `offset`."""
+    leader: int | None = None
+    leader_epoch: int = -1
+    is_checked: bool = False
+    """The leader has the records before `offset`, as far as `epoch` shows."""
+    not_before_s: float = 0.0
+    pause_s: float = AGAIN_FIRST_S
+    waiting: deque[tuple[BatchHeader, memoryview]] = field(default_factory=deque)
+    singles: Iterator[SingleRecord] | None = None
+    """The records of the first waiting batch, if it is read record by record."""
+    bytes_waiting: int = 0
+    end: int | None = None
+    """Its end, if that was reached and not reported."""
+    reported_end: int = -1
+    high: int | None = None
+    stable: int = 0
+    """Where the records end that consumers of committed records get, as the last response says."""
+    trouble: Stopped | None = None
+
+    def put_off(self, now_s: float) -> None:
+        """Wait before the next attempt."""
+        self.not_before_s = now_s + self.pause_s
+        self.pause_s = min(AGAIN_MAX_S, 2 * self.pause_s)
+
+
+class _Job(Generic[Work]):
+    """Work in a thread; nothing waits for it."""
+
+    def __init__(self, name: str, work: Callable[[], Work], drop: Callable[[Work], None]) -> None:
+        self._work = work
+        self._drop = drop
+        self._lock = threading.Lock()
+        self._is_dropped = False
+        self.done = False
+        self.result: Work | None = None
+        self.error: Exception | None = None
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def _run(self) -> None:
+        result, error = None, None
+        try:
+            result = self._work()
+        except Exception as failed:  # noqa: BLE001 - raised in the thread that asked
+            error = failed
+        with self._lock:
+            self.result, self.error, self.done = result, error, True
+            unused = result if self._is_dropped else None
+        if unused is not None:
+            self._drop(unused)
+
+    def drop(self) -> None:
+        """The result is not needed any more."""
+        with self._lock:
+            self._is_dropped = True
+            unused = self.result
+        if unused is not None:
+            self._drop(unused)
+
+
+@dataclass(slots=True, eq=False)
+class _Broker:
+    """A broker that leads partitions."""
+
+    address: tuple[str, int]
+    connection: Connection | None = None
+    opening: _Job[Connection] | None = None
+    checking: _Job[tuple[Connection, Any]] | None = None
+    """A thread has the connection, to ask for the ends of epochs."""
+    not_before_s: float = 0.0
+    pause_s: float = AGAIN_FIRST_S
+    fetched: list[tuple[_Part, int]] = field(default_factory=list)
+    """The partitions of the request on the way, and their offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaders:
+    """The response to a question for leaders."""
+
+    connection: Connection
+    brokers: dict[int, tuple[str, int]]
+    errors: dict[str, ErrorCode]
+    leaders: dict[Place, tuple[int, int]]
+    """Broker and leader epoch."""
+
+
+class Fetcher:
+    """Reads partitions."""
+
+    def __init__(
+        self, settings: KafkaSourceSettings, access: Access, clock: Clock, ids: IdSource, log: ClientLog
+    ) -> None:
+        self._name = settings.name
+        self._connecting = Connecting(access, clock, ids)
+        self._clock = clock
+        self._log = log
+        self._timeout_s = settings.request_timeout
+        self._queue_bytes_max = settings.queue_bytes_max
+        self._bootstrap = bootstrap_addresses(settings.brokers)
+        self._parts: dict[Place, _Part] = {}
+        self._brokers: dict[int, _Broker] = {}
+        self._asker: Connection | None = None
+        self._asking: _Job[_Leaders] | None = None
+        self._ask_at_s = 0.0
+        self._ask_pause_s = AGAIN_FIRST_S
+        self._must_ask = False
+
+    # --- what is read
+
+    def read(self, positions: Mapping[Place, tuple[int, int | None]]) -> None:
+        """Read these partitions from that offset, with the leader epoch of the record before it."""
+        for place, (offset, epoch) in positions.items():
+            self._parts[place] = _Part(place, offset, offset, epoch)
+        self._must_ask = bool(self._parts)
+        self._ask_at_s = 0.0
+
+    def stop_reading(self, places: Sequence[Place]) -> None:
+        """Stop; what waits is dropped."""
+        for place in places:
+            self._parts.pop(place, None)
+
+    def positions(self) -> dict[Place, tuple[int, int | None]]:
+        """Where the next record of each partition is, for another reader."""
+        return {
+            # The epoch is of the record before `offset`.
+            place: (part.wished, part.epoch if part.wished == part.offset else None)
+            for place, part in self._parts.items()
+        }
+
+    def known_ends(self, places: Collection[Place]) -> dict[Place, int]:
+        """The last known end offsets."""
+        found: dict[Place, int] = {}
+        for place in places:
+            part = self._parts.get(place)
+            if part is not None and part.high is not None:
+                found[place] = part.high
+        return found
+
+    def close(self) -> None:
+        """Close all connections, without waiting."""
+        for broker in self._brokers.values():
+            self._disconnect(broker)
+        if self._asking is not None:
+            self._asking.drop()
+        if self._asker is not None:
+            self._asker.close()
+        self._brokers.clear()
+        self._parts.clear()
+        self._asker = self._asking = None
+
+    def poll(self, records_max: int, timeout_s: float) -> Polled:
+        """As `Upstream.poll`. Raises `NotSpoken` if the cluster cannot be read here."""
+        until_s = self._clock.monotonic_s() + timeout_s
+        while True:
+            self._work()
+            polled = self._deliver(records_max)
+            left_s = until_s - self._clock.monotonic_s()
+            if polled.batches or polled.offsets or polled.ends or polled.stopped or left_s <= 0:
+                return polled
+            self._wait(left_s)
+
+    def _wait(self, left_s: float) -> None:
+        busy = self._asking is not None or any(
+            one.opening is not None or one.checking is not None for one in self._brokers.values()
+        )
+        with selectors.DefaultSelector() as selector:
+            for broker in self._brokers.values():
+                if broker.connection is not None and broker.connection.waits_since_s is not None:
+                    selector.register(broker.connection, selectors.EVENT_READ)
+            idle = not selector.get_map()
+            selector.select(min(left_s, _TICK_S) if busy or (idle and self._parts) else left_s)
+
+    # --- brokers
+
+    def _work(self) -> None:
+        """Take what has come, and request what is needed."""
+        now_s = self._clock.monotonic_s()
+        self._take_leaders(now_s)
+        for broker in list(self._brokers.values()):
+            self._take_check(broker, now_s)
+            self._take_response(broker, now_s)
+        led: dict[int, list[_Part]] = {}
+        for part in self._parts.values():
+            if part.trouble is None and part.not_before_s <= now_s:
+                if part.leader is None:
+                    self._must_ask = True
+                else:
+                    led.setdefault(part.leader, []).append(part)
+        self._ask_leaders(now_s)
+        room = self._queue_bytes_max - sum(part.bytes_waiting for part in self._parts.values())
+        for number, parts in led.items():
+            if number not in self._brokers:
+                self._must_ask = True
+            elif self._brokers[number].checking is None:
+                self._request(self._brokers[number], parts, now_s, room)
+
+    def _ask_leaders(self, now_s: float) -> None:
+        if not self._must_ask or self._asking is not None or now_s < self._ask_at_s or not self._parts:
+            return
+        self._must_ask = False
+        names = sorted({place[0] for place in self._parts})
+        asker, self._asker = self._asker, None
+        addresses = list(dict.fromkeys([*self._bootstrap, *(one.address for one in self._brokers.values())]))
+        self._asking = _Job(
+            f"mirror-leaders-{self._name}",
+            lambda: _ask_leaders(self._connecting, asker, addresses, names, self._timeout_s),
+            lambda found: found.connection.close(),
+        )
+
+    def _take_leaders(self, now_s: float) -> None:
+        job = self._asking
+        if job is None or not job.done:
+            return
+        self._asking = None
+        self._ask_at_s = now_s + self._ask_pause_s
+        self._ask_pause_s = min(AGAIN_MAX_S, 2 * self._ask_pause_s)
+        if job.error is not None or job.result is None:
+            self._failed(job.error)
+            self._must_ask = True
+            return
+        found = job.result
+        self._asker = found.connection
+        self._ask_pause_s = AGAIN_FIRST_S
+        for number, address in found.brokers.items():
+            known = self._brokers.get(number)
+            if known is None or known.address != address:
+                if known is not None:
+                    self._disconnect(known)
+                self._brokers[number] = _Broker(address)
+        for number in self._brokers.keys() - found.brokers.keys():
+            self._disconnect(self._brokers.pop(number))
+        for part in self._parts.values():
+            topic_error = found.errors.get(part.place[0])
+            if topic_error is None:
+                self._must_ask = True  # it was not asked for
+            elif part.place in found.leaders:
+                self._follow(part, *found.leaders[part.place], now_s)
+            elif topic_error is ErrorCode.unknown_topic_or_partition:
+                self._stop(part, "away", "the cluster does not have the topic")
+            elif topic_error in (
+                ErrorCode.topic_authorization_failed,
+                ErrorCode.invalid_topic_exception,
+            ):
+                self._stop(part, "other", f"the cluster does not describe it: {topic_error.name}")
+            else:
+                part.leader = None
+                part.put_off(now_s)
+
+    def _follow(self, part: _Part, leader: int, epoch: int, now_s: float) -> None:
+        # An older answer says nothing new, unless it lasts: the topic may be another one.
+        if 0 <= epoch < part.leader_epoch and part.pause_s < STALE_PAUSE_S:
+            part.put_off(now_s)
+            return
+        if (leader, epoch) != (part.leader, part.leader_epoch):
+            # A new leader may lack what was read from another one.
+            part.is_checked = False
+        elif part.leader is not None and part.pause_s > AGAIN_FIRST_S:
+            part.put_off(now_s)
+        part.leader, part.leader_epoch = leader, epoch
+
+    def _failed(self, error: Exception | None) -> None:
+        if isinstance(error, NotSpoken):
+            raise error
+        if isinstance(error, WireError):
+            self._log.say(logging.WARNING, str(error))
+        elif error is not None:
+            self._log.say(logging.WARNING, f"unexpected error: {type(error).__name__}: {error}")
+
+    def _disconnect(self, broker: _Broker) -> None:
+        if broker.connection is not None:
+            broker.connection.close()
+        for job in (broker.opening, broker.checking):
+            if job is not None:
+                job.drop()
+        broker.connection = broker.opening = broker.checking = None
+        broker.fetched = []
+
+    def _lost(self, broker: _Broker, error: Exception | None, now_s: float) -> None:
+        """The connection failed."""
+        self._disconnect(broker)
+        broker.not_before_s = now_s + broker.pause_s
+        broker.pause_s = min(AGAIN_MAX_S, 2 * broker.pause_s)
+        # Another broker may lead its partitions by now.
+        self._must_ask = True
+        self._failed(error)
+
+    def _request(self, broker: _Broker, parts: list[_Part], now_s: float, room: int) -> None:
+        """Send the next request to a broker, if it has none."""
+        if broker.opening is not None and broker.opening.done:
+            job, broker.opening = broker.opening, None
+            if job.result is None:
+                self._lost(broker, job.error, now_s)
+                return
+            broker.connection = job.result
+        connection = broker.connection
+        if connection is None:
+            if broker.opening is None and now_s >= broker.not_before_s:
+                broker.opening = _Job(
+                    f"mirror-connect-{self._name}",
+                    lambda: Connection(self._connecting, broker.address, self._timeout_s),
+                    lambda made: made.close(),
+                )
+            return
+        if connection.waits_since_s is not None:
+            return
+        if connection.expires_s is not None and now_s >= connection.expires_s:
+            self._disconnect(broker)
+            return
+        unchecked = [part for part in parts if not part.is_checked]
+        if not connection.knows_epochs:
+            for part in unchecked:
+                part.is_checked = True
+        elif proofs := [part for part in unchecked if part.epoch is not None]:
+            self._check(broker, proofs)
+            return
+        for part in unchecked:
+            part.is_checked = True
+        if room <= 0:
+            return
+        wishes = [Wish(part.place, part.leader_epoch, part.offset) for part in parts]
+        bytes_max = max(FETCH_PARTITION_BYTES, min(FETCH_BYTES_MAX, self._queue_bytes_max))
+        body = fetch_request(wishes, FETCH_WAIT_MS, bytes_max, FETCH_PARTITION_BYTES)
+        try:
+            connection.send(FETCH, FETCH_VERSION, body, now_s)
+        except WireError as error:
+            self._lost(broker, error, now_s)
+            return
+        broker.fetched = [(part, part.offset) for part in parts]
+
+    # --- leader epochs
+
+    def _check(self, broker: _Broker, parts: list[_Part]) -> None:
+        """Ask the leader where the epochs of the last records end. The connection is lent to the thread."""
+        connection, broker.connection = broker.connection, None
+        assert connection is not None, "the caller has it"
+        broker.fetched = [(part, part.offset) for part in parts]
+        request = _epochs_request(parts)
+
+        def ask() -> tuple[Connection, Any]:
+            try:
+                return connection, connection.ask(request, OffsetForLeaderEpochResponse, self._timeout_s)
+            except BaseException:
+                connection.close()
+                raise
+
+        broker.checking = _Job(f"mirror-epochs-{self._name}", ask, lambda made: made[0].close())
+
+    def _take_check(self, broker: _Broker, now_s: float) -> None:
+        job = broker.checking
+        if job is None or not job.done:
+            return
+        broker.checking = None
+        if job.result is None:
+            self._lost(broker, job.error, now_s)
+            return
+        broker.connection, response = job.result
+        ends = {(topic.topic, one.partition): one for topic in response.topics for one in topic.partitions}
+        for part, offset in broker.fetched:
+            one = ends.get(part.place)
+            if self._parts.get(part.place) is not part or part.offset != offset or part.is_checked:
+                continue
+            if one is None or one.error_code is not ErrorCode.none:
+                self._failed_part(
+                    part, ErrorCode.unknown_server_error if one is None else one.error_code, now_s
+                )
+            elif one.end_offset < 0 or one.leader_epoch < 0 or one.end_offset < part.offset:
+                self._stop(
+                    part,
+                    "truncated",
+                    f"log truncation detected at offset {part.offset}: the cluster has leader epoch "
+                    f"{part.epoch} up to offset {one.end_offset}",
+                )
+            else:
+                part.is_checked = True
+        broker.fetched = []
+
+    # --- responses
+
+    def _take_response(self, broker: _Broker, now_s: float) -> None:
+        connection = broker.connection
+        if connection is None or connection.waits_since_s is None:
+            return
+        try:
+            data = connection.receive()
+            if data is None:
+                if now_s - connection.waits_since_s > self._timeout_s + FETCH_WAIT_MS / 1000:
+                    raise WireError(
+                        f"broker {broker.address[0]}:{broker.address[1]} does not respond in time"
+                    )
+                return
+            error, results = read_response(data)
+        except BadResponse as bad:
+            self._lost(broker, WireError(f"a fetch response cannot be read: {bad}"), now_s)
+            return
+        except WireError as lost:
+            self._lost(broker, lost, now_s)
+            return
+        broker.pause_s = AGAIN_FIRST_S
+        asked = {part.place: (part, offset) for part, offset in broker.fetched}
+        broker.fetched = []
+        if error:
+            self._lost(broker, WireError(f"a fetch is refused with error {error}"), now_s)
+            return
+        self._log.answered()
+        for result in results:
+            part, offset = asked.get(result.place, (None, 0))
+            # It may have been stopped, or begun elsewhere, since the request.
+            if part is not None and self._parts.get(result.place) is part and part.offset == offset:
+                self._take_result(part, result, now_s)
+
+    def _take_result(self, part: _Part, result: Result, now_s: float) -> None:
+        if result.error:
+            try:
+                code = ErrorCode(result.error)
+            except ValueError:
+                code = ErrorCode.unknown_server_error
+            self._failed_part(part, code, now_s)
+            return
+        part.pause_s = AGAIN_FIRST_S
+        part.high = result.high
+        if len(result.records):
+            found = committed(result.records, part.offset, result.aborted)
+            if found.is_old and not found.batches and found.end == part.offset:
+                raise NotSpoken("the cluster has records in a format of Kafka before 0.11")
+            # Served in turn: a broker fills its response in the order of the request.
+            self._parts[part.place] = self._parts.pop(part.place)
+            part.waiting.extend(found.batches)
+            part.bytes_waiting += sum(len(data) for _, data in found.batches)
+            if found.damage is not None:
+                self._stop(part, "damaged", found.damage)
+            elif found.end == part.offset:
+                self._stop(part, "other", "the cluster delivers no whole batch")
+            if found.end > part.offset:
+                part.epoch = found.leader_epoch if found.leader_epoch >= 0 else None
+            part.offset = found.end
+        part.stable = result.last_stable if result.last_stable >= 0 else result.high
+        if part.trouble is None and part.offset >= part.stable and part.offset != part.reported_end:
+            part.end = part.offset
+
+    def _failed_part(self, part: _Part, code: ErrorCode, now_s: float) -> None:
+        if code is ErrorCode.offset_out_of_range:
+            self._stop(part, "out_of_range", f"offset {part.offset} is out of range")
+        elif code in _LEADER_MOVED:
+            part.put_off(now_s)
+            self._must_ask = True
+        elif code is ErrorCode.corrupt_message:
+            self._stop(part, "damaged", "the cluster reports a corrupt message")
+        else:
+            self._stop(part, "other", f"the cluster does not deliver it: {code.name}")
+
+    def _stop(self, part: _Part, trouble: Trouble, why: str) -> None:
+        if part.trouble is None:
+            part.trouble = Stopped(part.place, trouble, why)
+
+    # --- delivery
+
+    def _deliver(self, records_max: int) -> Polled:
+        polled = Polled()
+        chosen: list[tuple[_Part, BatchHeader, memoryview]] = []
+        size = 0
+        for part in self._parts.values():
+            for header, data in part.waiting:
+                if len(chosen) >= records_max or size >= POLL_BYTES_MAX:
+                    polled.more = True
+                    break
+                if part.singles is not None or not _is_regular(header, part.wished):
+                    break
+                chosen.append((part, header, data))
+                size += len(data)
+        refused = self._deliver_batches(polled, chosen) if chosen else None
+        left = records_max - len(polled.batches)
+        for part in list(self._parts.values()):
+            if left > 0 and part.waiting and part.place not in polled.epochs:
+                header = part.waiting[0][0]
+                if part is refused or part.singles is not None or not _is_regular(header, part.wished):
+                    left -= self._deliver_singles(polled, part, left)
+            polled.more |= bool(part.waiting) or part.offset < part.stable
+            if not part.waiting:
+                if part.end is not None:
+                    polled.ends[part.place] = part.reported_end = part.end
+                    part.end = None
+                if part.trouble is not None:
+                    polled.stopped.append(part.trouble)
+                    del self._parts[part.place]
+        polled.epochs = {place: epoch for place, epoch in polled.epochs.items() if epoch >= 0}
+        return polled
+
+    def _deliver_batches(
+        self, polled: Polled, chosen: list[tuple[_Part, BatchHeader, memoryview]]
+    ) -> _Part | None:
+        """Deliver those that can be stored as they came, in order; the partition of the first other one."""
+        # A time of the broker replaces those of the records.
+        plain = [
+            (replace(header, log_append_time=False) if header.log_append_time else header, data)
+            for _, header, data in chosen
+        ]
+        results = measure(plain, uncompressed_max=SIZE_MAX, total_max=POLL_BYTES_MAX)
+        polled.more |= len(results) < len(chosen)
+        for (part, header, data), sizes in zip(chosen, results, strict=False):
+            if isinstance(sizes, BatchRefused):
+                # Later ones of other partitions are delivered by the next poll.
+                polled.more = True
+                return part
+            part.waiting.popleft()
+            part.bytes_waiting -= len(data)
+            part.wished = header.base_offset + header.count
+            batch = without_producer(header, data)
+            polled.batches.append(UpstreamBatch(part.place, header, batch, sizes))
+            polled.epochs[part.place] = header.leader_epoch
+        return None
+
+    def _deliver_singles(self, polled: Polled, part: _Part, records_max: int) -> int:
+        """Deliver records of the first waiting batch; how many."""
+        header, data = part.waiting[0]
+        if part.singles is None:
+            part.singles = read_records(header, data)
+        count = size = 0
+        try:
+            while count < records_max and size < POLL_BYTES_MAX:
+                one = next(part.singles, None)
+                if one is None:
+                    part.waiting.popleft()
+                    part.bytes_waiting -= len(data)
+                    part.singles = None
+                    part.wished = max(part.wished, header.base_offset + header.last_offset_delta + 1)
+                    break
+                if one.offset < part.wished:
+                    continue
+                polled.add(part.place, one)
+                part.wished = one.offset + 1
+                count += 1
+                size += len(one.value or b"")
+        except BatchRefused as refused:
+            self._stop(part, "damaged", f"the batch at offset {header.base_offset}: {refused}")
+            part.waiting.clear()
+            part.bytes_waiting = 0
+            part.singles = None
+            part.end = None
+        if count:
+            polled.epochs[part.place] = header.leader_epoch
+        return count
+
+
+def _is_regular(header: BatchHeader, wished: int) -> bool:
+    return (
+        header.base_offset >= wished
+        and header.last_offset_delta == header.count - 1
+        and (not header.log_append_time or 0 <= header.max_timestamp_ms <= TIMESTAMP_MAX_US // 1000)
+    )
+
+
+def _epochs_request(parts: Sequence[_Part]) -> OffsetForLeaderEpochRequest:
+    topics: dict[str, list[Any]] = {}
+    for part in parts:
+        assert part.epoch is not None, "only partitions with an epoch are checked"
+        topics.setdefault(part.place[0], []).append(
+            OffsetForLeaderPartition(
+                partition=i32(part.place[1]),
+                current_leader_epoch=i32(part.leader_epoch),
+                leader_epoch=i32(part.epoch),
+            )
+        )
+    named: Any = topics
+    return OffsetForLeaderEpochRequest(
+        replica_id=-1,  # type: ignore[arg-type]  # a consumer
+        topics=tuple(
+            OffsetForLeaderTopic(topic=topic, partitions=tuple(those)) for topic, those in named.items()
+        ),
+    )
+
+
+def _ask_leaders(
+    made: Connecting,
+    asker: Connection | None,
+    addresses: Sequence[tuple[str, int]],
+    names: Sequence[str],
+    timeout_s: float,
+) -> _Leaders:
+    """Ask the first broker that responds. Raises `WireError`."""
+    until_s = made.clock.monotonic_s() + timeout_s
+    error: WireError | None = None
+    connection = asker
+    for address in [None, *addresses]:
+        left_s = until_s - made.clock.monotonic_s()
+        if left_s <= 0:
+            break
+        try:
+            if address is not None:
+                connection = Connection(made, address, left_s)
+            if connection is not None:
+                return _leaders(connection, names, left_s)
+        except NotSpoken:
+            raise
+        except WireError as failed:
+            error = failed
+            if connection is not None:
+                connection.close()
+            connection = None
+    raise error or WireError("no broker responds in time")
+
+
+def _leaders(connection: Connection, names: Sequence[str], timeout_s: float) -> _Leaders:
+    topics: Any = tuple(MetadataRequestTopic(name=name) for name in names)  # type: ignore[arg-type]
+    request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+    found = connection.ask(request, MetadataResponse, timeout_s)
+    return _Leaders(
+        connection,
+        {int(one.node_id): (str(one.host), int(one.port)) for one in found.brokers},
+        {str(one.name): one.error_code for one in found.topics},
+        {
+            (str(topic.name), int(one.partition_index)): (int(one.leader_id), int(one.leader_epoch))
+            for topic in found.topics
+            for one in topic.partitions
+            if one.leader_id >= 0
+        },
+    )
