@@ -385,7 +385,7 @@ def _fetched(parts: Sequence[_Part], committed: bool) -> Body:
                 # Aborted records are left out here, so no client has to.
                 "aborted_transactions": [] if committed else None,
                 "preferred_read_replica": -1,
-                "records": b"" if found is None else b"".join(found.batches),
+                "records": b"" if found is None else list(found.batches),
             }
         )
     return {

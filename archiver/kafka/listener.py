@@ -13,7 +13,7 @@ import logging
 import ssl
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -36,7 +36,7 @@ from archiver.runtime.clock import uptime_s
 from archiver.runtime.logging import LogLimit
 from archiver.runtime.redaction import excerpt
 from archiver.status.kafka_port import ListenerCounts, api_name
-from archiver.web.listener import UNSENT_BYTES_MAX, Listener, PatientLoop
+from archiver.web.listener import BACKLOG_S, UNSENT_BYTES_MAX, Listener, PatientLoop
 from archiver.web.server import Port
 from archiver.web.tls import ServerTls
 
@@ -565,7 +565,7 @@ class _Connection:
             try:
                 body = await task
                 elements = 0 if body is None else elements_of(body)
-                data, errors = await sized(self._server.large_threads, elements, _written, request, body)
+                pieces, errors = await sized(self._server.large_threads, elements, _written, request, body)
             except Exception:  # noqa: BLE001
                 # Other connections go on, and the client reconnects.
                 self._server.note_defect(self._session, request)
@@ -573,22 +573,39 @@ class _Connection:
             finally:
                 task.cancel()
                 self._release(request)
-            self._server.answered(self._session, entry, body, 0 if data is None else len(data), errors)
+            self._server.answered(self._session, entry, body, sum(map(len, pieces)), errors)
             if (why := self._session.closing) is not None:
                 self._server.note(self._session, "unauthenticated", why)
-            if data is not None:
-                self._writer.write(data)
-                try:
-                    # A client that does not read its answers waits here; the listener's watch cuts it off.
-                    await self._writer.drain()
-                except OSError:
-                    return
+            try:
+                await self._send(pieces)
+            except OSError:
+                return
             self._in_work -= 1
             if request.api is ApiKey.FETCH:
                 self._give_answer()
                 self._fetches.release()
             if why is not None:
                 return
+
+    async def _send(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Send an answer. Raises `OSError` if the client left, or does not read it in time; the listener's
+        watch cuts off a client that does not read what is written.
+        """
+        if len(pieces) > 1:
+            try:
+                # As for what is written at once (`archiver.web.listener`).
+                async with asyncio.timeout(BACKLOG_S):
+                    for piece in pieces:
+                        self._writer.write(piece)
+                        # A piece that the kernel takes at once is not copied.
+                        await self._writer.drain()
+            except TimeoutError:
+                # What is left would be written first.
+                self._writer.transport.abort()
+                raise
+        elif pieces:
+            self._writer.write(pieces[0])
+            await self._writer.drain()
 
     def _give_answer(self) -> None:
         """Free what the Fetch in work holds for its answer."""
@@ -616,9 +633,9 @@ async def _answer(handle: Handle, session: Session, request: KafkaRequest) -> Bo
     return await handle(session, request)
 
 
-def _written(request: KafkaRequest, body: Body | None) -> tuple[bytes | None, dict[str, int]]:
-    """The bytes of an answer, and its errors."""
-    return (None, {}) if body is None else (write_response(request, body), _errors(body))
+def _written(request: KafkaRequest, body: Body | None) -> tuple[Sequence[bytes | memoryview], dict[str, int]]:
+    """The bytes of an answer in pieces, and its errors."""
+    return ((), {}) if body is None else (write_response(request, body), _errors(body))
 
 
 def _errors(body: Body) -> dict[str, int]:

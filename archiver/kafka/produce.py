@@ -52,6 +52,8 @@ _log = logging.getLogger(__name__)
 
 TOGETHER_BYTES: Final = 32 * 1024 * 1024
 """Bytes of requests that are decoded together."""
+GATHERED_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of waiting batches for which the thread waits no longer. More at once take no less CPU for each."""
 DECODED_BYTES_MAX: Final = 64 * 10**6
 """Bytes of decompressed records that wait for the writer's queue, plus one batch. Compression can make a
 thousand times of `TOGETHER_BYTES`."""
@@ -145,13 +147,18 @@ _Result = TypeVar("_Result", Measured, pa.RecordBatch)
 class BatchQueue:
     """Decodes batches and queues them in the writer, in one thread. Close it."""
 
-    def __init__(self, uncompressed_bytes_max: int, clock: Clock) -> None:
+    def __init__(self, uncompressed_bytes_max: int, clock: Clock, gather_s: float = 0.0) -> None:
+        """`gather_s`: how long the first of the waiting batches waits for others. Many together take less CPU
+        each.
+        """
         self._uncompressed_bytes_max = uncompressed_bytes_max
         self._clock = clock
+        self._gather_s = gather_s
         self._log_limit = LogLimit(_log)
         self._changed = threading.Condition()
         self._waiting: OrderedDict[_Job, None] = OrderedDict()
         """In the order of the requests."""
+        self._waiting_bytes = 0
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="kafka-produce", daemon=True)
         self._thread.start()
@@ -162,7 +169,10 @@ class BatchQueue:
         """
         with self._changed:
             self._waiting[job] = None
-            self._changed.notify()
+            self._waiting_bytes += job.size
+            # Not for each job: to wake the thread takes longer than to put the job here.
+            if len(self._waiting) == 1 or self._waiting_bytes >= GATHERED_BYTES:
+                self._changed.notify()
 
     def drop(self, job: _Job) -> bool:
         """Remove a job that is not begun, so it is certainly not stored; False if it is begun or done."""
@@ -170,6 +180,7 @@ class BatchQueue:
             if job not in self._waiting:
                 return False
             del self._waiting[job]
+            self._waiting_bytes -= job.size
             return True
 
     def close(self) -> None:
@@ -179,15 +190,24 @@ class BatchQueue:
             self._changed.notify()
 
     def _next(self) -> list[_Job]:
-        """The next jobs, at least one; none at the end."""
+        """The next jobs; none at the end."""
         jobs: list[_Job] = []
         size = 0
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closed)
+            while True:
+                self._changed.wait_for(lambda: self._waiting or self._closed)
+                self._changed.wait_for(
+                    lambda: self._closed or not self._waiting or self._waiting_bytes >= GATHERED_BYTES,
+                    self._gather_s,
+                )
+                # All of them may have been dropped.
+                if self._waiting or self._closed:
+                    break
             while self._waiting and size < TOGETHER_BYTES:
                 job, _ = self._waiting.popitem(last=False)
                 jobs.append(job)
                 size += job.size
+                self._waiting_bytes -= job.size
         return jobs
 
     def _run(self) -> None:

@@ -28,6 +28,9 @@ ELEMENTS_MAX: Final = 500_000
 LOOP_ELEMENTS_MAX: Final = 20_000
 """Most array elements of a request whose elements are handled in the listener's loop (`IN_LOOP`). A Produce
 request of 1 MiB, the default of clients, has room for 15,000."""
+PIECE_BYTES_MIN: Final = 16 * 1024
+"""Record batches of a response from this size on are pieces of their own. A smaller one is copied, which is
+faster than a write to the socket."""
 CLIENT_ID_MAX: Final = 255
 """Most characters of a client id that are kept; the rest is cut."""
 _UNSIGNED_VARINT_BYTES: Final = 5
@@ -202,8 +205,26 @@ class _Cursor:
         raise Malformed("a varint of more than 5 bytes")
 
 
+class _Output(bytearray):
+    """The bytes of one response, without its large record batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[tuple[int, bytes]] = []
+        """Each with its place: the number of these bytes before it."""
+
+    def pieces(self) -> list[bytes | memoryview]:
+        """All bytes of the response, in order."""
+        rest, start = memoryview(self), 0
+        found: list[bytes | memoryview] = []
+        for place, batch in self.batches:
+            found += [rest[start:place], batch] if place > start else [batch]
+            start = place
+        return [*found, rest[start:]] if start < len(rest) else found
+
+
 _Read = Callable[[_Cursor], Any]
-_Write = Callable[[bytearray, Any], None]
+_Write = Callable[[_Output, Any], None]
 
 _INT8, _INT16, _INT32, _INT64 = (struct.Struct(form) for form in (">b", ">h", ">i", ">q"))
 _UINT16, _FLOAT64 = struct.Struct(">H"), struct.Struct(">d")
@@ -229,7 +250,7 @@ def _write_varint(out: bytearray, value: int) -> None:
 
 
 def _number(form: struct.Struct) -> tuple[_Read, _Write]:
-    def write(out: bytearray, value: int) -> None:
+    def write(out: _Output, value: int) -> None:
         out += form.pack(value)
 
     return (lambda cursor: cursor.number(form)), write
@@ -240,7 +261,7 @@ def _boolean() -> tuple[_Read, _Write]:
 
 
 def _uuid() -> tuple[_Read, _Write]:
-    def write(out: bytearray, value: uuid.UUID | None) -> None:
+    def write(out: _Output, value: uuid.UUID | None) -> None:
         out += bytes(16) if value is None else value.bytes
 
     return (lambda cursor: uuid.UUID(bytes=bytes(cursor.take(16)))), write
@@ -251,7 +272,7 @@ def _length(form: struct.Struct, *, flexible: bool) -> tuple[_Read, _Write]:
     if not flexible:
         return _number(form)
 
-    def write(out: bytearray, value: int) -> None:
+    def write(out: _Output, value: int) -> None:
         _write_varint(out, value + 1)
 
     return (lambda cursor: cursor.varint() - 1), write
@@ -276,9 +297,17 @@ def _content(kind: str, *, flexible: bool, nullable: bool) -> tuple[_Read, _Writ
         except UnicodeDecodeError as error:
             raise Malformed(f"text that is not UTF-8: {error.reason}") from error
 
-    def write(out: bytearray, value: str | bytes | Sequence[bytes] | None) -> None:
+    def write(out: _Output, value: str | bytes | Sequence[bytes] | None) -> None:
         if value is None:
             write_length(out, -1)
+            return
+        if isinstance(value, list):
+            write_length(out, sum(map(len, value)))
+            for batch in value:
+                if len(batch) >= PIECE_BYTES_MIN:
+                    out.batches.append((len(out), batch))
+                else:
+                    out += batch
             return
         if isinstance(value, str):
             value = value.encode()
@@ -304,7 +333,7 @@ def _array(item: tuple[_Read, _Write], *, flexible: bool, nullable: bool) -> tup
         cursor.count(length)
         return [read_item(cursor) for _ in range(length)]
 
-    def write(out: bytearray, value: Sequence[Any] | None) -> None:
+    def write(out: _Output, value: Sequence[Any] | None) -> None:
         if value is None:
             write_length(out, -1)
             return
@@ -320,7 +349,7 @@ def _nullable_struct(item: tuple[_Read, _Write]) -> tuple[_Read, _Write]:
     def read(cursor: _Cursor) -> Any:
         return None if cursor.number(_INT8) < 0 else item[0](cursor)
 
-    def write(out: bytearray, value: Any) -> None:
+    def write(out: _Output, value: Any) -> None:
         out += _INT8.pack(-1 if value is None else 1)
         if value is not None:
             item[1](out, value)
@@ -410,7 +439,7 @@ def _codec(schema: Any) -> tuple[_Read, _Write]:
             _read_tags(cursor, tagged, message)
         return message
 
-    def write(out: bytearray, message: Mapping[str, Any]) -> None:
+    def write(out: _Output, message: Mapping[str, Any]) -> None:
         for one in plain:
             value = message.get(one.name, one.default)
             if value is MISSING:
@@ -422,7 +451,7 @@ def _codec(schema: Any) -> tuple[_Read, _Write]:
             ]
             _write_varint(out, len(found))
             for tag, one in found:
-                content = bytearray()
+                content = _Output()
                 one.write(content, message[one.name])
                 _write_varint(out, tag)
                 _write_varint(out, len(content))
@@ -502,14 +531,16 @@ def read_request(data: memoryview, elements_now: int | None = None) -> KafkaRequ
     return KafkaRequest(api, version, correlation_id, client_id, body, elements=cursor.elements)
 
 
-def write_response(request: KafkaRequest, body: Mapping[str, Any]) -> bytes:
-    """The response to a request, with its size in front. `body` has fields by the names of kio's schema;
-    those that have a default may be left out, and names that the request's version lacks are ignored.
+def write_response(request: KafkaRequest, body: Mapping[str, Any]) -> list[bytes | memoryview]:
+    """The response to a request in pieces, with its size in front. `body` has fields by the names of kio's
+    schema; those that have a default may be left out, and names that the request's version lacks are ignored.
+    A record set may be a list of its batches; large ones are not copied.
     """
     version = request.version if request.known else 0
     schema: Any = load_response_schema(request.api, version)
-    out = bytearray(4)
+    out = _Output()
+    out += bytes(_INT32.size)
     _codec(schema.__header_schema__)[1](out, {"correlation_id": request.correlation_id})
     _codec(schema)[1](out, body)
-    _INT32.pack_into(out, 0, len(out) - 4)
-    return bytes(out)
+    _INT32.pack_into(out, 0, len(out) + sum(len(batch) for _, batch in out.batches) - _INT32.size)
+    return out.pieces()

@@ -58,9 +58,8 @@ _RECORD_VARINTS_MAX = 34
 
 def placed(data: memoryview, base_offset: int) -> bytes:
     """A batch as its client sent it, with its offset in the partition. No checksum covers that."""
-    batch = bytearray(data)
-    _PLACE.pack_into(batch, 0, base_offset, len(batch) - LENGTH_END, LEADER_EPOCH)
-    return bytes(batch)
+    place = _PLACE.pack(base_offset, len(data) - LENGTH_END, LEADER_EPOCH)
+    return b"".join((place, data[len(place) :]))
 
 
 def encode(

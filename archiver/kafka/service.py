@@ -47,6 +47,8 @@ from intake.write.writer import IntakeWriter
 
 THREADS: Final = 4
 """Threads for requests that append to the log or read a store."""
+GATHERINGS: Final = 20
+"""A batch of Produce waits for others before its records are checked: `intake.delay_max` by this number."""
 TOPIC_THREADS: Final = 2
 """Threads for requests that create, change or describe topics."""
 
@@ -68,10 +70,10 @@ class KafkaService:
         self._threads = ThreadPoolExecutor(THREADS, "kafka-request")
         self._authentication: ThreadPoolExecutor | None = None
         self._authenticator = self._authenticator_of_users()
-        self._batches = BatchQueue(settings.uncompressed_bytes_max, application.clock)
+        intake, clock = application.configured.intake, application.clock
+        self._batches = BatchQueue(settings.uncompressed_bytes_max, clock, intake.delay_max / GATHERINGS)
         # Half of the time for which the log knows their entry.
-        id_age_max_s = application.configured.intake.producer_idle_max / 2
-        self._producer_ids = ProducerIds(self._threads, application.clock, id_age_max_s)
+        self._producer_ids = ProducerIds(self._threads, clock, intake.producer_idle_max / 2)
         sequencer = writer.sequencer
 
         def topics() -> Mapping[str, TopicState]:

@@ -106,8 +106,8 @@ _XERIAL_HEADER_BYTES = 16
 
 HEADERS_MAX = 1_000_000
 """Most headers of the records of one batch. While they are decoded, each takes about 160 bytes."""
-_GROUP_BYTES = 4 << 20
-_GROUP_ROWS = 1 << 16
+_GROUP_BYTES = 8 << 20
+_GROUP_ROWS = 1 << 13
 """Uncompressed bytes, and records, that are decoded at once. They bound the memory needed in
 addition to the inputs and results."""
 
@@ -537,7 +537,7 @@ class _Group:
         data = b"".join([*records, PADDING])
         # A view with a stride of one byte: unaligned, and nothing is copied.
         words = np.ndarray((len(data) - 7,), "<u8", data, 0, (1,))
-        self.text = Text(data, words, pa.py_buffer(data))
+        self.text = Text(data, np.frombuffer(data, np.uint8), words, pa.py_buffer(data))
         self.counts = counts
         limits = np.cumsum([len(one) for one in records])
         firsts = np.concatenate(([0], limits[:-1]))

@@ -29,6 +29,7 @@ class Text:
     """The records of the batches of a group, one after the other, and padding."""
 
     data: bytes
+    bytes_: npt.NDArray[np.uint8]
     words: Words
     """The eight bytes from each place on, little endian."""
     buffer: pa.Buffer
@@ -59,11 +60,11 @@ _GAPS = tuple(
 )
 """Between groups of 7, 14 and 28 bits of a varint: bits that stay, and bits that move by so many places."""
 
-_LOCKSTEP_BATCHES, _LOCKSTEP_ROWS = 128, 128
+_LOCKSTEP_BATCHES, _LOCKSTEP_ROWS = 48, 128
 """From so many batches, or rows with headers, numpy follows lengths faster than a loop in Python."""
 
 
-def varints(text: Text, positions: Ints) -> tuple[Words, npt.NDArray[np.uint8], Mask]:
+def _long_varints(text: Text, positions: Ints) -> tuple[Words, npt.NDArray[np.uint8], Mask]:
     """Unsigned varints at these places: value, size, and whether it has more than eight bytes.
 
     A place beyond the data gives any value.
@@ -84,6 +85,35 @@ def _zigzag_decoded(value: Words) -> Ints:
     return (value >> _ONE).view(np.int64) ^ -(value & _ONE).view(np.int64)
 
 
+def _short_varints() -> npt.NDArray[np.int16]:
+    pairs = np.arange(1 << 16)
+    first, second = pairs & 0xFF, pairs >> 8
+    two = first > 127
+    value = np.where(two, first & 0x7F | second << 7, first)
+    decoded = (value >> 1) ^ -(value & 1)
+    return np.where(two & (second > 127), 0, decoded << 2 | 1 + two).astype(np.int16)
+
+
+_SHORT = _short_varints()
+"""By two bytes, little endian: the zigzag varint that begins there, times 4, plus its size; 0 if longer."""
+
+
+def _varints(text: Text, positions: Ints) -> tuple[Ints, Ints, Ints]:
+    """Zigzag varints at these places: value, size, and the places in the result of those that have more than
+    two bytes. The value of these is 0, and the size as well.
+    """
+    # Nearly all varints are short, and a table is five times as fast as `_long_varints`.
+    first = text.bytes_.take(positions, mode="clip").astype(np.uint16)
+    second = text.bytes_.take(positions + 1, mode="clip").astype(np.uint16)
+    found = _SHORT.take(first | second << np.uint16(8))
+    size = (found & 3).astype(np.int64)
+    longer = _NONE if size.all() else np.flatnonzero(size == 0)
+    return (found >> 2).astype(np.int64), size, longer
+
+
+_NONE: Ints = np.zeros(0, np.int64)
+
+
 class FieldReader:
     """Reads the next field of every record of a portion at once."""
 
@@ -97,26 +127,33 @@ class FieldReader:
 
         They have room for 35 bits. More than 31 are a length beyond the batch, which the caller refuses.
         """
-        value, size, _ = varints(self._text, self.positions)
+        value, size, longer = _varints(self._text, self.positions)
+        if len(longer):
+            long_value, long_size, _ = _long_varints(self._text, self.positions[longer])
+            value[longer], size[longer] = _zigzag_decoded(long_value), long_size
+            self.bad[longer] |= long_size > 5
         self.positions = self.positions + size
-        self.bad |= size > 5
-        return _zigzag_decoded(value)
+        return value
 
     def int64(self) -> Ints:
         """A varint of at most ten bytes."""
-        value, size, long = varints(self._text, self.positions)
-        if long.any():
-            rows = np.flatnonzero(long)
-            rest = self._text.words[np.minimum(self.positions[rows] + 8, len(self._text.words) - 1)]
-            ninth, tenth = rest & _U(0xFF), (rest >> _U(8)) & _U(0xFF)
-            two = ninth > 127
-            value[rows] |= (ninth & _U(0x7F)) << _U(56)
-            value[rows[two]] |= tenth[two] << _U(63)
-            size[rows] += 1 + two.astype(np.uint8)
-            # The tenth byte has room for one bit.
-            self.bad[rows] |= two & (tenth > 1)
+        value, size, longer = _varints(self._text, self.positions)
+        if len(longer):
+            at = self.positions[longer]
+            long_value, long_size, long = _long_varints(self._text, at)
+            if long.any():
+                rows = np.flatnonzero(long)
+                rest = self._text.words[np.minimum(at[rows] + 8, len(self._text.words) - 1)]
+                ninth, tenth = rest & _U(0xFF), (rest >> _U(8)) & _U(0xFF)
+                two = ninth > 127
+                long_value[rows] |= (ninth & _U(0x7F)) << _U(56)
+                long_value[rows[two]] |= tenth[two] << _U(63)
+                long_size[rows] += 1 + two.astype(np.uint8)
+                # The tenth byte has room for one bit.
+                self.bad[longer[rows]] |= two & (tenth > 1)
+            value[longer], size[longer] = _zigzag_decoded(long_value), long_size
         self.positions = self.positions + size
-        return _zigzag_decoded(value)
+        return value
 
     def blob(self) -> tuple[Ints, Ints]:
         """Places and lengths of bytes, -1 for null."""
@@ -153,12 +190,18 @@ def find_records(text: Text, firsts: Ints, counts: Ints, rows: Ints) -> Ints:
         order = np.argsort(-counts, kind="stable")
         rising = -counts[order]
         done = -int(rising[_LOCKSTEP_BATCHES - 1])
+        at, into = firsts[order], rows[order]
         for number in range(done):
-            order = order[: np.searchsorted(rising, -number, side="left")]
-            places[rows[order] + number] = firsts[order]
-            length, size, _ = varints(text, firsts[order])
-            following = firsts[order] + size + (length >> _ONE).view(np.int64)
-            firsts[order] = np.minimum(following, len(text.words) - 1)
+            going = int(np.searchsorted(rising, -number, side="left"))
+            at, into = at[:going], into[:going]
+            places[into + number] = at
+            length, size, longer = _varints(text, at)
+            if len(longer):
+                long_length, long_size, _ = _long_varints(text, at[longer])
+                length[longer], size[longer] = (long_length >> _ONE).view(np.int64), long_size
+            # Of a negative length the caller finds that no record can follow there.
+            at = np.minimum(at + size + np.maximum(length, 0), len(text.words) - 1)
+        firsts[order[: len(at)]] = at
     for first, count, row in zip(firsts.tolist(), counts.tolist(), rows.tolist(), strict=True):
         if count > done:
             found = _follow_records(text.data, first, count - done)

@@ -33,7 +33,7 @@ def written(api: ApiKey, body: Any) -> Any:
     """The response, which every version must be able to state."""
     low, high = VERSIONS[api]
     for version in range(low, high + 1):
-        data = write_response(KafkaRequest(api, version, 1, "", SimpleNamespace()), body)
+        data = b"".join(write_response(KafkaRequest(api, version, 1, "", SimpleNamespace()), body))
         schema: Any = load_response_schema(api, version)
         header, at = entity_reader(schema.__header_schema__)(data, 4)
         assert header.correlation_id == 1

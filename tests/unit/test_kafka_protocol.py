@@ -6,7 +6,7 @@ import io
 import random
 import struct
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
@@ -20,6 +20,7 @@ from kio.serial import entity_reader, entity_writer
 
 from archiver.kafka import protocol
 from archiver.kafka.protocol import (
+    PIECE_BYTES_MIN,
     VERSIONS,
     ApiKey,
     KafkaRequest,
@@ -109,7 +110,7 @@ def test_a_response_is_what_kio_reads(api: ApiKey, version: int) -> None:
     for seed in range(20):
         body = made(schema, random.Random(seed))
         request = KafkaRequest(api, version, seed, "", SimpleNamespace())
-        data = write_response(request, body)
+        data = b"".join(write_response(request, body))
         assert struct.unpack(">i", data[:4]) == (len(data) - 4,)
         header, size = entity_reader(schema.__header_schema__)(data, 4)
         assert header.correlation_id == seed
@@ -120,7 +121,7 @@ def _request(api: ApiKey, version: int, seed: int) -> tuple[dict[str, Any], byte
     """A random request as bytes, without its size. kio reads what is written here as it was made."""
     schema: Any = load_request_schema(api, version)
     body = made(schema, random.Random(seed))
-    content = bytearray()
+    content = protocol._Output()
     protocol._codec(schema)[1](content, body)
     assert read_by_kio(schema, bytes(content)) == plain(body)
     header = schema.__header_schema__(
@@ -229,7 +230,7 @@ def test_unknown_apis_and_versions_are_malformed(key: int, version: int, why: st
 def test_api_versions_of_an_unknown_version_is_answered_in_version_0() -> None:
     request = read_request(memoryview(struct.pack(">hhi", ApiKey.API_VERSIONS, 77, 9) + b"anything"))
     assert not request.known
-    data = write_response(
+    (data,) = write_response(
         request, {"error_code": 35, "api_keys": [{"api_key": 0, "min_version": 3, "max_version": 11}]}
     )
     # Size, correlation id, error code, one element.
@@ -248,3 +249,33 @@ def test_a_field_that_must_be_stated_is_missed() -> None:
     request = KafkaRequest(ApiKey.PRODUCE, 9, 1, "", SimpleNamespace())
     with pytest.raises(KeyError, match="needs responses"):
         write_response(request, {})
+
+
+@pytest.mark.parametrize("version", [4, 11, 12])
+def test_large_record_batches_are_pieces_of_their_own(version: int) -> None:
+    request = KafkaRequest(ApiKey.FETCH, version, 7, "", SimpleNamespace())
+    large = [bytes([number]) * PIECE_BYTES_MIN for number in range(3)]
+    sets: list[Any] = [[], [large[0]], [b"small", large[1], b"", b"tiny"], [large[2], large[0]], [b"last"]]
+
+    def body(form: Callable[[Any], Any]) -> dict[str, Any]:
+        partitions = [
+            {
+                "partition_index": number,
+                "error_code": 0,
+                "high_watermark": 5,
+                "last_stable_offset": 5,
+                "log_start_offset": 0,
+                "aborted_transactions": None,
+                "preferred_read_replica": -1,
+                "records": form(batches),
+            }
+            for number, batches in enumerate(sets)
+        ]
+        return {"error_code": 0, "session_id": 0, "responses": [{"topic": "t", "partitions": partitions}]}
+
+    pieces = write_response(request, body(lambda batches: batches))
+    (whole,) = write_response(request, body(b"".join))
+    assert b"".join(pieces) == whole
+    assert len(whole) == 4 + int.from_bytes(whole[:4], "big")
+    # Not copied.
+    assert [one for one in pieces if any(one is batch for batch in large)] == [*large, large[0]]

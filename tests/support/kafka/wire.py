@@ -30,7 +30,7 @@ def request_bytes(
             client_id=client_id,
         ),
     )
-    content = bytearray()
+    content = protocol._Output()
     protocol._codec(schema)[1](content, body)
     data = header.getvalue() + content
     return struct.pack(">i", len(data)) + data
