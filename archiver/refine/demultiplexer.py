@@ -14,6 +14,7 @@ raise.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -358,6 +359,8 @@ def _error_of(error: Exception) -> tuple[ErrorKind, str]:
     return "failed", f"{type(error).__name__}: {why}"
 
 
+_RESULTS_MAX = 256
+"""Results that are returned in one batch."""
 RESULT_SCHEMA = pa.schema([pa.field("result", pa.binary())])
 
 # Per process: arming again would reset the counts of the failpoints.
@@ -376,10 +379,10 @@ def refine_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
         for cell in batch.column("task"):
             task = unpack_task(cell.as_py())
             _arm(task)
-            for result in run_bundle(task):
-                yield pa.RecordBatch.from_arrays(
-                    [pa.array([pack(result)], pa.binary())], schema=RESULT_SCHEMA
-                )
+            results = run_bundle(task)
+            # Each batch has a cost of its own in Spark, and nothing waits for a single result.
+            while packed := [pack(result) for result in itertools.islice(results, _RESULTS_MAX)]:
+                yield pa.RecordBatch.from_arrays([pa.array(packed, pa.binary())], schema=RESULT_SCHEMA)
 
 
 def _arm(task: TaskDescriptor) -> None:

@@ -41,6 +41,7 @@ Version 1, in archives of earlier versions: SHA-256.
 from __future__ import annotations
 
 import hashlib
+import struct
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,9 @@ class RecordsDigest:
 
 
 # --- Version 2
+_RUN = struct.Struct("<qq")
+
+
 class _Runs:
     """The hash of numbers as runs. A run stays open until another number follows, so that the division into
     batches does not matter.
@@ -106,7 +110,12 @@ class _Runs:
     def update(self, numbers: Int64Array) -> None:
         if not len(numbers):
             return
-        starts = np.concatenate(([0], np.flatnonzero(numbers[1:] != numbers[:-1]) + 1))
+        changed = np.flatnonzero(numbers[1:] != numbers[:-1])
+        # Offsets always are one run; for few records the arrays below would cost more than the hash.
+        if not len(changed):
+            self.repeat(int(numbers[0]), len(numbers))
+            return
+        starts = np.concatenate(([0], changed + 1))
         counts = np.diff(starts, append=len(numbers))
         runs = np.stack((numbers[starts], counts), axis=1)
         if runs[0, 0] == self._number:
@@ -133,7 +142,7 @@ class _Runs:
     def _close(self, into: blake3) -> None:
         # Before the first number there is no run.
         if self._count:
-            into.update(_bytes(np.array([self._number, self._count]), "<i8"))
+            into.update(_RUN.pack(self._number, self._count))
 
 
 class _Blake3Parts:
@@ -258,7 +267,11 @@ def _bytes(numbers: npt.NDArray[Any], dtype: str) -> memoryview:
 
 def _numbers(column: ArrowArray) -> Int64Array:
     """The numbers of a column of integers or times; a null counts zero."""
-    whole = column if pa.types.is_int64(column.type) else column.cast(pa.int64())
+    if pa.types.is_timestamp(column.type):
+        # A view of the same numbers, for which no kernel is called.
+        whole = column.view(pa.int64())
+    else:
+        whole = column if pa.types.is_int64(column.type) else column.cast(pa.int64())
     numbers: Int64Array = (pc.fill_null(whole, 0) if whole.null_count else whole).to_numpy()
     return numbers
 

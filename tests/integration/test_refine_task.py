@@ -15,7 +15,7 @@ import pytest
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import Granularity, archive_key, parse_archive_key
 from archiver.refine.archive_file import Uploads, footer_values
-from archiver.refine.demultiplexer import run_bundle
+from archiver.refine.demultiplexer import refine_batches, run_bundle
 from archiver.refine.encodings import ROWS_MIN
 from archiver.refine.plan import ROW_OVERHEAD_BYTES
 from archiver.refine.plan_writer import PlanWriter, TopicRows, kept
@@ -529,6 +529,18 @@ def test_descriptors_and_results_travel(intake: Intake) -> None:
     assert unpack_task(pack(task)) == task
     (result,) = run_bundle(unpack_task(pack(task)))
     assert unpack_result(pack(result)) == result
+
+
+def test_a_worker_returns_results_in_batches(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = intake.topic("raw", 5)
+    intake.file({(topic, p): [Row(NOW)] for p in range(5)})
+    task = task_of(intake, [plan for p in range(5) for plan in intake.plans(topic, p)])
+    monkeypatch.setattr("archiver.refine.demultiplexer._RESULTS_MAX", 2)
+    batches = list(refine_batches([pa.RecordBatch.from_pydict({"task": [pack(task)]})]))
+    assert [batch.num_rows for batch in batches] == [2, 2, 1]
+    results = [unpack_result(packed) for batch in batches for packed in rows_of(batch.column("result"))]
+    assert sorted(result.partition for result in results) == list(range(5))
+    assert [result.error for result in results] == [None] * 5
 
 
 def test_a_plan_that_begins_and_ends_inside_segments(intake: Intake) -> None:
