@@ -22,7 +22,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -32,6 +32,7 @@ from crc32c import crc32c
 
 from archiver.runtime.errors import InvalidInput
 from intake.arrow_arrays import ArrowArray, concat_batches, header_lengths, list_array
+from intake.batches.decompression import BadBlock, BadFrame, Codec, TooLarge, uncompressed
 from intake.batches.record_fields import (
     PADDING,
     FieldReader,
@@ -40,7 +41,6 @@ from intake.batches.record_fields import (
     Text,
     find_headers,
     find_records,
-    read_varint,
 )
 from intake.records import (
     HEADER_COST_BYTES,
@@ -61,7 +61,6 @@ RefusalCode = Literal[
     "unsupported_for_message_format",
 ]
 """Kafka's name of the error of a refused batch."""
-Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 Bytes: TypeAlias = bytes | memoryview
 
 BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -97,12 +96,6 @@ _RECORD_BYTES_MIN = 7
 _HEADER_BYTES_MIN = 2
 SIZE_MAX = 1 << 30
 """Upper limit of the records of one batch: Arrow's offsets have 31 bits."""
-_READ_BYTES = 1 << 20
-_SNAPPY = pa.Codec("snappy")
-_SNAPPY_RATIO_MAX = 22
-"""Snappy's best element makes 64 bytes of 3."""
-_XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_HEADER_BYTES = 16
 
 HEADERS_MAX = 1_000_000
 """Most headers of the records of one batch. While they are decoded, each takes about 160 bytes."""
@@ -263,14 +256,39 @@ def measure(
     return _in_groups(batches, uncompressed_max, total_max, _measured)
 
 
+def decode_with_gaps(
+    batches: Sequence[tuple[BatchHeader, Bytes]], *, total_max: int
+) -> list[tuple[pa.RecordBatch, Ints] | BatchRefused]:
+    """The records of batches of a broker, which may have removed some of them or set their time; and their
+    offsets in the batch. The times are the producers'. All else is as for `decode`.
+    """
+    produced = [
+        (replace(header, log_append_time=False, last_offset_delta=header.count - 1), data)
+        for header, data in batches
+    ]
+    results = _in_groups(produced, SIZE_MAX, total_max, _decoded_with_gaps, gaps=True)
+    return [
+        result
+        if isinstance(result, BatchRefused) or _ascends(result[1], header.last_offset_delta)
+        else BatchRefused("invalid_record", "the offsets of its records do not ascend within it")
+        for (header, _), result in zip(batches, results, strict=False)
+    ]
+
+
+def _ascends(deltas: Ints, last: int) -> bool:
+    return bool(deltas[0] >= 0 and deltas[-1] <= last and (deltas[1:] > deltas[:-1]).all())
+
+
 def _in_groups(
     batches: Sequence[tuple[BatchHeader, Bytes]],
     uncompressed_max: int,
     total_max: int | None,
     work: Callable[[_Group], Sequence[_Result]],
+    *,
+    gaps: bool = False,
 ) -> list[_Result | BatchRefused]:
     """The result of each batch, or its refusal. `work` gives one result for each batch of a group, whether
-    its records are bad or not.
+    its records are bad or not. `gaps`: offsets need not be consecutive.
     """
     results: dict[int, _Result | BatchRefused] = {}
     waiting: list[tuple[int, BatchHeader, Bytes]] = []
@@ -281,7 +299,7 @@ def _in_groups(
         if waiting:
             counts = np.array([header.count for _, header, _ in waiting], np.int64)
             base_ms = np.array([header.base_timestamp_ms for _, header, _ in waiting], np.int64)
-            group = _Group(counts, base_ms, [records for _, _, records in waiting], size_max)
+            group = _Group(counts, base_ms, [records for _, _, records in waiting], size_max, gaps=gaps)
             found = work(group)
             refusals = group.refusals()
             for number, ((place, _, _), result) in enumerate(zip(waiting, found, strict=True)):
@@ -427,88 +445,25 @@ def _starts_of(view: memoryview) -> list[int]:
     return starts
 
 
-# --- Decompression
-
-
-def uncompressed(header: BatchHeader, records: memoryview, size_max: int) -> Bytes:
-    """The records of a batch. Raises `BatchRefused` if they are no valid data, or more than `size_max`."""
-    return _records_of(header.codec, records, size_max)
-
-
 def _records_of(codec: Codec, data: memoryview, size_max: int) -> Bytes:
     """The uncompressed records; never allocates much more than `size_max`."""
     try:
-        if codec == "none":
-            records: Bytes = data
-        elif codec == "snappy":
-            records = _snappy(data, size_max)
-        else:
-            records = _streamed(codec, data, size_max)
-    # Arrow's own error of that name is an `ArrowException` too.
-    except MemoryError:
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise NotDecompressed(
-            "invalid_record", f"the records are not valid {codec}: {str(error)[:200]}"
-        ) from error
-    if len(records) > size_max:
-        raise _too_large(size_max)
-    return records
-
-
-def _too_large(size_max: int) -> BatchRefused:
-    return BatchRefused(
-        "message_too_large",
-        f"the records of the batch have more than {size_max} bytes after decompression; send smaller batches",
-    )
-
-
-def _streamed(codec: Literal["gzip", "lz4", "zstd"], data: memoryview, size_max: int) -> bytes:
-    """gzip, lz4 or zstd, one or several frames."""
-    pieces: list[bytes] = []
-    size = 0
-    # `CompressedInputStream` continues with the next frame, as Kafka's readers do.
-    with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), codec) as stream:
-        # A read allocates its size at once: the first one suits a usual batch.
-        wish = min(_READ_BYTES, 4 * len(data) + 64)
-        while size <= size_max and (piece := stream.read(min(wish, size_max + 1 - size))):
-            pieces.append(piece)
-            size += len(piece)
-            wish = min(_READ_BYTES, 2 * wish)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-def _snappy(data: memoryview, size_max: int) -> bytes:
-    """One raw block, or the blocks of snappy-java, which Java clients write."""
-    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return _snappy_block(data, size_max)
-    records = bytearray()
-    position = 0
-    while position < len(data):
-        # A header can come again: snappy-java reads concatenated streams.
-        if bytes(data[position : position + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
-            position += _XERIAL_HEADER_BYTES
-            continue
-        block_size = int.from_bytes(data[position : position + 4], "big")
-        position += 4
-        if block_size > len(data) - position:
-            raise BatchRefused("invalid_record", "the records end within a snappy block")
-        records += _snappy_block(data[position : position + block_size], size_max - len(records))
-        position += block_size
-    return bytes(records)
-
-
-def _snappy_block(block: memoryview, size_max: int) -> bytes:
-    # The length is checked before the memory for it is allocated.
-    declared, _ = read_varint(bytes(block[:5]) + PADDING, 0)
-    if declared > _SNAPPY_RATIO_MAX * len(block):
+        return uncompressed(codec, data, size_max)
+    except TooLarge:
         raise BatchRefused(
-            "invalid_record",
-            f"a snappy block of {len(block)} bytes declares {declared} bytes, more than it can hold",
-        )
-    if declared > size_max:
-        raise _too_large(size_max)
-    return bytes(_SNAPPY.decompress(block, decompressed_size=declared, asbytes=True))
+            "message_too_large",
+            f"the records of the batch have more than {size_max} bytes after decompression; send smaller "
+            "batches",
+        ) from None
+    except BadBlock as error:
+        raise BatchRefused("invalid_record", str(error)) from None
+    except BadFrame as error:
+        raise NotDecompressed("invalid_record", str(error)) from error.__cause__
+
+
+def records_of(header: BatchHeader, data: memoryview) -> Bytes:
+    """The uncompressed records of a batch. Raises `BatchRefused` if they are no valid data, or too large."""
+    return _records_of(header.codec, data[BATCH_HEADER.size :], SIZE_MAX)
 
 
 # --- Decoding
@@ -533,7 +488,9 @@ _BAD_FIELDS, _BAD_OFFSET, _BAD_TIMESTAMP, _BAD_HEADERS, _TOO_MANY_HEADERS, _BAD_
 class _Group:
     """The uncompressed records of some batches, and where they are."""
 
-    def __init__(self, counts: Ints, base_ms: Ints, records: Sequence[Bytes], size_max: int) -> None:
+    def __init__(
+        self, counts: Ints, base_ms: Ints, records: Sequence[Bytes], size_max: int, *, gaps: bool = False
+    ) -> None:
         data = b"".join([*records, PADDING])
         # A view with a stride of one byte: unaligned, and nothing is copied.
         words = np.ndarray((len(data) - 7,), "<u8", data, 0, (1,))
@@ -547,7 +504,9 @@ class _Group:
         # A batch begins where the one before ends, so this also finds bytes left at the end of a batch.
         self._following = np.concatenate((self._places[1:], limits[-1:]))
         self._base_ms = np.repeat(base_ms, self.counts)
-        self._deltas = np.arange(len(self._places)) - np.repeat(self.rows, self.counts)
+        self.deltas: Ints = np.arange(len(self._places)) - np.repeat(self.rows, self.counts)
+        """The offset of each record in its batch; with gaps, only after all portions were used."""
+        self._gaps = gaps
         self._batch_of = np.repeat(np.arange(len(counts)), self.counts)
         self._headers_left = np.full(len(counts), min(size_max // HEADER_COST_BYTES, HEADERS_MAX), np.int64)
         self._reasons = np.zeros(len(self._places), np.uint8)
@@ -561,7 +520,8 @@ class _Group:
                 self._places[part],
                 self._following[part],
                 self._base_ms[part],
-                self._deltas[part],
+                self.deltas[part],
+                self._gaps,
                 self._batch_of[part],
                 self._headers_left,
                 self._reasons[part],
@@ -640,6 +600,14 @@ def _decoded(group: _Group) -> list[pa.RecordBatch]:
     return [columns.slice(row, count) for row, count in zip(rows, counts, strict=True)]
 
 
+def _decoded_with_gaps(group: _Group) -> list[tuple[pa.RecordBatch, Ints]]:
+    found = _decoded(group)
+    return [
+        (columns, group.deltas[row : row + columns.num_rows])
+        for columns, row in zip(found, group.rows.tolist(), strict=True)
+    ]
+
+
 def _measured(group: _Group) -> list[Measured]:
     raw_bytes, weights = [], []
     for portion in group.portions():
@@ -661,13 +629,15 @@ def _portion(
     following: Ints,
     base_ms: Ints,
     deltas: Ints,
+    gaps: bool,
     batch_of: Ints,
     headers_left: Ints,
     reasons: npt.NDArray[np.uint8],
 ) -> _Portion:
     """The fields of records, and the reasons why some are bad.
 
-    Subtracts the headers of the records from `headers_left`, which has what each batch may still have.
+    Subtracts the headers of the records from `headers_left`, which has what each batch may still have. With
+    `gaps`, the offsets of the records become `deltas`.
     """
     reader = FieldReader(text, places)
     lengths = reader.int32()
@@ -682,7 +652,10 @@ def _portion(
     headers_at = reader.positions
     reader.bad |= (header_counts < 0) | (header_counts > (following - headers_at) // _HEADER_BYTES_MIN)
     reader.bad |= (header_counts == 0) & (headers_at != following)
-    reasons[offset_delta != deltas] = _BAD_OFFSET
+    if gaps:
+        deltas[:] = offset_delta
+    else:
+        reasons[offset_delta != deltas] = _BAD_OFFSET
     timestamps, bad_timestamps = _timestamps(base_ms, delta_ms)
     reasons[bad_timestamps] = _BAD_TIMESTAMP
     # Before the counts of headers are used, because wrong lengths make every other field meaningless.

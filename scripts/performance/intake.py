@@ -154,11 +154,11 @@ def mirror(results: Results) -> Section:
     )
     intro = f"""
         {whole(found.number("records"))} records of about 150 bytes are in {whole(found.number("partitions"))} partitions of a real broker on
-        loopback. The mirror stores them in a local folder with fsync, and appends their entries to the log in SQLite. A bare consumer of the
-        same client library only puts the fields into lists. The mirror has the daemon's settings of Python's garbage collector, the bare
+        loopback. The mirror stores them in a local folder with fsync, and appends their entries to the log in SQLite. A bare consumer of
+        librdkafka only puts the fields into lists. The mirror has the daemon's settings of Python's garbage collector, the bare
         consumer has Python's defaults. The process is pinned to one core, and the broker to the others.
         {whole(found.number("repetitions"))} rounds alternate, and each ratio compares runs of the same round. In elapsed time the mirror also waits for
-        the disk and for a response of the cluster, with each piece. The client continues to read during these waits."""
+        the disk and for a response of the cluster, with each piece. The cluster continues to send during these waits."""
     rows = [
         [
             f"by {name}",

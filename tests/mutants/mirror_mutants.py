@@ -154,9 +154,9 @@ MIRRORING = (
     ),
     _mutant(
         "a batch with gaps is stored as if it had none",
-        "intake/sources/kafka/single_records.py",
-        "        yield SingleRecord(header.base_offset + delta,",
-        "        yield SingleRecord(header.base_offset + _,",
+        "intake/batches/decoding.py",
+        "        deltas[:] = offset_delta\n",
+        "        reasons[offset_delta < 0] = _BAD_OFFSET\n",
         _OF_SINGLES,
     ),
     _mutant(
@@ -168,10 +168,10 @@ MIRRORING = (
     ),
     _mutant(
         "the producer's times replace those of the broker",
-        "intake/sources/kafka/batch.py",
-        "    if header.log_append_time:\n        # The broker",
-        "    if header.control:\n        # The broker",
-        _OF_PIECES,
+        "intake/sources/kafka/fetcher.py",
+        "    if header.log_append_time:\n        times",
+        "    if header.control:\n        times",
+        f"{_OF_SOURCES}::test_append_time_is_the_brokers",
     ),
     _mutant(
         "a new leader is believed to have what was read",

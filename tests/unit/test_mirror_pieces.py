@@ -7,16 +7,17 @@ import random
 import struct
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from archiver.runtime.errors import InvalidInput
 from archiver.runtime.ids import TopicId
-from intake.batches.decoding import measure, read_header
+from intake.batches.decoding import decode, measure, read_header
 from intake.log.fold import TopicState
 from intake.log.source_positions import Begun
 from intake.sources.kafka.batch import POSITION_BYTES, Cursor, MirrorPiece
-from intake.sources.kafka.upstream import Bounds, Polled, UpstreamBatch, UpstreamTopic
+from intake.sources.kafka.upstream import Bounds, Polled, UpstreamBatch, UpstreamRows, UpstreamTopic
 from intake.sources.kafka.upstream_changes import GoOn, MirrorFinding, judge_partition, judge_topic
 from intake.write.encode import SortedFlush
 from intake.write.queue import BatchItem, EncodedItem
@@ -40,14 +41,12 @@ def polled(*rows: tuple[str, int, int], size: int = 3, time_ms: int = 5) -> Poll
     return Polled(topics, partitions, offsets, [time_ms] * len(rows), empty, values, [None for _ in rows])
 
 
-def batch(
-    topic: str, partition: int, base: int, count: int = 3, size: int = 3, flags: int = 0
-) -> UpstreamBatch:
+def batch(topic: str, partition: int, base: int, count: int = 3, size: int = 3) -> UpstreamBatch:
     records = records_bytes([RawRecord(value=b"%d" % (base + number) * size) for number in range(count)])
-    data = batch_bytes(records, codec="zstd", flags=flags, max_timestamp=1_700_000_000_077)
+    data = batch_bytes(records, codec="zstd")
     data = struct.pack(">q", base) + data[8:]
     header = read_header(data)
-    (sizes,) = measure([(replace(header, log_append_time=False), data)], uncompressed_max=10**7)
+    (sizes,) = measure([(header, data)], uncompressed_max=10**7)
     assert not isinstance(sizes, Exception)
     return UpstreamBatch((topic, partition), header, data, sizes)
 
@@ -112,14 +111,33 @@ def test_of_a_partition_with_rows_all_are_rows(order: int) -> None:
     assert values(piece) == [(number, b"%d" % number * 3) for number in (*range(7), *range(8, 12))]
 
 
-def test_records_with_the_time_of_the_broker_are_rows() -> None:
-    piece, known = MirrorPiece(512 * 1024, 10**6), cursors(("a", 0))
-    piece.add(Polled(batches=[batch("a", 0, 0), batch("a", 0, 3, flags=0x08)]), known, 1)
-    assert [one for one, _ in values(piece)] == list(range(6))
-    late = piece.items[1]
-    assert isinstance(late, BatchItem)
-    times = late.columns.column("event_timestamp").cast(pa.int64()).to_pylist()
-    assert times == [1_700_000_000_077_000] * 3
+def decoded(topic: str, partition: int, offsets: list[int], size: int = 3) -> UpstreamRows:
+    bodies = records_bytes([RawRecord(value=b"%d" % offset * size) for offset in offsets])
+    data = batch_bytes(bodies)
+    (columns,) = decode([(read_header(data), data)], uncompressed_max=10**7)
+    assert isinstance(columns, pa.RecordBatch)
+    return UpstreamRows((topic, partition), np.array(offsets), columns)
+
+
+def test_decoded_records_are_as_those_that_were_read_one_by_one() -> None:
+    """Through gaps, records before the position, and one that cannot be stored."""
+    pieces = [MirrorPiece(512 * 1024, 15) for _ in range(2)]
+    found = []
+    for piece, one_by_one in zip(pieces, (True, False), strict=True):
+        known = cursors(("a", 0), ("a", 1), end=5)
+        for offsets in ([3, 4, 5, 6, 8], [9, 20, 1234567]):
+            given = (
+                polled(*[("a", 0, offset) for offset in offsets])
+                if one_by_one
+                else Polled(rows=[decoded("a", 0, offsets)])
+            )
+            given.epochs = {("a", 0): 2}
+            found.append([(one.kind, one.offset, one.why) for one in piece.add(given, known, 1)])
+    assert found[:2] == found[2:] and found[1][0][:2] == ("unstorable", 1234567)
+    assert segments(pieces[0]) == segments(pieces[1])
+    assert values(pieces[0]) == values(pieces[1])
+    assert pieces[0].moves(0) == pieces[1].moves(0)
+    assert (pieces[0].rows, pieces[0].raw_bytes) == (pieces[1].rows, pieces[1].raw_bytes)
 
 
 def test_a_batch_with_a_record_that_cannot_be_stored_ends_its_partition_within_it() -> None:

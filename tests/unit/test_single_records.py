@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from intake.batches.decoding import BatchRefused, decode, read_header
+from intake.batches.decoding import BatchRefused, decode, decode_with_gaps, read_header
 from intake.sources.kafka.single_records import SingleRecord, read_records
 from tests.support.kafka.record_batches import (
     CODECS,
@@ -68,12 +68,23 @@ def _pairs(headers: list[dict[str, Any]]) -> list[tuple[str, bytes | None]]:
     return [(one["key"], one["value"]) for one in headers]
 
 
-def test_offsets_with_gaps_are_read() -> None:
+def test_offsets_with_gaps_are_read_and_decoded() -> None:
     bodies = [with_length(RawRecord(value=b"%d" % delta).body(delta)) for delta in (1, 4, 5)]
     data = batch_bytes(bodies, last_offset_delta=7)
     header = replace(read_header(data), base_offset=100)
     found = list(read_records(header, memoryview(data)))
     assert [(one.offset, one.value) for one in found] == [(101, b"1"), (104, b"4"), (105, b"5")]
+    whole = batch_bytes(records_bytes([RawRecord(value=b"w")] * 2))
+    given = [(read_header(one), one) for one in (data, whole, data)]
+    both = decode_with_gaps(given, total_max=10**6)
+    assert [one[1].tolist() for one in both if not isinstance(one, BatchRefused)] == [
+        [1, 4, 5],
+        [0, 1],
+        [1, 4, 5],
+    ]
+    assert not isinstance(both[2], BatchRefused)
+    assert both[2][0].column("value").to_pylist() == [b"1", b"4", b"5"]
+    assert len(decode_with_gaps(given, total_max=1)) == 1
 
 
 @pytest.mark.parametrize("deltas", [(1, 1), (2, 1), (0, 9), (-1, 0)])
@@ -81,6 +92,8 @@ def test_offsets_that_do_not_ascend_within_the_batch_are_damage(deltas: tuple[in
     data = batch_bytes([with_length(RawRecord().body(delta)) for delta in deltas], last_offset_delta=7)
     with pytest.raises(BatchRefused):
         read(data)
+    (refused,) = decode_with_gaps([(read_header(data), data)], total_max=10**6)
+    assert isinstance(refused, BatchRefused)
 
 
 def test_a_time_of_the_broker_is_that_of_every_record() -> None:

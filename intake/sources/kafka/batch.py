@@ -15,15 +15,22 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from intake.arrow_arrays import ArrowArray, Int64Array, binary_lengths, header_lengths, list_array
-from intake.batches.decoding import SIZE_MAX, BatchHeader, decode, read_header
+from intake.arrow_arrays import (
+    ArrowArray,
+    Int64Array,
+    binary_lengths,
+    header_lengths,
+    list_array,
+    list_lengths,
+)
+from intake.batches.decoding import SIZE_MAX, BatchRefused, decode, read_header
 from intake.log.fold import TopicState, mirror_source
 from intake.log.source_positions import Move
 from intake.records import (
@@ -33,9 +40,10 @@ from intake.records import (
     TIMESTAMP,
     TIMESTAMP_MAX_US,
     TIMESTAMP_MIN_US,
+    no_headers,
 )
 from intake.sources.kafka.single_records import read_records
-from intake.sources.kafka.upstream import Place, Polled, UpstreamBatch
+from intake.sources.kafka.upstream import Place, Polled, UpstreamBatch, UpstreamRows
 from intake.write.acknowledgements import PendingBatch
 from intake.write.encode import ENTRY_BYTES, OFFSET_BYTES, SEGMENT_BYTES, TOPIC_BYTES
 from intake.write.queue import ROW_COST_BYTES, BatchItem, EncodedItem
@@ -137,6 +145,8 @@ class MirrorPiece:
         """
         broken: list[Broken] = []
         self._add_batches(polled.batches, cursors, accept_us, broken)
+        for one in polled.rows:
+            self._add_rows(_Rows.of_columns(one, self.record_bytes_max), cursors, accept_us, broken)
         self._add_records(polled, cursors, accept_us, broken)
         stopped = {one.place for one in broken}
         for place, epoch in polled.epochs.items():
@@ -179,32 +189,35 @@ class MirrorPiece:
             self._topics.add(batch.place[0])
             self.rows += batch.header.count
             self.raw_bytes += batch.sizes.raw_bytes
-            item = _encoded_item(batch, cursor.topic, accept_us)
-            if batch.header.log_append_time:
-                self._make_rows(batch.place)
-            if batch.place in self._as_rows:
-                self.items.append(_decoded_item(item, batch.header))
-            else:
-                self.items.append(item)
+            self.items.append(_encoded_item(batch, cursor.topic, accept_us))
+        for place in {batch.place for batch in batches} & self._as_rows:
+            self._make_rows(place)
 
     def _make_rows(self, place: Place) -> None:
-        """Make rows of the batches of a partition, and of those that follow."""
-        if place in self._as_rows:
-            return
+        """Make rows of the batches of a partition."""
         self._as_rows.add(place)
-        for number, item in enumerate(self.items):
-            if isinstance(item, EncodedItem) and (item.topic.name, item.partition) == place:
-                self.items[number] = _decoded_item(item, read_header(item.data))
+        numbers = [
+            number
+            for number, item in enumerate(self.items)
+            if isinstance(item, EncodedItem) and (item.topic.name, item.partition) == place
+        ]
+        for number, item in zip(
+            numbers, _decoded_items([self.items[number] for number in numbers]), strict=True
+        ):
+            self.items[number] = item
 
     def _add_records(
         self, polled: Polled, cursors: Mapping[Place, Cursor], accept_us: int, broken: list[Broken]
     ) -> None:
-        if not polled.offsets:
-            return
+        if polled.offsets:
+            self._add_rows(_Rows.of_lists(polled, self.record_bytes_max), cursors, accept_us, broken)
+
+    def _add_rows(
+        self, rows: _Rows, cursors: Mapping[Place, Cursor], accept_us: int, broken: list[Broken]
+    ) -> None:
         # Nothing behind a bad record is ingested.
         stopped = {one.place for one in broken}
         going = {place: cursor for place, cursor in cursors.items() if place not in stopped}
-        rows = _Rows(polled, self.record_bytes_max)
         for topic, of_topic in rows.by_topic():
             self._add_topic(topic, of_topic, rows, going, accept_us, broken)
 
@@ -327,35 +340,34 @@ def _encoded_item(batch: UpstreamBatch, topic: TopicState, accept_us: int) -> En
     )
 
 
-def _decoded_item(item: EncodedItem, header: BatchHeader) -> BatchItem:
-    """The records of a batch as rows."""
-    (columns,) = decode([(replace(header, log_append_time=False), item.data)], uncompressed_max=SIZE_MAX)
+def _decoded_items(items: Sequence[BatchItem | EncodedItem]) -> list[BatchItem]:
+    """The records of batches as rows."""
+    encoded = [item for item in items if isinstance(item, EncodedItem)]
+    found = decode([(read_header(item.data), item.data) for item in encoded], uncompressed_max=SIZE_MAX)
+    return [_decoded_item(item, columns) for item, columns in zip(encoded, found, strict=True)]
+
+
+def _decoded_item(item: EncodedItem, columns: pa.RecordBatch | BatchRefused) -> BatchItem:
     assert isinstance(columns, pa.RecordBatch), "it was measured"
-    if header.log_append_time:
-        # The broker's time is that of every record.
-        times = np.full(header.count, header.max_timestamp_ms * 1000)
-        columns = pa.RecordBatch.from_arrays(
-            [*columns.columns[:3], pa.array(times).cast(TIMESTAMP)], schema=RECORD_SCHEMA
-        )
     assert item.offset is not None, "it is of a mirrored topic"
-    partitions = np.full(header.count, item.partition, np.int32)
-    row_bytes = (
-        binary_lengths(columns.column("key"))
-        + binary_lengths(columns.column("value"))
-        + header_lengths(columns.column("headers"))
-    )
+    partitions = np.full(item.records, item.partition, np.int32)
     return BatchItem(
         topic=item.topic,
         columns=columns,
-        row_bytes=row_bytes,
+        row_bytes=_raw_bytes(columns),
         partitions=partitions,
         raw_bytes=item.raw_bytes,
-        cost=item.raw_bytes + ROW_COST_BYTES * header.count,
+        cost=item.raw_bytes + ROW_COST_BYTES * item.records,
         accept_us=item.accept_us,
         first_row=0,
         pending=PendingBatch(item.topic.name, partitions, _NO_WAITER),
-        offsets=np.arange(header.count, dtype=np.int64) + item.offset,
+        offsets=np.arange(item.records, dtype=np.int64) + item.offset,
     )
+
+
+def _raw_bytes(columns: pa.RecordBatch) -> Int64Array:
+    sizes: Int64Array = binary_lengths(columns.column("key")) + binary_lengths(columns.column("value"))
+    return sizes + header_lengths(columns.column("headers"))
 
 
 def _single_records(batch: UpstreamBatch) -> Polled:
@@ -367,30 +379,57 @@ def _single_records(batch: UpstreamBatch) -> Polled:
 
 
 class _Rows:
-    """The records of one poll as columns."""
+    """Records of one poll as columns."""
 
-    def __init__(self, polled: Polled, record_bytes_max: int) -> None:
-        self._topics = polled.topics
+    def __init__(
+        self,
+        topics: Sequence[str],
+        partitions: npt.NDArray[np.int32],
+        offsets: Int64Array,
+        columns: pa.RecordBatch,
+        record_bytes_max: int,
+    ) -> None:
+        self._topics = topics
         self._record_bytes_max = record_bytes_max
+        self.partitions = partitions
+        self.offsets = offsets
+        self.columns = columns
+        self.raw_bytes = _raw_bytes(columns)
+        counts = list_lengths(columns.column("headers"))
+        self._weights = self.raw_bytes + HEADER_COST_BYTES * counts
+        self.bad: npt.NDArray[np.bool_] = self._weights > record_bytes_max
+        self._broken: Mapping[int, str] = {}
+        self._times_ms = offsets
+        """Only of records that were read one by one."""
+
+    @classmethod
+    def of_columns(cls, rows: UpstreamRows, record_bytes_max: int) -> Self:
+        """Decoded records of one partition."""
+        partitions = np.full(len(rows.offsets), rows.place[1], np.int32)
+        topics = [rows.place[0]] * len(rows.offsets)
+        return cls(topics, partitions, rows.offsets, rows.columns, record_bytes_max)
+
+    @classmethod
+    def of_lists(cls, polled: Polled, record_bytes_max: int) -> Self:
+        """Records that were read one by one."""
         # `array` converts a list of numbers in half the time of numpy's type inference.
-        self.partitions = np.frombuffer(array("i", polled.partitions), np.int32)
-        self.offsets = np.frombuffer(array("q", polled.offsets), np.int64)
-        keys, values = pa.array(polled.keys, pa.binary()), pa.array(polled.values, pa.binary())
-        headers, counts = _headers(polled.headers)
-        self._times_ms = np.frombuffer(array("q", polled.timestamps_ms), np.int64)
+        partitions = np.frombuffer(array("i", polled.partitions), np.int32)
+        offsets = np.frombuffer(array("q", polled.offsets), np.int64)
+        times_ms = np.frombuffer(array("q", polled.timestamps_ms), np.int64)
         # Times outside the years 1 to 9999 would overflow the conversion, so they are nulled and marked as
         # bad.
-        none = self._times_ms == NO_TIME_MS
-        late = ~none & ((self._times_ms < _MS_MIN) | (self._times_ms > _MS_MAX))
-        times = pa.array(np.where(none | late, 0, self._times_ms) * 1000, mask=none | late).cast(TIMESTAMP)
-        self.columns = pa.RecordBatch.from_arrays([keys, values, headers, times], schema=RECORD_SCHEMA)
-        self.raw_bytes = (
-            binary_lengths(keys) + binary_lengths(values) + (0 if counts is None else header_lengths(headers))
+        none = times_ms == NO_TIME_MS
+        late = ~none & ((times_ms < _MS_MIN) | (times_ms > _MS_MAX))
+        times = pa.array(np.where(none | late, 0, times_ms) * 1000, mask=none | late).cast(TIMESTAMP)
+        keys, values = pa.array(polled.keys, pa.binary()), pa.array(polled.values, pa.binary())
+        columns = pa.RecordBatch.from_arrays(
+            [keys, values, _headers(polled.headers), times], schema=RECORD_SCHEMA
         )
-        self._weights = self.raw_bytes if counts is None else self.raw_bytes + HEADER_COST_BYTES * counts
-        self.bad = late | (self._weights > record_bytes_max)
-        self._broken = polled.broken
-        self.bad[list(polled.broken)] = True
+        rows = cls(polled.topics, partitions, offsets, columns, record_bytes_max)
+        rows._times_ms, rows._broken = times_ms, polled.broken
+        rows.bad |= late
+        rows.bad[list(polled.broken)] = True
+        return rows
 
     def by_topic(self) -> list[tuple[str, Int64Array]]:
         """The rows of each topic, in order."""
@@ -419,11 +458,11 @@ class _Rows:
         )
 
 
-def _headers(given: list[list[tuple[str, bytes | None]] | None]) -> tuple[ArrowArray, Int64Array | None]:
-    """The column of headers, and the number of each record's headers; None if there are none at all."""
+def _headers(given: list[list[tuple[str, bytes | None]] | None]) -> ArrowArray:
+    """The column of headers."""
     # Most topics have no headers at all, which saves the work per record.
     if not any(given):
-        return list_array(np.zeros(len(given) + 1, np.int32), pa.array([], HEADERS.value_type), HEADERS), None
+        return no_headers(len(given))
     counts = np.array([0 if one is None else len(one) for one in given], np.int64)
     pairs = [pair for one in given if one for pair in one]
     names, values = (
@@ -433,4 +472,4 @@ def _headers(given: list[list[tuple[str, bytes | None]] | None]) -> tuple[ArrowA
     ends = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     return list_array(
         ends, pa.StructArray.from_arrays([names, values], fields=list(HEADERS.value_type)), HEADERS
-    ), counts
+    )

@@ -36,7 +36,7 @@ _REPLICA = struct.Struct(">i")
 _PRODUCER = struct.Struct(">qhi")
 _CHECKSUM = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
-_MAGIC_AT, _CHECKSUM_AT, _ATTRIBUTES_AT, _PRODUCER_AT, _COUNT_AT = 16, 17, 21, 43, 57
+_MAGIC_AT, _CHECKSUM_AT, _ATTRIBUTES_AT, _PRODUCER_AT = 16, 17, 21, 43
 _TRANSACTIONAL = 0x10
 _ABORT_MARKER = 0
 READ_COMMITTED = 1
@@ -224,9 +224,9 @@ def without_producer(header: BatchHeader, data: memoryview) -> bytes:
     """The batch without the producer and the transaction of its cluster, which mean nothing elsewhere."""
     if header.producer_id == NO_PRODUCER and not header.transactional:
         return bytes(data)
-    batch = bytearray(data)
-    (attributes,) = _ATTRIBUTES.unpack_from(batch, _ATTRIBUTES_AT)
-    _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, attributes & ~_TRANSACTIONAL)
-    _PRODUCER.pack_into(batch, _PRODUCER_AT, NO_PRODUCER, -1, -1)
-    _CHECKSUM.pack_into(batch, _CHECKSUM_AT, crc32c(memoryview(batch)[CRC_FROM:]))
-    return bytes(batch)
+    head, rest = bytearray(data[: BATCH_HEADER.size]), data[BATCH_HEADER.size :]
+    (attributes,) = _ATTRIBUTES.unpack_from(head, _ATTRIBUTES_AT)
+    _ATTRIBUTES.pack_into(head, _ATTRIBUTES_AT, attributes & ~_TRANSACTIONAL)
+    _PRODUCER.pack_into(head, _PRODUCER_AT, NO_PRODUCER, -1, -1)
+    _CHECKSUM.pack_into(head, _CHECKSUM_AT, crc32c(rest, crc32c(head[CRC_FROM:])))
+    return b"".join((head, rest))

@@ -13,9 +13,11 @@ import selectors
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+import pyarrow as pa
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v7.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.metadata.v7.response import MetadataResponse
@@ -30,8 +32,9 @@ from kio.static.primitive import i32
 from archiver.config.kafka import KafkaSourceSettings
 from archiver.runtime.clock import Clock
 from archiver.runtime.ids import IdSource
-from intake.batches.decoding import SIZE_MAX, BatchHeader, BatchRefused, measure
-from intake.records import TIMESTAMP_MAX_US
+from intake.arrow_arrays import ArrowArray, Int64Array, concat_batches
+from intake.batches.decoding import SIZE_MAX, BatchHeader, BatchRefused, decode_with_gaps, measure
+from intake.records import RECORD_SCHEMA, TIMESTAMP, TIMESTAMP_MAX_US
 from intake.sources.kafka.client_log import ClientLog
 from intake.sources.kafka.fetched import (
     BadResponse,
@@ -43,7 +46,7 @@ from intake.sources.kafka.fetched import (
     without_producer,
 )
 from intake.sources.kafka.single_records import SingleRecord, read_records
-from intake.sources.kafka.upstream import Place, Polled, Stopped, Trouble, UpstreamBatch
+from intake.sources.kafka.upstream import Place, Polled, Stopped, Trouble, UpstreamBatch, UpstreamRows
 from intake.sources.kafka.wire import (
     FETCH,
     FETCH_VERSION,
@@ -115,6 +118,12 @@ class _Part:
     stable: int = 0
     """Where the records end that consumers of committed records get, as the last response says."""
     trouble: Stopped | None = None
+
+    def pass_over(self, header: BatchHeader, data: memoryview) -> None:
+        """The first waiting batch is delivered."""
+        self.waiting.popleft()
+        self.bytes_waiting -= len(data)
+        self.wished = max(self.wished, header.base_offset + header.last_offset_delta + 1)
 
     def put_off(self, now_s: float) -> None:
         """Wait before the next attempt."""
@@ -253,7 +262,8 @@ class Fetcher:
             self._work()
             polled = self._deliver(records_max)
             left_s = until_s - self._clock.monotonic_s()
-            if polled.batches or polled.offsets or polled.ends or polled.stopped or left_s <= 0:
+            has_records = polled.batches or polled.rows or polled.offsets
+            if has_records or polled.ends or polled.stopped or left_s <= 0:
                 return polled
             self._wait(left_s)
 
@@ -554,24 +564,12 @@ class Fetcher:
 
     def _deliver(self, records_max: int) -> Polled:
         polled = Polled()
-        chosen: list[tuple[_Part, BatchHeader, memoryview]] = []
-        size = 0
-        for part in self._parts.values():
-            for header, data in part.waiting:
-                if len(chosen) >= records_max or size >= POLL_BYTES_MAX:
-                    polled.more = True
-                    break
-                if part.singles is not None or not _is_regular(header, part.wished):
-                    break
-                chosen.append((part, header, data))
-                size += len(data)
-        refused = self._deliver_batches(polled, chosen) if chosen else None
-        left = records_max - len(polled.batches)
+        self._deliver_batches(polled, records_max)
+        self._deliver_rows(polled, records_max - len(polled.batches))
+        left = records_max - len(polled.batches) - sum(len(one.offsets) for one in polled.rows)
         for part in list(self._parts.values()):
-            if left > 0 and part.waiting and part.place not in polled.epochs:
-                header = part.waiting[0][0]
-                if part is refused or part.singles is not None or not _is_regular(header, part.wished):
-                    left -= self._deliver_singles(polled, part, left)
+            if part.singles is not None and left > 0 and part.place not in polled.epochs:
+                left -= self._deliver_singles(polled, part, left)
             polled.more |= bool(part.waiting) or part.offset < part.stable
             if not part.waiting:
                 if part.end is not None:
@@ -583,44 +581,74 @@ class Fetcher:
         polled.epochs = {place: epoch for place, epoch in polled.epochs.items() if epoch >= 0}
         return polled
 
-    def _deliver_batches(
-        self, polled: Polled, chosen: list[tuple[_Part, BatchHeader, memoryview]]
-    ) -> _Part | None:
-        """Deliver those that can be stored as they came, in order; the partition of the first other one."""
-        # A time of the broker replaces those of the records.
-        plain = [
-            (replace(header, log_append_time=False) if header.log_append_time else header, data)
-            for _, header, data in chosen
-        ]
-        results = measure(plain, uncompressed_max=SIZE_MAX, total_max=POLL_BYTES_MAX)
-        polled.more |= len(results) < len(chosen)
+    def _deliver_batches(self, polled: Polled, batches_max: int) -> None:
+        """Deliver batches that can be stored as they came."""
+        chosen: list[tuple[_Part, BatchHeader, memoryview]] = []
+        size = 0
+        for part in self._parts.values():
+            for header, data in part.waiting:
+                if part.singles is not None or not _is_regular(header, part.wished):
+                    break
+                if len(chosen) >= batches_max or size >= POLL_BYTES_MAX:
+                    break
+                chosen.append((part, header, data))
+                size += len(data)
+        measured = [(header, data) for _, header, data in chosen]
+        results = measure(measured, uncompressed_max=SIZE_MAX, total_max=POLL_BYTES_MAX)
         for (part, header, data), sizes in zip(chosen, results, strict=False):
             if isinstance(sizes, BatchRefused):
-                # Later ones of other partitions are delivered by the next poll.
-                polled.more = True
-                return part
-            part.waiting.popleft()
-            part.bytes_waiting -= len(data)
-            part.wished = header.base_offset + header.count
-            batch = without_producer(header, data)
-            polled.batches.append(UpstreamBatch(part.place, header, batch, sizes))
-            polled.epochs[part.place] = header.leader_epoch
-        return None
+                part.singles = part.singles or read_records(header, data)
+            elif part.singles is None:
+                part.pass_over(header, data)
+                batch = without_producer(header, data)
+                polled.batches.append(UpstreamBatch(part.place, header, batch, sizes))
+                polled.epochs[part.place] = header.leader_epoch
+
+    def _deliver_rows(self, polled: Polled, records_max: int) -> None:
+        """Deliver batches that begin with one that cannot be stored as it came, decoded."""
+        chosen: list[tuple[_Part, BatchHeader, memoryview]] = []
+        count = size = 0
+        for part in self._parts.values():
+            if part.singles is not None or part.place in polled.epochs or not part.waiting:
+                continue
+            first, first_data = part.waiting[0]
+            if _is_regular(first, part.wished):
+                continue
+            # Its records have to be delivered in parts, or one of them has to be named.
+            if first.count > records_max or not _has_good_time(first):
+                part.singles = read_records(first, first_data)
+                continue
+            for header, data in part.waiting:
+                if count + header.count > records_max or size >= POLL_BYTES_MAX or not _has_good_time(header):
+                    break
+                chosen.append((part, header, data))
+                count += header.count
+                size += len(data)
+        found: dict[Place, list[tuple[Int64Array, pa.RecordBatch]]] = {}
+        results = decode_with_gaps([(header, data) for _, header, data in chosen], total_max=POLL_BYTES_MAX)
+        for (part, header, data), result in zip(chosen, results, strict=False):
+            if isinstance(result, BatchRefused):
+                part.singles = part.singles or read_records(header, data)
+            elif part.singles is None:
+                found.setdefault(part.place, []).append(_rows_from(part.wished, header, *result))
+                part.pass_over(header, data)
+                polled.epochs[part.place] = header.leader_epoch
+        for place, pieces in found.items():
+            offsets = np.concatenate([one for one, _ in pieces])
+            polled.rows.append(UpstreamRows(place, offsets, concat_batches([one for _, one in pieces])))
 
     def _deliver_singles(self, polled: Polled, part: _Part, records_max: int) -> int:
         """Deliver records of the first waiting batch; how many."""
         header, data = part.waiting[0]
-        if part.singles is None:
-            part.singles = read_records(header, data)
+        singles = part.singles
+        assert singles is not None, "the caller has seen it"
         count = size = 0
         try:
             while count < records_max and size < POLL_BYTES_MAX:
-                one = next(part.singles, None)
+                one = next(singles, None)
                 if one is None:
-                    part.waiting.popleft()
-                    part.bytes_waiting -= len(data)
                     part.singles = None
-                    part.wished = max(part.wished, header.base_offset + header.last_offset_delta + 1)
+                    part.pass_over(header, data)
                     break
                 if one.offset < part.wished:
                     continue
@@ -640,11 +668,31 @@ class Fetcher:
 
 
 def _is_regular(header: BatchHeader, wished: int) -> bool:
+    """Whether the batch can be stored as it came, by its header."""
     return (
         header.base_offset >= wished
         and header.last_offset_delta == header.count - 1
-        and (not header.log_append_time or 0 <= header.max_timestamp_ms <= TIMESTAMP_MAX_US // 1000)
+        # Readers take the times of the records.
+        and not header.log_append_time
     )
+
+
+def _has_good_time(header: BatchHeader) -> bool:
+    return not header.log_append_time or 0 <= header.max_timestamp_ms <= TIMESTAMP_MAX_US // 1000
+
+
+def _rows_from(
+    wished: int, header: BatchHeader, columns: pa.RecordBatch, deltas: Int64Array
+) -> tuple[Int64Array, pa.RecordBatch]:
+    """The records of a batch from an offset on, with the broker's time if it has set one."""
+    offsets = header.base_offset + deltas
+    if header.log_append_time:
+        times: ArrowArray = pa.array(np.full(len(offsets), header.max_timestamp_ms * 1000, np.int64))
+        columns = pa.RecordBatch.from_arrays(
+            [*columns.columns[:3], times.view(TIMESTAMP)], schema=RECORD_SCHEMA
+        )
+    first = int(np.searchsorted(offsets, wished))
+    return offsets[first:], columns.slice(first)
 
 
 def _epochs_request(parts: Sequence[_Part]) -> OffsetForLeaderEpochRequest:

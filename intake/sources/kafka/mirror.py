@@ -627,7 +627,7 @@ class Mirror:
         # At most half of the delay, so that a piece is not published late because of a wait.
         polled = upstream.poll(room, min(POLL_WAIT_S, max(0.001, self._pieces.delay_max / 2)))
         self._is_behind = polled.more
-        if polled.batches or polled.offsets or polled.ends:
+        if polled.batches or polled.rows or polled.offsets or polled.ends:
             accept_us = self._accept_clock.accept_us(self._sequencer.fold.newest_us)
             for one in self._piece.add(polled, self._cursors, accept_us):
                 why = f"the record at offset {one.offset} {one.why}"

@@ -1,7 +1,6 @@
-"""Reads the records of a batch one by one: those of batches that cannot be stored as they came.
+"""Reads the records of a batch one by one, up to the first that breaks a rule of the archiver (pure).
 
-Compaction leaves batches with gaps, and a record may break a rule of the archiver. Then each record is read
-by itself, up to the first one that is wrong (pure).
+All other batches are decoded together, which takes a tenth of the time.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from intake.batches.decoding import BATCH_HEADER, SIZE_MAX, BatchHeader, BatchRefused, uncompressed
+from intake.batches.decoding import BatchHeader, BatchRefused, records_of
 
 NAME_IS_NO_TEXT = "has a header whose name is not UTF-8"
 _CUT_OFF = "a record ends behind its batch"
@@ -33,7 +32,7 @@ def read_records(header: BatchHeader, data: memoryview) -> Iterator[SingleRecord
     """The records of a batch whose header was checked, in order. Raises `BatchRefused` at the first that
     cannot be read.
     """
-    records = bytes(uncompressed(header, data[BATCH_HEADER.size :], SIZE_MAX))
+    records = bytes(records_of(header, data))
     at, previous = 0, -1
     for _ in range(header.count):
         size, at = _varint(records, at)

@@ -9,6 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+import pyarrow as pa
+
+from intake.arrow_arrays import Int64Array
 from intake.batches.decoding import BatchHeader, Measured
 from intake.sources.kafka.single_records import SingleRecord
 
@@ -53,15 +56,24 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamBatch:
-    """A record batch that can be stored as it came, but for the type LogAppendTime. Its records have
-    consecutive offsets.
-    """
+    """A record batch that can be stored as it came: its records have consecutive offsets."""
 
     place: Place
     header: BatchHeader
     data: bytes
     """Without the producer that it had in the cluster; all else is as `header` says."""
     sizes: Measured
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamRows:
+    """Records of one partition that are stored as rows."""
+
+    place: Place
+    offsets: Int64Array
+    """Ascending."""
+    columns: pa.RecordBatch
+    """As `RECORD_SCHEMA`."""
 
 
 @dataclass(slots=True)
@@ -86,7 +98,9 @@ class Polled:
     stopped: list[Stopped] = field(default_factory=list)
     """Stopped partitions. They deliver nothing more, in this poll or later, until they are read again."""
     batches: list[UpstreamBatch] = field(default_factory=list)
-    """In reading order; in their partition, they are before the records of the lists above."""
+    """In reading order; in their partition, they are before all other records."""
+    rows: list[UpstreamRows] = field(default_factory=list)
+    """At most one for each partition, which then has no records in the lists above."""
     more: bool = False
     """The poll reached its limit: more records are available at once."""
 
