@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from archiver.config.kafka_listener import KafkaListenerSettings
+from archiver.kafka import listener as kafka_listener
 from archiver.kafka.listener import WOKEN_S, Body, KafkaServer, MemoryBudget, Session
 from archiver.kafka.membership import Membership
 from archiver.kafka.protocol import ApiKey, KafkaRequest
@@ -476,6 +477,10 @@ def test_fetches_of_a_connection_wait_for_each_other(server: KafkaServer, handle
 class LargeAnswers(Handler):
     """Answers Fetch with more than the kernel keeps for a client that does not read."""
 
+    def __init__(self, pieces: int = 1) -> None:
+        super().__init__()
+        self.records = [bytes(32 * 2**20 // pieces)] * pieces
+
     async def __call__(self, session: Session, request: KafkaRequest) -> Body | None:
         self.asked.append(request.correlation_id)
         part = {
@@ -484,7 +489,7 @@ class LargeAnswers(Handler):
             "high_watermark": 1,
             "last_stable_offset": 1,
             "aborted_transactions": None,
-            "records": bytes(32 * 2**20),
+            "records": self.records,
         }
         return {"responses": [{"topic": "t", "partitions": [part]}]}
 
@@ -505,6 +510,24 @@ def test_unread_answers_are_bounded_by_the_settings_of_the_port(limit: int, left
     finally:
         for client in clients:
             client.socket.close()
+        server.stop(5)
+
+
+def test_an_answer_in_pieces_is_read_in_time_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that takes each piece, and slowly, would hold the memory of the answer for long."""
+    monkeypatch.setattr(kafka_listener, "BACKLOG_S", 1.0)
+    handler = LargeAnswers(pieces=32)
+    server = _served(handler)
+    try:
+        with WireClient(_address(server)) as fast, WireClient(_address(server)) as slow:
+            fast.send(ApiKey.FETCH, 4, FETCH)
+            assert _answer_size(fast) >= 32 * 2**20
+            slow.send(ApiKey.FETCH, 4, FETCH)
+            until("the answer begins", lambda: slow.socket.recv(2**16))
+            # Slower than a piece each second, and faster than the limit for what is written.
+            until("it is cut off", lambda: slow.socket.recv(2**16) and server.counts.connections == 1)
+            assert _answer_size(slow) < 31 * 2**20
+    finally:
         server.stop(5)
 
 
