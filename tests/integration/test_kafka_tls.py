@@ -11,6 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init__ has no __all__
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 from pydantic import SecretStr
 
 from archiver.config.events import ControlTopicSettings
@@ -121,6 +126,43 @@ def test_a_cluster_is_believed_by_its_authority_and_its_name_alone(tmp_path: Pat
         assert admin(server, security_protocol="SSL", **unnamed).list_topics(timeout=30).brokers, (
             "only its name is wrong"
         )
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_login_by_scram_reads_batches(tmp_path: Path, mechanism: str) -> None:
+    """And one that is wrong reads nothing."""
+    listener = f"listener.name.sasl_plaintext.{mechanism.lower()}.sasl.jaas.config"
+    logins = {name.replace("sasl_ssl", "sasl_plaintext"): value for name, value in LOGINS.items()}
+    logins |= {
+        "sasl.enabled.mechanisms": f"PLAIN,{mechanism}",
+        listener: "org.apache.kafka.common.security.scram.ScramLoginModule required;",
+    }
+    with KafkaServer(tmp_path / "server", logins, "SASL_PLAINTEXT") as server:
+        plain = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "PLAIN"}
+        cluster = Cluster(server.brokers, **plain, **{"sasl.username": "archiver", "sasl.password": PASSWORD})
+        cluster.create(TOPIC)
+        cluster.send(TOPIC, [{"value": b"v"}])
+        kind = getattr(ScramMechanism, mechanism.replace("-", "_"))
+        user = UserScramCredentialUpsertion("m=i,r", ScramCredentialInfo(kind, 4096), b"of-scram")
+        for future in cluster.admin.alter_user_scram_credentials([user]).values():
+            future.result(PATIENCE_S)
+        given: Given = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanisms": mechanism,
+            "sasl.username": "m=i,r",
+            "sasl.password": SecretStr("of-scram"),
+        }
+        mirror = source(server, given)
+        wrong = source(server, given | {"sasl.password": SecretStr("of-another")})
+        try:
+            mirror.read({(TOPIC, 0): (0, None)})
+            (batch,) = until("the record is there", lambda: mirror.poll(10, 0.5).batches)
+            assert batch.header.count == 1
+            wrong.read({(TOPIC, 0): (0, None)})
+            assert not wrong.poll(10, REFUSED_S).batches
+        finally:
+            mirror.close()
+            wrong.close()
 
 
 def test_a_password_goes_over_tls_and_records_come_and_go(tmp_path: Path) -> None:
