@@ -10,7 +10,8 @@ _OF_PIECES, _OF_TOPICS, _OF_SOURCES = (
     "tests/unit/test_mirrored_topics.py",
     "tests/integration/test_kafka_source.py",
 )
-_OF_BATCHES, _OF_FAULTS = "tests/integration/test_kafka_batches.py", "tests/fault/test_kafka_mirror.py"
+_OF_BATCHES = "tests/integration/test_kafka_batches.py"
+_OF_FETCHING = "tests/integration/test_kafka_fetcher.py"
 _OF_FETCHED, _OF_SINGLES = "tests/unit/test_kafka_fetched.py", "tests/unit/test_single_records.py"
 
 
@@ -178,7 +179,28 @@ MIRRORING = (
         "intake/sources/kafka/fetcher.py",
         "one.end_offset < part.offset:",
         "one.end_offset < 0:",
-        f"{_OF_FAULTS}::test_a_cluster_that_lost_records_which_are_here_is_a_finding",
+        _OF_FETCHING,
+    ),
+    _mutant(
+        "a new leader is not asked what it has",
+        "intake/sources/kafka/fetcher.py",
+        "            part.is_checked = False\n        elif",
+        "            pass\n        elif",
+        _OF_FETCHING,
+    ),
+    _mutant(
+        "any number of batches waits",
+        "intake/sources/kafka/fetcher.py",
+        "        if room <= 0:\n",
+        "        if room <= -(2**40):\n",
+        _OF_FETCHING,
+    ),
+    _mutant(
+        "a response goes to a partition that was begun elsewhere",
+        "intake/sources/kafka/fetcher.py",
+        "if part is not None and self._parts.get(result.place) is part and part.offset == offset:",
+        "if part is not None and (part := self._parts.get(result.place)) is not None:",
+        _OF_FETCHING,
     ),
     _mutant(
         "batches of an upstream get the bounds of a producer's",

@@ -1,0 +1,278 @@
+"""What a fetcher does when leaders move, connections break and logs are cut off: each record once, in order."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from archiver.config.kafka import KafkaSourceSettings
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.ids import SystemIds
+from intake.sources.kafka.client_log import ClientLog
+from intake.sources.kafka.fetcher import Fetcher
+from intake.sources.kafka.upstream import Stopped
+from intake.sources.kafka.wire import NotSpoken, access_of
+from tests.support.kafka.record_batches import RawRecord, batch_bytes, records_bytes
+from tests.support.kafka.scripted_brokers import TOPIC, ScriptedBroker, ScriptedCluster
+
+PATIENCE_S = 30.0
+PLACE = (TOPIC, 0)
+
+
+class Reading:
+    """A fetcher of the scripted cluster, and what it has delivered."""
+
+    def __init__(self, cluster: ScriptedCluster, queue_bytes_max: int = 2**25) -> None:
+        host, port = cluster.brokers[0].address
+        settings = KafkaSourceSettings(
+            brokers=f"{host}:{port}", topics=TOPIC, request_timeout=2, queue_bytes_max=queue_bytes_max
+        )
+        access = access_of(settings)
+        assert access is not None
+        clock = SystemClock()
+        self.fetcher = Fetcher(settings, access, clock, SystemIds(), ClientLog("test", clock))
+        self.offsets: list[int] = []
+        self.stopped: list[Stopped] = []
+        self.ends: list[int] = []
+
+    def until(self, holds: Callable[[], object]) -> None:
+        """Poll until it holds."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not holds():
+            assert time.monotonic() < deadline, (self.offsets, self.stopped)
+            polled = self.fetcher.poll(5, 0.05)
+            for batch in polled.batches:
+                first = batch.header.base_offset
+                self.offsets += range(first, first + batch.header.count)
+            for rows in polled.rows:
+                self.offsets += rows.offsets.tolist()
+            self.offsets += polled.offsets
+            self.ends += polled.ends.values()
+            self.stopped += polled.stopped
+
+
+@pytest.fixture
+def cluster() -> Iterator[ScriptedCluster]:
+    found = ScriptedCluster()
+    with ExitStack() as brokers:
+        for _ in range(2):
+            brokers.enter_context(ScriptedBroker(found))
+        yield found
+
+
+@pytest.fixture
+def reading(cluster: ScriptedCluster) -> Iterator[Reading]:
+    found = Reading(cluster)
+    yield found
+    found.fetcher.close()
+
+
+def fill(cluster: ScriptedCluster, batches: int) -> None:
+    for number in range(batches):
+        cluster.append(batch_bytes(records_bytes([RawRecord(value=b"%d" % number)] * (1 + number % 4))))
+
+
+def test_records_are_read_to_the_end(cluster: ScriptedCluster, reading: Reading) -> None:
+    fill(cluster, 20)
+    reading.fetcher.read({PLACE: (0, None)})
+    reading.until(lambda: reading.ends)
+    assert reading.offsets == list(range(cluster.end)) and reading.ends == [cluster.end]
+    assert reading.fetcher.known_ends([PLACE]) == {PLACE: cluster.end}
+    fill(cluster, 3)
+    reading.until(lambda: len(reading.ends) > 1)
+    assert reading.offsets == list(range(cluster.end))
+
+
+def test_reading_begins_within_a_batch(cluster: ScriptedCluster, reading: Reading) -> None:
+    cluster.append(batch_bytes(records_bytes([RawRecord(value=b"v")] * 10)))
+    fill(cluster, 3)
+    reading.fetcher.read({PLACE: (7, None)})
+    reading.until(lambda: reading.ends)
+    assert reading.offsets == list(range(7, cluster.end))
+
+
+def test_a_leader_that_moves_is_followed(cluster: ScriptedCluster, reading: Reading) -> None:
+    fill(cluster, 30)
+    reading.fetcher.read({PLACE: (0, None)})
+    reading.until(lambda: len(reading.offsets) > 10)
+    cluster.leader, cluster.epoch = 1, 4
+    fill(cluster, 30)
+    reading.until(lambda: len(reading.offsets) > 100)
+    cluster.epoch = 5  # the same one is elected again
+    fill(cluster, 30)
+    reading.until(lambda: cluster.end in reading.ends)
+    assert reading.offsets == list(range(cluster.end))
+    assert reading.stopped == []
+
+
+def test_a_new_leader_without_what_was_read_is_a_truncation(
+    cluster: ScriptedCluster, reading: Reading
+) -> None:
+    fill(cluster, 10)
+    reading.fetcher.read({PLACE: (0, None)})
+    reading.until(lambda: reading.ends)
+    before = list(reading.offsets)
+    # It has other records from there on.
+    cluster.leader, cluster.epoch, cluster.epoch_end = 1, 4, 12
+    fill(cluster, 10)
+    reading.until(lambda: reading.stopped)
+    (stopped,) = reading.stopped
+    assert (stopped.place, stopped.trouble) == (PLACE, "truncated")
+    assert "12" in stopped.why
+    assert reading.offsets == before
+
+
+def test_a_position_with_an_epoch_is_compared_before_anything_is_read(
+    cluster: ScriptedCluster, reading: Reading
+) -> None:
+    fill(cluster, 10)
+    cluster.epoch_end = 5
+    reading.fetcher.read({PLACE: (5, 2)})
+    reading.until(lambda: reading.offsets)
+    reading.fetcher.read({PLACE: (6, 2)})
+    reading.until(lambda: reading.stopped)
+    assert reading.stopped[0].trouble == "truncated"
+    assert 6 not in cluster.fetched
+
+
+@pytest.mark.parametrize("cut_at", [2, 4, 50, 90, 200])
+def test_a_connection_that_breaks_within_a_response_loses_nothing(
+    cluster: ScriptedCluster, reading: Reading, cut_at: int
+) -> None:
+    fill(cluster, 20)
+    cluster.cut_at = cut_at
+    reading.fetcher.read({PLACE: (0, None)})
+    reading.until(lambda: len(reading.offsets) > 5)
+    cluster.cut_at = cut_at
+    reading.until(lambda: reading.ends)
+    assert reading.offsets == list(range(cluster.end))
+
+
+@pytest.mark.parametrize("size", [2**31 - 1, 100_000_001, 0, -5])
+def test_a_response_of_an_impossible_size_is_not_read(
+    cluster: ScriptedCluster, reading: Reading, size: int
+) -> None:
+    fill(cluster, 10)
+    cluster.size = size
+    reading.fetcher.read({PLACE: (0, None)})
+    reading.until(lambda: reading.ends)
+    assert reading.offsets == list(range(cluster.end))
+    assert cluster.size != size, "it was sent"
+
+
+def test_brokers_that_close_all_connections_are_connected_again(
+    cluster: ScriptedCluster, reading: Reading
+) -> None:
+    fill(cluster, 10)
+    reading.fetcher.read({PLACE: (0, None)})
+    reading.until(lambda: reading.ends)
+    for broker in cluster.brokers:
+        broker.disconnect()
+    fill(cluster, 10)
+    reading.until(lambda: cluster.end in reading.ends)
+    assert reading.offsets == list(range(cluster.end))
+
+
+@pytest.mark.parametrize(
+    ("error", "trouble"),
+    [
+        (ErrorCode.offset_out_of_range, "out_of_range"),
+        (ErrorCode.topic_authorization_failed, "other"),
+        (ErrorCode.corrupt_message, "damaged"),
+    ],
+)
+def test_errors_of_a_partition_stop_it(
+    cluster: ScriptedCluster, reading: Reading, error: ErrorCode, trouble: str
+) -> None:
+    fill(cluster, 3)
+    cluster.error = error
+    reading.fetcher.read({PLACE: (0, None)})
+    reading.until(lambda: reading.stopped)
+    assert [one.trouble for one in reading.stopped] == [trouble] and not reading.offsets
+    cluster.error = ErrorCode.none
+    assert not reading.fetcher.poll(5, 0.2).batches, "until it is read again"
+    reading.fetcher.read({PLACE: (0, None)})
+    reading.until(lambda: reading.ends)
+    assert reading.offsets == list(range(cluster.end))
+
+
+def test_a_storage_error_is_waited_for(cluster: ScriptedCluster, reading: Reading) -> None:
+    fill(cluster, 3)
+    cluster.error = ErrorCode.kafka_storage_error
+    reading.fetcher.read({PLACE: (0, None)})
+    for _ in range(5):
+        assert not reading.fetcher.poll(5, 0.05).stopped
+    cluster.error = ErrorCode.none
+    reading.until(lambda: reading.ends)
+    assert reading.offsets == list(range(cluster.end))
+
+
+def test_what_is_before_damage_is_delivered_first(cluster: ScriptedCluster, reading: Reading) -> None:
+    fill(cluster, 4)
+    good = cluster.end
+    cluster.append(batch_bytes(records_bytes([RawRecord(value=b"v")])))
+    last, data = cluster.batches[-1]
+    cluster.batches[-1] = (last, data[:-1] + b"\xff")
+    fill(cluster, 4)
+    reading.fetcher.read({PLACE: (0, None)})
+    reading.until(lambda: reading.stopped)
+    assert reading.stopped[0].trouble == "damaged"
+    assert reading.offsets == list(range(good))
+
+
+def test_records_of_old_formats_are_for_another_reader(cluster: ScriptedCluster, reading: Reading) -> None:
+    fill(cluster, 4)
+    good = cluster.end
+    cluster.batches.append((good, struct.pack(">qiIBb", good, 14, 0, 1, 0) + bytes(8)))
+    reading.fetcher.read({PLACE: (0, None)})
+    with pytest.raises(NotSpoken, match=r"0\.11"):
+        reading.until(lambda: reading.ends)
+    assert reading.offsets == list(range(good))
+    assert reading.fetcher.positions() == {PLACE: (good, 3)}
+
+
+def test_nothing_more_is_requested_than_may_wait(cluster: ScriptedCluster) -> None:
+    for _ in range(60):
+        cluster.append(batch_bytes(records_bytes([RawRecord(value=bytes(300_000))])))
+    reading = Reading(cluster, queue_bytes_max=2**20)
+    reading.fetcher.read({PLACE: (0, None)})
+    reading.until(lambda: reading.offsets)
+    # Each response has 900 KB, and a poll delivers half of that.
+    for _ in range(20):
+        reading.fetcher.poll(0, 0.01)
+    assert len(cluster.fetched) <= 3
+    reading.until(lambda: reading.ends)
+    assert reading.offsets == list(range(60))
+    reading.fetcher.close()
+
+
+def test_what_is_not_read_any_more_delivers_nothing(cluster: ScriptedCluster, reading: Reading) -> None:
+    fill(cluster, 30)
+    reading.fetcher.read({PLACE: (0, None)})
+    reading.until(lambda: len(reading.offsets) > 3)
+    reading.fetcher.stop_reading([PLACE])
+    before = list(reading.offsets)
+    for _ in range(5):
+        assert not reading.fetcher.poll(5, 0.02).batches
+    reading.fetcher.read({PLACE: (before[-1] + 1, None)})
+    reading.until(lambda: reading.ends)
+    assert reading.offsets == list(range(cluster.end))
+
+
+def test_a_response_for_an_earlier_position_counts_for_nothing(
+    cluster: ScriptedCluster, reading: Reading
+) -> None:
+    fill(cluster, 30)
+    reading.fetcher.read({PLACE: (40, None)})
+    while not cluster.fetched:
+        assert not reading.fetcher.poll(5, 0.0).batches
+        time.sleep(0.01)
+    # Its response is on the way.
+    reading.fetcher.read({PLACE: (0, None)})
+    reading.until(lambda: reading.ends)
+    assert reading.offsets == list(range(cluster.end))
