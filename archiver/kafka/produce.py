@@ -52,6 +52,9 @@ _log = logging.getLogger(__name__)
 
 TOGETHER_BYTES: Final = 32 * 1024 * 1024
 """Bytes of requests that are decoded together."""
+GATHER_SHARE: Final = 0.2
+GATHER_MAX_S: Final = 0.05
+"""For so much of `intake.delay_max`, and at most so long, a batch waits for others before it is checked."""
 GATHERED_BYTES: Final = 4 * 1024 * 1024
 """Bytes of waiting batches for which the thread waits no longer. More at once take no less CPU for each."""
 DECODED_BYTES_MAX: Final = 64 * 10**6
@@ -147,18 +150,22 @@ _Result = TypeVar("_Result", Measured, pa.RecordBatch)
 class BatchQueue:
     """Decodes batches and queues them in the writer, in one thread. Close it."""
 
-    def __init__(self, uncompressed_bytes_max: int, clock: Clock, gather_s: float = 0.0) -> None:
-        """`gather_s`: how long the first of the waiting batches waits for others. Many together take less CPU
-        each.
+    def __init__(self, uncompressed_bytes_max: int, clock: Clock, delay_max_s: float) -> None:
+        """`delay_max_s`: of the writers. Batches wait for others for a part of it: many together take less
+        CPU each.
         """
         self._uncompressed_bytes_max = uncompressed_bytes_max
         self._clock = clock
-        self._gather_s = gather_s
+        self._gather_s = min(GATHER_MAX_S, GATHER_SHARE * delay_max_s)
         self._log_limit = LogLimit(_log)
         self._changed = threading.Condition()
         self._waiting: OrderedDict[_Job, None] = OrderedDict()
         """In the order of the requests."""
         self._waiting_bytes = 0
+        self._came_s = 0.0
+        """When the first of the waiting batches came."""
+        self._since_s = 0.0
+        """The same of those in work."""
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="kafka-produce", daemon=True)
         self._thread.start()
@@ -168,6 +175,8 @@ class BatchQueue:
         its request is in work.
         """
         with self._changed:
+            if not self._waiting:
+                self._came_s = self._clock.monotonic_s()
             self._waiting[job] = None
             self._waiting_bytes += job.size
             # Not for each job: to wake the thread takes longer than to put the job here.
@@ -203,6 +212,7 @@ class BatchQueue:
                 # All of them may have been dropped.
                 if self._waiting or self._closed:
                     break
+            self._since_s = self._came_s
             while self._waiting and size < TOGETHER_BYTES:
                 job, _ = self._waiting.popitem(last=False)
                 jobs.append(job)
@@ -309,11 +319,12 @@ class BatchQueue:
             with job.writer.lock:
                 # Before it is queued: its outcome may come before the writer returns.
                 job.left += 1
+            waited_s = self._clock.monotonic_s() - self._since_s
             try:
                 if isinstance(one, MeasuredBatch):
-                    batch.pending = job.writer.send_encoded(one, job.one_less)
+                    batch.pending = job.writer.send_encoded(one, job.one_less, waited_s)
                 else:
-                    batch.pending = job.writer.send_received(one, job.one_less)
+                    batch.pending = job.writer.send_received(one, job.one_less, waited_s)
             except Exception as error:  # noqa: BLE001 - one batch must not fail the others
                 batch.answer = self._not_queued(error)
                 with job.writer.lock:

@@ -502,6 +502,15 @@ class KafkaRequest:
 _HEAD: Final = struct.Struct(">hhi")
 
 
+@cache
+def _codecs(
+    load: Callable[[int, int], Any], api: ApiKey, version: int
+) -> tuple[tuple[_Read, _Write], tuple[_Read, _Write]]:
+    """Of the header and of the body; kio resolves a name for each call."""
+    schema = load(api, version)
+    return _codec(schema.__header_schema__), _codec(schema)
+
+
 def read_request(data: memoryview, elements_now: int | None = None) -> KafkaRequest:
     """Read one request, without its size. Raises `Malformed`, and `ManyElements` if it has more than
     `elements_now`.
@@ -520,11 +529,11 @@ def read_request(data: memoryview, elements_now: int | None = None) -> KafkaRequ
         raise Malformed(
             f"version {version} of {api.name} is not supported; versions {lowest} to {highest} are"
         )
-    schema: Any = load_request_schema(api, version)
+    (read_header, _), (read_body, _) = _codecs(load_request_schema, api, version)
     elements_max = LOOP_ELEMENTS_MAX if api in IN_LOOP else ELEMENTS_MAX
     cursor = _Cursor(data, elements_max, elements_max if elements_now is None else elements_now)
-    header = _codec(schema.__header_schema__)[0](cursor)
-    body = _codec(schema)[0](cursor)
+    header = read_header(cursor)
+    body = read_body(cursor)
     # Bytes after the request are ignored, as by Kafka: librdkafka writes a null array of Metadata 12 with
     # four bytes instead of one.
     client_id = (header.client_id or "")[:CLIENT_ID_MAX]
@@ -537,10 +546,10 @@ def write_response(request: KafkaRequest, body: Mapping[str, Any]) -> list[bytes
     A record set may be a list of its batches; large ones are not copied.
     """
     version = request.version if request.known else 0
-    schema: Any = load_response_schema(request.api, version)
+    (_, write_header), (_, write_body) = _codecs(load_response_schema, request.api, version)
     out = _Output()
     out += bytes(_INT32.size)
-    _codec(schema.__header_schema__)[1](out, {"correlation_id": request.correlation_id})
-    _codec(schema)[1](out, body)
+    write_header(out, {"correlation_id": request.correlation_id})
+    write_body(out, body)
     _INT32.pack_into(out, 0, len(out) + sum(len(batch) for _, batch in out.batches) - _INT32.size)
     return out.pieces()

@@ -47,8 +47,6 @@ from intake.write.writer import IntakeWriter
 
 THREADS: Final = 4
 """Threads for requests that append to the log or read a store."""
-GATHERINGS: Final = 20
-"""A batch of Produce waits for others before its records are checked: `intake.delay_max` by this number."""
 TOPIC_THREADS: Final = 2
 """Threads for requests that create, change or describe topics."""
 
@@ -71,7 +69,7 @@ class KafkaService:
         self._authentication: ThreadPoolExecutor | None = None
         self._authenticator = self._authenticator_of_users()
         intake, clock = application.configured.intake, application.clock
-        self._batches = BatchQueue(settings.uncompressed_bytes_max, clock, intake.delay_max / GATHERINGS)
+        self._batches = BatchQueue(settings.uncompressed_bytes_max, clock, intake.delay_max)
         # Half of the time for which the log knows their entry.
         self._producer_ids = ProducerIds(self._threads, clock, intake.producer_idle_max / 2)
         sequencer = writer.sequencer

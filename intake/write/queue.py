@@ -218,16 +218,29 @@ class FlushQueue:
         with self.changed:
             return QueueCounts(self._held_cost, self._records, self._raw_bytes, self._waits, self._waited_s)
 
-    def put(self, raw_bytes: int, cost: int, timeout_s: float, make: Callable[[], Item]) -> None:
+    def put(
+        self,
+        raw_bytes: int,
+        cost: int,
+        timeout_s: float,
+        make: Callable[[], Item],
+        waited_s: float = 0.0,
+    ) -> None:
         """Wait for room for one item of that size and cost, then make it under the lock and queue it.
+        `waited_s`: how long it waited for others before; its delay includes that.
 
         Raises `RetryLater` if there is no room within `timeout_s`, `Halt` after `close`, and what `make`
         raises; then nothing was queued.
         """
-        self.put_all(raw_bytes, cost, timeout_s, lambda: [make()])
+        self.put_all(raw_bytes, cost, timeout_s, lambda: [make()], waited_s)
 
     def put_all(
-        self, raw_bytes: int, cost: int, timeout_s: float, make: Callable[[], Sequence[Item]]
+        self,
+        raw_bytes: int,
+        cost: int,
+        timeout_s: float,
+        make: Callable[[], Sequence[Item]],
+        waited_s: float = 0.0,
     ) -> None:
         """Queue several items together, which have that size and cost in all. Waits and raises as `put`."""
         with self.changed:
@@ -238,8 +251,12 @@ class FlushQueue:
             # Made under the lock, so that accept times and sequence numbers follow the order of the queue.
             items = make()
             # The delay counts by the monotonic clock: a step of the wall clock must not hold items back.
-            now_s = self._clock.monotonic_s()
-            self._items.extend((now_s, item) for item in items)
+            since_s = self._clock.monotonic_s() - waited_s
+            # The first item states when the flush is due.
+            if self._items and since_s < self._items[0][0]:
+                self._items[0] = since_s, self._items[0][1]
+                self.changed.notify_all()
+            self._items.extend((since_s, item) for item in items)
             self._waiting_bytes += raw_bytes
             self._held_cost += cost
             self._put += len(items)

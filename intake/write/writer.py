@@ -326,7 +326,9 @@ class IntakeWriter:
             return self._send_divided(state, partitions, divided, stamper, stated)
         return self._send_rows(state, partitions, everything, stamper, stated)
 
-    def send_received(self, batch: ReceivedBatch, on_done: Callable[[], None]) -> PendingReceived:
+    def send_received(
+        self, batch: ReceivedBatch, on_done: Callable[[], None], waited_s: float = 0.0
+    ) -> PendingReceived:
         """Queue a client's batch as a whole: its records get consecutive offsets, or none of them is stored.
 
         Records that validation sends to a DLQ topic are stored there first, and the others have consecutive
@@ -334,6 +336,7 @@ class IntakeWriter:
 
         Waits for room in the queue, at most `close_timeout`. `on_done` is called once when the outcome of all
         rows is known, under the writer's lock. The client's sequence numbers may have been sent before.
+        `delay_max` includes the `waited_s` for which the batch waited before.
         Raises `RowsRefused`, or `RecordRefused` for a batch that can never be stored; `NotFound`,
         `RetryLater`, `Halt` as `send`. After an error nothing was sent.
         """
@@ -385,14 +388,16 @@ class IntakeWriter:
                 for part, one in zip(parts, pending, strict=True)
             ]
 
-        self._queue.put_all(raw_bytes, cost, self._settings.close_timeout, make)
+        self._queue.put_all(raw_bytes, cost, self._settings.close_timeout, make, waited_s)
         return PendingReceived(own, elsewhere)
 
     def stores_encoded(self, topic: str) -> bool:
         """Whether record batches of the topic are stored as they came: no validation needs their records."""
         return self._judge is None or not self._judge.checks(topic)
 
-    def send_encoded(self, batch: MeasuredBatch, on_done: Callable[[], None]) -> PendingReceived:
+    def send_encoded(
+        self, batch: MeasuredBatch, on_done: Callable[[], None], waited_s: float = 0.0
+    ) -> PendingReceived:
         """Queue a client's record batch, to be stored as it came; only of a topic that `stores_encoded`.
 
         Its records get consecutive offsets, or none of them is stored. All else is as for `send_received`.
@@ -407,6 +412,7 @@ class IntakeWriter:
             batch.cost,
             self._settings.close_timeout,
             lambda: batch.item(state, pending, self._accept_us()),
+            waited_s,
         )
         return PendingReceived(pending, ())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +18,7 @@ from confluent_kafka import Producer
 from kafka import KafkaProducer
 from kio.schema.errors import ErrorCode
 
-from archiver.kafka.produce import AHEAD_ANSWERS, ProducerIds
+from archiver.kafka.produce import AHEAD_ANSWERS, GATHER_MAX_S, ProducerIds
 from archiver.kafka.protocol import ApiKey
 from archiver.runtime.clock import ManualClock, SystemClock
 from archiver.runtime.errors import RetryLater
@@ -580,3 +581,17 @@ def test_a_request_whose_time_ends_in_the_queue_is_not_stored(
         codes = [one["clicks", 0].error_code for one in (answers[0], late, again)]
         assert codes == [ErrorCode.none, ErrorCode.not_enough_replicas, ErrorCode.none]
         assert [one.value for one in found.stored("clicks")[0]] == [b"first", b"again"]
+
+
+def test_a_request_whose_time_ends_while_it_waits_for_others_is_not_stored(tmp_path: Path) -> None:
+    path = configured(tmp_path, TOPICS, intake={"delay_max": "1s"})
+    with listening(path) as found, WireClient(found.address) as client:
+        late = _produce(client, {("clicks", 0): _batch([b"late"])}, timeout=1)
+        # Until the thread that checks batches has found nothing. It goes on.
+        time.sleep(2 * GATHER_MAX_S)
+        again = _produce(client, {("clicks", 0): _batch([b"again"])})
+        assert [one["clicks", 0].error_code for one in (late, again)] == [
+            ErrorCode.not_enough_replicas,
+            ErrorCode.none,
+        ]
+        assert [one.value for one in found.stored("clicks")[0]] == [b"again"]

@@ -18,7 +18,9 @@ from intake.write.queue import ROW_COST_BYTES, FlushQueue, Piece, RecordItem, cu
 TOPIC = TopicState(TopicId("a" * 32), "a", 1, 0)
 
 
-def put(queue: FlushQueue, raw_bytes: int, timeout_s: float = 0.01, name: int = 0) -> None:
+def put(
+    queue: FlushQueue, raw_bytes: int, timeout_s: float = 0.01, name: int = 0, waited_s: float = 0.0
+) -> None:
     pending = PendingRecord("a", 0, queue.changed)
     cost = raw_bytes + ROW_COST_BYTES
     queue.put(
@@ -26,6 +28,7 @@ def put(queue: FlushQueue, raw_bytes: int, timeout_s: float = 0.01, name: int = 
         cost,
         timeout_s,
         lambda: RecordItem(TOPIC, Record(None, None), raw_bytes, cost, name, pending),
+        waited_s,
     )
 
 
@@ -54,6 +57,17 @@ def test_a_flush_is_due_by_age() -> None:
     put(queue, 1)
     clock.advance(60)
     assert len(queue.take()) == 1
+
+
+def test_age_includes_what_an_item_waited_before() -> None:
+    """The time limit of the test ends a wait for the rest of the delay."""
+    clock = ManualClock()
+    queue = FlushQueue(clock, 3600, 100, 10_000)
+    put(queue, 1, name=1)
+    clock.advance(60)
+    put(queue, 1, name=2, waited_s=3500)
+    clock.advance(100)
+    assert names(list(queue.take())) == [1, 2]
 
 
 def test_age_is_waited_for() -> None:

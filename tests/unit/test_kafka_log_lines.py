@@ -86,7 +86,7 @@ def _consume_handler(clock: Clock) -> ConsumeHandler:
 
 
 def test_batches_that_fail_take_few_lines(caplog: pytest.LogCaptureFixture) -> None:
-    queue = BatchQueue(2**20, ManualClock())
+    queue = BatchQueue(2**20, ManualClock(), 0.0)
     nothing: Any = None
     try:
         for _ in range(LINES_MAX):

@@ -137,7 +137,7 @@ class _Served:
         self._trouble: BaseException | None = None
         sequencer = station.sequencer
         self._writer = _SteppedWriter(station.objects, sequencer, INTAKE, station.clock, station.ids)
-        self._batches = _SteppedBatches(BATCH_BYTES_MAX, station.clock)
+        self._batches = _SteppedBatches(BATCH_BYTES_MAX, station.clock, 0.0)
         self._requests, self._fetches, self._watching = (
             SteppedThreads(4),
             SteppedThreads(4),
