@@ -191,8 +191,8 @@ MIRRORING = (
     _mutant(
         "any number of batches waits",
         "intake/sources/kafka/fetcher.py",
-        "        if room <= 0:\n",
-        "        if room <= -(2**40):\n",
+        "        if room <= 0 or",
+        "        if room <= -(2**40) or",
         _OF_FETCHING,
     ),
     _mutant(

@@ -62,6 +62,9 @@ FETCH_BYTES_MAX = 50 * 2**20
 """Largest response of a broker, in stored (compressed) bytes; limited further by `queue_bytes_max`."""
 FETCH_PARTITION_BYTES = 2**20
 FETCH_WAIT_MS = 500
+PAUSE_PER_PARTITION_S = 1e-5
+"""After a response of few bytes: a request and its response take 5 µs of CPU for each of their partitions, so
+many of them with few records each must not be asked for all the time."""
 POLL_BYTES_MAX = 4 * 2**20
 """A poll delivers no further batch above this number of bytes of records."""
 AGAIN_FIRST_S, AGAIN_MAX_S = 0.1, 10.0
@@ -176,6 +179,8 @@ class _Broker:
     """A thread has the connection, to ask for the ends of epochs."""
     not_before_s: float = 0.0
     pause_s: float = AGAIN_FIRST_S
+    fetch_at_s: float = 0.0
+    """No fetch before."""
     fetched: list[tuple[_Part, int]] = field(default_factory=list)
     """The partitions of the request on the way, and their offsets."""
 
@@ -423,7 +428,7 @@ class Fetcher:
             return
         for part in unchecked:
             part.is_checked = True
-        if room <= 0:
+        if room <= 0 or now_s < broker.fetch_at_s:
             return
         wishes = [Wish(part.place, part.leader_epoch, part.offset) for part in parts]
         bytes_max = max(FETCH_PARTITION_BYTES, min(FETCH_BYTES_MAX, self._queue_bytes_max))
@@ -509,6 +514,8 @@ class Fetcher:
         if error:
             self._lost(broker, WireError(f"a fetch is refused with error {error}"), now_s)
             return
+        if len(data) < FETCH_PARTITION_BYTES:
+            broker.fetch_at_s = now_s + PAUSE_PER_PARTITION_S * len(results)
         self._log.answered()
         for result in results:
             part, offset = asked.get(result.place, (None, 0))
