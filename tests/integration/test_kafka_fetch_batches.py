@@ -4,6 +4,7 @@ are decoded and encoded."""
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,20 @@ import pytest
 
 from archiver.kafka.fetch import FetchLimits
 from archiver.runtime.errors import Corrupted
+from archiver.runtime.ids import SystemIds
 from intake.batches.decoding import Measured, measure, read_header
 from intake.producers import Stamp
 from intake.read.reader import IntakeReader
+from intake.sources.kafka.batch import Cursor, MirrorPiece
+from intake.sources.kafka.fetched import without_producer
+from intake.sources.kafka.upstream import Polled, UpstreamBatch
+from intake.write.accept_clock import AcceptClock
+from intake.write.flush import FlushWriter
 from intake.write.received import MeasuredBatch
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver
 from tests.support.kafka.fetching import Client, batches_of, expected, fetch_reader
-from tests.support.kafka.record_batches import CODECS, RawRecord, batch_bytes, records_bytes
+from tests.support.kafka.record_batches import CODECS, RawRecord, batch_bytes, records_bytes, with_checksum
 
 TYPE = ("message.timestamp.type", "LogAppendTime")
 
@@ -144,3 +151,38 @@ def test_what_is_archived_and_gone_from_intake_is_read_from_there(driver: Driver
         path.unlink()
     assert one.to_end() == before
     reader.close()
+
+
+def upstream_batch(base: int, number: int, count: int) -> UpstreamBatch:
+    """Of a transaction in the cluster that is mirrored."""
+    data = wire_batch(number, count, "zstd", flags=0x10)
+    data = data[:43] + struct.pack(">qhi", 77, 3, 9) + data[57:]
+    data = struct.pack(">q", base) + with_checksum(data)[8:]
+    header = read_header(data)
+    (sizes,) = measure([(header, data)], uncompressed_max=1 << 24)
+    assert isinstance(sizes, Measured)
+    return UpstreamBatch(("mirrored", 0), header, without_producer(header, memoryview(data)), sizes)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_mirrored_batches_have_their_gaps_and_no_producer(driver: Driver, committed: bool) -> None:
+    application = driver.application
+    sequencer = application.sequencer
+    topic = sequencer.declare_topic("mirrored", 1, mirrored=True)
+    cursor = Cursor(("mirrored", 0), topic, b"i" * 16, 0, 0, 0)
+    given = [upstream_batch(5, 0, 3), upstream_batch(8, 1, 2), upstream_batch(20, 2, 4)]
+    piece = MirrorPiece(sequencer.entry_bytes_max, 10**6)
+    assert piece.add(Polled(batches=given), {cursor.place: cursor}, driver.clock.now_us()) == []
+    clock = AcceptClock(driver.clock, 10.0, 10.0)
+    writer = FlushWriter(application.objects, sequencer, 1 << 20, driver.clock, SystemIds(), clock)
+    assert writer.publish_moving(piece.items, piece.moves(sequencer.fold.next_index)) is None
+    client = Client(fetch_reader(driver), driver.topic_id("mirrored"), committed=committed)
+    seen = client.to_end()
+    assert [one[0] for one in seen] == [5, 6, 7, 8, 9, 20, 21, 22, 23]
+    assert seen == expected(driver, "mirrored")
+    fetched = client.reader.read(client.topic_id, 0, 6, 2**30, committed=committed)
+    batches = batches_of(fetched)
+    assert [one.base_offset for one in batches] == [5, 8, 20]
+    assert {(one.producer_id, one.is_transactional) for one in batches} == {(-1, False)}
+    starts = [one.batch_start for one in application.stream().read(client.topic_id, 0)]
+    assert starts == [None] * 9, "it is not known where the batches of producers began"
