@@ -252,7 +252,8 @@ class KafkaSourceSettings(Group):
     """Longest time for one request to the cluster. Default 30 s."""
     queue_bytes_max: Annotated[Size, Field(ge=2**20, le=2**31)] = 32 * 2**20
     """Bytes that the client may prefetch; where possible it is also the most that one fetch requests from a
-    broker. One batch of `intake.delay_max_bytes` comes on top. Default 32 MiB."""
+    broker. One batch of `intake.delay_max_bytes` comes on top. A batch with more than twice this size after
+    decompression is not read. Default 32 MiB."""
     partitions_max: Annotated[int, Field(ge=1, le=100_000)] = 10_000
     """Most partitions that are mirrored. Topics beyond the limit are not started; topics already started come
     first. Default 10,000."""

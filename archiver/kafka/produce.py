@@ -288,11 +288,16 @@ class BatchQueue:
             )
             done += len(results)
 
-    @staticmethod
-    def _measured(batch: _Batch, sizes: Measured | BatchRefused) -> MeasuredBatch | BatchRefused:
+    def _measured(
+        self, batch: _Batch, sizes: Measured | BatchRefused
+    ) -> MeasuredBatch | ReceivedBatch | BatchRefused:
         if isinstance(sizes, BatchRefused):
             return sizes
         assert batch.header is not None, "it was read before"
+        if sizes.untimed:
+            headed = [(batch.header, batch.data)]
+            (columns,) = decode(headed, uncompressed_max=self._uncompressed_bytes_max)
+            return self._decoded(batch, columns)
         # A copy, because the buffer of the request is used again.
         data = bytes(batch.data)
         return MeasuredBatch(

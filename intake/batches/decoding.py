@@ -230,6 +230,8 @@ class Measured:
     """Its weight."""
     largest_bytes: int
     """Its raw bytes."""
+    untimed: bool
+    """A record has no time. Consumers get its accept time, which the batch does not have."""
 
 
 _Result = TypeVar("_Result")
@@ -257,7 +259,7 @@ def measure(
 
 
 def decode_with_gaps(
-    batches: Sequence[tuple[BatchHeader, Bytes]], *, total_max: int
+    batches: Sequence[tuple[BatchHeader, Bytes]], *, uncompressed_max: int, total_max: int
 ) -> list[tuple[pa.RecordBatch, Ints] | BatchRefused]:
     """The records of batches of a broker, which may have removed some of them or set their time; and their
     offsets in the batch. The times are the producers'. All else is as for `decode`.
@@ -266,7 +268,7 @@ def decode_with_gaps(
         (replace(header, log_append_time=False, last_offset_delta=header.count - 1), data)
         for header, data in batches
     ]
-    results = _in_groups(produced, SIZE_MAX, total_max, _decoded_with_gaps, gaps=True)
+    results = _in_groups(produced, uncompressed_max, total_max, _decoded_with_gaps, gaps=True)
     return [
         result
         if isinstance(result, BatchRefused) or _ascends(result[1], header.last_offset_delta)
@@ -295,7 +297,7 @@ def _in_groups(
     group_bytes = total = 0
     size_max = min(uncompressed_max, SIZE_MAX)
 
-    def finish() -> None:
+    def finish(waiting: Sequence[tuple[int, BatchHeader, Bytes]]) -> None:
         if waiting:
             counts = np.array([header.count for _, header, _ in waiting], np.int64)
             base_ms = np.array([header.base_timestamp_ms for _, header, _ in waiting], np.int64)
@@ -304,6 +306,10 @@ def _in_groups(
             refusals = group.refusals()
             for number, ((place, _, _), result) in enumerate(zip(waiting, found, strict=True)):
                 results[place] = refusals.get(number, result)
+            # Alone, because wrong lengths lead into the next batch and decide what is found there.
+            if len(waiting) > 1:
+                for number in refusals:
+                    finish([waiting[number]])
 
     for place, (header, data) in enumerate(batches):
         try:
@@ -316,14 +322,14 @@ def _in_groups(
             results[place] = refused.with_traceback(None)
             continue
         if group_bytes + len(records) > _GROUP_BYTES:
-            finish()
+            finish(waiting)
             waiting, group_bytes = [], 0
         waiting.append((place, header, records))
         group_bytes += len(records)
         total += len(records)
         if total_max is not None and total >= total_max:
             break
-    finish()
+    finish(waiting)
     return [results[place] for place in sorted(results)]
 
 
@@ -461,9 +467,9 @@ def _records_of(codec: Codec, data: memoryview, size_max: int) -> Bytes:
         raise NotDecompressed("invalid_record", str(error)) from error.__cause__
 
 
-def records_of(header: BatchHeader, data: memoryview) -> Bytes:
+def records_of(header: BatchHeader, data: memoryview, size_max: int) -> Bytes:
     """The uncompressed records of a batch. Raises `BatchRefused` if they are no valid data, or too large."""
-    return _records_of(header.codec, data[BATCH_HEADER.size :], SIZE_MAX)
+    return _records_of(header.codec, data[BATCH_HEADER.size :], min(size_max, SIZE_MAX))
 
 
 # --- Decoding
@@ -554,6 +560,8 @@ class _Portion:
     headers_at: Ints
     header_counts: Ints
     timestamps: ArrowArray
+    batch_of: Ints
+    """Number of the batch in the group."""
     reasons: npt.NDArray[np.uint8]
 
     def headers(self) -> ArrowArray:
@@ -610,9 +618,13 @@ def _decoded_with_gaps(group: _Group) -> list[tuple[pa.RecordBatch, Ints]]:
 
 def _measured(group: _Group) -> list[Measured]:
     raw_bytes, weights = [], []
+    untimed = np.zeros(len(group.counts), np.bool_)
     for portion in group.portions():
         raw_bytes.append(portion.raw_bytes())
         weights.append(raw_bytes[-1] + HEADER_COST_BYTES * portion.header_counts)
+        if portion.timestamps.null_count:
+            missing = portion.timestamps.is_null().to_numpy(zero_copy_only=False)
+            untimed[portion.batch_of[missing]] = True
     sizes, weight_of = np.concatenate(raw_bytes), np.concatenate(weights)
     totals, heavy = (np.add.reduceat(one, group.rows).tolist() for one in (sizes, weight_of))
     largest = np.maximum.reduceat(weight_of, group.rows)
@@ -620,7 +632,8 @@ def _measured(group: _Group) -> list[Measured]:
     found = np.flatnonzero(weight_of == np.repeat(largest, group.counts))
     at = found[np.searchsorted(found, group.rows)]
     places, their_bytes = (at - group.rows).tolist(), sizes[at].tolist()
-    return [Measured(*one) for one in zip(totals, heavy, places, largest.tolist(), their_bytes, strict=True)]
+    columns = totals, heavy, places, largest.tolist(), their_bytes, untimed.tolist()
+    return [Measured(*one) for one in zip(*columns, strict=True)]
 
 
 def _portion(
@@ -673,6 +686,7 @@ def _portion(
         headers_at,
         np.where(reasons != 0, 0, header_counts),
         timestamps,
+        batch_of,
         reasons,
     )
 

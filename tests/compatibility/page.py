@@ -64,7 +64,7 @@ DIFFERENCES = """
 | Offsets of a group with members do not expire, also of topics that it no longer reads. | A daemon does not interpret subscriptions for this. |
 | Records of aborted transactions are left out by the server, and the list of aborted transactions is empty. | Read-committed clients need no filter of their own. |
 | There are no control batches, except an empty batch where offsets without records end a partition. | Markers take no offset. The empty batch moves a consumer past the gap. |
-| Each batch is served uncompressed. With LogAppendTime it holds records of one time, so a batch can come back as several. | Records are stored in Parquet files, not as the batch that came in. |
+| Until it is archived, a batch comes back as it was sent. Then it is served uncompressed, and so are those of topics with `validate`. With LogAppendTime such a batch holds records of one time, so it can come back as several. | Archives are Parquet files. |
 | `message.timestamp.type` can be changed about 100 times per topic, and not for mirrored topics. | Each change takes room in every checkpoint. Mirrored records keep the times of their source. |
 | A record without a timestamp gets the time at which it was accepted. | Tables are partitioned by time. |
 | Header names must be UTF-8. | They are text in tables and in the Python interface. |

@@ -37,6 +37,8 @@ class Reading:
         clock = SystemClock()
         self.fetcher = Fetcher(settings, access, clock, SystemIds(), ClientLog("test", clock))
         self.offsets: list[int] = []
+        self.of_batches: list[int] = []
+        """Those that can be stored as they came."""
         self.stopped: list[Stopped] = []
         self.ends: list[int] = []
 
@@ -48,6 +50,7 @@ class Reading:
             polled = self.fetcher.poll(5, 0.05)
             for batch in polled.batches:
                 first = batch.header.base_offset
+                self.of_batches += range(first, first + batch.header.count)
                 self.offsets += range(first, first + batch.header.count)
             for rows in polled.rows:
                 self.offsets += rows.offsets.tolist()
@@ -276,3 +279,46 @@ def test_a_response_for_an_earlier_position_counts_for_nothing(
     reading.fetcher.read({PLACE: (0, None)})
     reading.until(lambda: reading.ends)
     assert reading.offsets == list(range(cluster.end))
+
+
+@pytest.mark.parametrize("flags", [0, 0x08])
+def test_a_batch_that_becomes_too_large_is_not_read(cluster: ScriptedCluster, flags: int) -> None:
+    """It would take the memory of every reader."""
+    reading = Reading(cluster, queue_bytes_max=2**20)
+    large = records_bytes([RawRecord(value=bytes(2**20))] * 3)
+    cluster.append(batch_bytes(records_bytes([RawRecord(value=b"v")])))
+    cluster.append(batch_bytes(large, codec="zstd", flags=flags, max_timestamp=1_700_000_000_000))
+    try:
+        reading.fetcher.read({PLACE: (0, None)})
+        reading.until(lambda: reading.stopped)
+    finally:
+        reading.fetcher.close()
+    (stopped,) = reading.stopped
+    assert stopped.trouble == "other" and "offset 1" in stopped.why and "queue_bytes_max" in stopped.why
+    assert reading.offsets == [0]
+
+
+def test_records_without_a_time_are_not_stored_as_they_came(
+    cluster: ScriptedCluster, reading: Reading
+) -> None:
+    fill(cluster, 1)
+    cluster.append(batch_bytes(records_bytes([RawRecord(value=b"v")] * 3), base_timestamp=-1))
+    reading.fetcher.read({PLACE: (0, None)})
+    reading.until(lambda: reading.ends)
+    assert reading.offsets == [0, 1, 2, 3]
+    assert reading.of_batches == [0]
+
+
+def test_a_poll_reports_no_more_ends_than_the_entry_has_room_for(reading: Reading) -> None:
+    """Each may begin a segment of its own."""
+    places = [(TOPIC, partition) for partition in range(12)]
+    reading.fetcher.read(dict.fromkeys(places, (0, None)))
+    for part in reading.fetcher._parts.values():
+        part.end = 7
+    found: dict[tuple[str, int], int] = {}
+    for most in (5, 5, 2):
+        polled = reading.fetcher._deliver(5)
+        assert len(polled.ends) == most
+        assert polled.more or most == 2
+        found |= polled.ends
+    assert found == dict.fromkeys(places, 7)

@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaProducer
 from kio.schema.errors import ErrorCode
 
@@ -469,8 +470,14 @@ def test_batches_of_a_connection_keep_their_order(open_listener: Listening) -> N
 def test_a_record_without_a_time_gets_its_accept_time(open_listener: Listening) -> None:
     with WireClient(open_listener.address) as client:
         answers = _produce(client, {("orders", 0): _batch([b"x"], time_ms=-1)})
-    (record,) = open_listener.stored("orders")[0][answers["orders", 0].base_offset :]
+    offset = answers["orders", 0].base_offset
+    (record,) = open_listener.stored("orders")[0][offset:]
     assert record.timestamp_us == record.ingest_us
+    # Consumers get it as well, while the record is in intake.
+    with closing(Consumer({"bootstrap.servers": open_listener.bootstrap, "group.id": "times"})) as consumer:
+        consumer.assign([TopicPartition("orders", 0, offset)])
+        (message,) = consumer.consume(1, 20)
+    assert message.timestamp()[1] * 1000 == record.timestamp_us // 1000 * 1000
 
 
 def test_a_request_that_takes_too_long_is_answered_as_unknown(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def test_a_password_goes_over_tls_and_records_come_and_go(tmp_path: Path) -> Non
         try:
             mirror.read({(TOPIC, 0): (0, None)})
             (batch,) = until("the record is there", lambda: mirror.poll(10, 0.5).batches)
-            (found,) = read_records(batch.header, memoryview(batch.data))
+            (found,) = read_records(batch.header, memoryview(batch.data), 2**20)
             assert found.value == RECORD.value
         finally:
             mirror.close()

@@ -32,6 +32,14 @@ PRODUCING = (
         simulated=False,
     ),
     Mutant(
+        "a batch without times is stored as it came",
+        "archiver/kafka/produce.py",
+        "        if sizes.untimed:\n",
+        "        if sizes.untimed and not sizes:\n",
+        tests=("tests/integration/test_kafka_produce.py",),
+        simulated=False,
+    ),
+    Mutant(
         "the check of batches ends when all that waited were dropped",
         "archiver/kafka/produce.py",
         "                if self._waiting or self._closed:\n                    break\n",

@@ -238,4 +238,18 @@ MIRRORING = (
         "            self._log_race(refusal)",
         f"{_OF_SOURCES}::test_two_that_mirror_the_same_land_everything_once",
     ),
+    _mutant(
+        "a poll reports more ends than the entry has room for",
+        "intake/sources/kafka/fetcher.py",
+        "if part.end is not None and left > 0:\n",
+        "if part.end is not None:\n",
+        "tests/integration/test_kafka_fetcher.py",
+    ),
+    _mutant(
+        "a batch of the cluster may become as large as it likes",
+        "intake/sources/kafka/fetcher.py",
+        "self._uncompressed_max = UNCOMPRESSED_QUEUES * settings.queue_bytes_max\n",
+        "self._uncompressed_max = 1 << 30\n",
+        "tests/integration/test_kafka_fetcher.py",
+    ),
 )

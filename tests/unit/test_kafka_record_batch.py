@@ -510,6 +510,7 @@ def test_measuring_refuses_the_same_batches_and_counts_the_same_bytes(
             heaviest,
             int(normal.weights[heaviest]),
             int(normal.raw_bytes[heaviest]),
+            result.column("event_timestamp").null_count > 0,
         )
     assert refused >= 5
     assert len(measure(headed, uncompressed_max=MAX, total_max=1)) == 1

@@ -22,6 +22,7 @@ from tests.support.kafka.record_batches import (
 )
 
 BASE_MS = 1_700_000_000_000
+MAX = 2**20
 
 
 def drawn(chance: random.Random) -> RawRecord:
@@ -35,7 +36,7 @@ def drawn(chance: random.Random) -> RawRecord:
 
 
 def read(data: bytes) -> list[SingleRecord]:
-    return list(read_records(read_header(data), memoryview(data)))
+    return list(read_records(read_header(data), memoryview(data), MAX))
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -72,11 +73,11 @@ def test_offsets_with_gaps_are_read_and_decoded() -> None:
     bodies = [with_length(RawRecord(value=b"%d" % delta).body(delta)) for delta in (1, 4, 5)]
     data = batch_bytes(bodies, last_offset_delta=7)
     header = replace(read_header(data), base_offset=100)
-    found = list(read_records(header, memoryview(data)))
+    found = list(read_records(header, memoryview(data), MAX))
     assert [(one.offset, one.value) for one in found] == [(101, b"1"), (104, b"4"), (105, b"5")]
     whole = batch_bytes(records_bytes([RawRecord(value=b"w")] * 2))
     given = [(read_header(one), one) for one in (data, whole, data)]
-    both = decode_with_gaps(given, total_max=10**6)
+    both = decode_with_gaps(given, uncompressed_max=MAX, total_max=10**6)
     assert [one[1].tolist() for one in both if not isinstance(one, BatchRefused)] == [
         [1, 4, 5],
         [0, 1],
@@ -84,7 +85,7 @@ def test_offsets_with_gaps_are_read_and_decoded() -> None:
     ]
     assert not isinstance(both[2], BatchRefused)
     assert both[2][0].column("value").to_pylist() == [b"1", b"4", b"5"]
-    assert len(decode_with_gaps(given, total_max=1)) == 1
+    assert len(decode_with_gaps(given, uncompressed_max=MAX, total_max=1)) == 1
 
 
 @pytest.mark.parametrize("deltas", [(1, 1), (2, 1), (0, 9), (-1, 0)])
@@ -92,7 +93,7 @@ def test_offsets_that_do_not_ascend_within_the_batch_are_damage(deltas: tuple[in
     data = batch_bytes([with_length(RawRecord().body(delta)) for delta in deltas], last_offset_delta=7)
     with pytest.raises(BatchRefused):
         read(data)
-    (refused,) = decode_with_gaps([(read_header(data), data)], total_max=10**6)
+    (refused,) = decode_with_gaps([(read_header(data), data)], uncompressed_max=MAX, total_max=10**6)
     assert isinstance(refused, BatchRefused)
 
 
@@ -122,7 +123,17 @@ def test_bytes_that_are_no_records_are_refused_and_never_read_beyond() -> None:
         except BatchRefused:
             continue
         try:
-            assert len(list(read_records(header, memoryview(wrong)))) == 5
+            assert len(list(read_records(header, memoryview(wrong), MAX))) == 5
         except BatchRefused:
             refused += 1
     assert refused > 1000
+
+
+def test_records_that_become_too_large_are_not_decompressed() -> None:
+    data = batch_bytes(records_bytes([RawRecord(value=bytes(2**20))] * 3), codec="zstd")
+    assert len(data) < 2000
+    with pytest.raises(BatchRefused) as refused:
+        next(read_records(read_header(data), memoryview(data), MAX))
+    assert refused.value.code == "message_too_large"
+    found = decode_with_gaps([(read_header(data), data)], uncompressed_max=MAX, total_max=10**9)
+    assert isinstance(found[0], BatchRefused) and found[0].code == "message_too_large"

@@ -120,6 +120,8 @@ class MirrorPiece:
     _topics: set[str] = field(default_factory=set)
     _as_rows: set[Place] = field(default_factory=set)
     """Partitions whose records are rows."""
+    _encoded: dict[Place, list[int]] = field(default_factory=dict)
+    """The places in `items` of the batches of each partition."""
 
     def records_max(self, partitions: int) -> int:
         """The number of further batches and single records that fit in the worst case; below 1 the piece must
@@ -189,6 +191,7 @@ class MirrorPiece:
             self._topics.add(batch.place[0])
             self.rows += batch.header.count
             self.raw_bytes += batch.sizes.raw_bytes
+            self._encoded.setdefault(batch.place, []).append(len(self.items))
             self.items.append(_encoded_item(batch, cursor.topic, accept_us))
         for place in {batch.place for batch in batches} & self._as_rows:
             self._make_rows(place)
@@ -196,11 +199,7 @@ class MirrorPiece:
     def _make_rows(self, place: Place) -> None:
         """Make rows of the batches of a partition."""
         self._as_rows.add(place)
-        numbers = [
-            number
-            for number, item in enumerate(self.items)
-            if isinstance(item, EncodedItem) and (item.topic.name, item.partition) == place
-        ]
+        numbers = self._encoded.pop(place, [])
         for number, item in zip(
             numbers, _decoded_items([self.items[number] for number in numbers]), strict=True
         ):
@@ -215,11 +214,8 @@ class MirrorPiece:
     def _add_rows(
         self, rows: _Rows, cursors: Mapping[Place, Cursor], accept_us: int, broken: list[Broken]
     ) -> None:
-        # Nothing behind a bad record is ingested.
-        stopped = {one.place for one in broken}
-        going = {place: cursor for place, cursor in cursors.items() if place not in stopped}
         for topic, of_topic in rows.by_topic():
-            self._add_topic(topic, of_topic, rows, going, accept_us, broken)
+            self._add_topic(topic, of_topic, rows, cursors, accept_us, broken)
 
     def _add_topic(
         self,
@@ -234,9 +230,12 @@ class MirrorPiece:
         # Rows that are not ingested are dropped in one step for all partitions.
         kept = np.ones(len(taken), np.bool_)
         state: TopicState | None = None
+        # Nothing behind a bad record is ingested.
+        stopped = {one.place for one in broken}
         for partition in np.unique(partitions).tolist():
             mine = np.flatnonzero(partitions == partition)
-            cursor = cursors.get((topic, partition))
+            place = (topic, partition)
+            cursor = None if place in stopped else cursors.get(place)
             good = 0 if cursor is None else self._follow(cursor, taken[mine], rows, kept, mine, broken)
             if cursor is None:
                 kept[mine] = False
@@ -373,7 +372,7 @@ def _raw_bytes(columns: pa.RecordBatch) -> Int64Array:
 def _single_records(batch: UpstreamBatch) -> Polled:
     """The records of a batch, one by one."""
     polled = Polled()
-    for one in read_records(batch.header, memoryview(batch.data)):
+    for one in read_records(batch.header, memoryview(batch.data), SIZE_MAX):
         polled.add(batch.place, one)
     return polled
 

@@ -39,6 +39,8 @@ _ATTRIBUTES = struct.Struct(">h")
 _MAGIC_AT, _CHECKSUM_AT, _ATTRIBUTES_AT, _PRODUCER_AT = 16, 17, 21, 43
 _TRANSACTIONAL = 0x10
 _ABORT_MARKER = 0
+_MARKER_BYTES_MAX = 64 * 1024
+"""Of the records of a control batch, after decompression: brokers write less than a hundred bytes."""
 READ_COMMITTED = 1
 NO_PRODUCER = -1
 
@@ -216,7 +218,7 @@ def _check_empty(data: memoryview) -> None:
 def _marker(header: BatchHeader, data: memoryview) -> int | None:
     """The type of a control record: 0 ends an aborted transaction, 1 a committed one."""
     # Only the first record: a marker is alone in its batch.
-    key = next(read_records(header, data)).key
+    key = next(read_records(header, data, _MARKER_BYTES_MAX)).key
     return None if key is None or len(key) < _NAME.size * 2 else _NAME.unpack_from(key, _NAME.size)[0]
 
 

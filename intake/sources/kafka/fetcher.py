@@ -33,7 +33,7 @@ from archiver.config.kafka import KafkaSourceSettings
 from archiver.runtime.clock import Clock
 from archiver.runtime.ids import IdSource
 from intake.arrow_arrays import ArrowArray, Int64Array, concat_batches
-from intake.batches.decoding import SIZE_MAX, BatchHeader, BatchRefused, decode_with_gaps, measure
+from intake.batches.decoding import BatchHeader, BatchRefused, decode_with_gaps, measure
 from intake.records import RECORD_SCHEMA, TIMESTAMP, TIMESTAMP_MAX_US
 from intake.sources.kafka.client_log import ClientLog
 from intake.sources.kafka.fetched import (
@@ -65,6 +65,8 @@ FETCH_WAIT_MS = 500
 PAUSE_PER_PARTITION_S = 1e-5
 """After a response of few bytes: a request and its response take 5 µs of CPU for each of their partitions, so
 many of them with few records each must not be asked for all the time."""
+UNCOMPRESSED_QUEUES = 2
+"""Largest batch after decompression, as a multiple of `queue_bytes_max`: it bounds the memory of readers."""
 POLL_BYTES_MAX = 4 * 2**20
 """A poll delivers no further batch above this number of bytes of records."""
 AGAIN_FIRST_S, AGAIN_MAX_S = 0.1, 10.0
@@ -208,6 +210,7 @@ class Fetcher:
         self._log = log
         self._timeout_s = settings.request_timeout
         self._queue_bytes_max = settings.queue_bytes_max
+        self._uncompressed_max = UNCOMPRESSED_QUEUES * settings.queue_bytes_max
         self._bootstrap = bootstrap_addresses(settings.brokers)
         self._parts: dict[Place, _Part] = {}
         self._brokers: dict[int, _Broker] = {}
@@ -579,10 +582,13 @@ class Fetcher:
                 left -= self._deliver_singles(polled, part, left)
             polled.more |= bool(part.waiting) or part.offset < part.stable
             if not part.waiting:
-                if part.end is not None:
+                # Each may be a segment of its own in the entry, as a record may be.
+                if part.end is not None and left > 0:
                     polled.ends[part.place] = part.reported_end = part.end
                     part.end = None
-                if part.trouble is not None:
+                    left -= 1
+                polled.more |= part.end is not None
+                if part.trouble is not None and part.end is None:
                     polled.stopped.append(part.trouble)
                     del self._parts[part.place]
         polled.epochs = {place: epoch for place, epoch in polled.epochs.items() if epoch >= 0}
@@ -601,10 +607,11 @@ class Fetcher:
                 chosen.append((part, header, data))
                 size += len(data)
         measured = [(header, data) for _, header, data in chosen]
-        results = measure(measured, uncompressed_max=SIZE_MAX, total_max=POLL_BYTES_MAX)
+        results = measure(measured, uncompressed_max=self._uncompressed_max, total_max=POLL_BYTES_MAX)
         for (part, header, data), sizes in zip(chosen, results, strict=False):
-            if isinstance(sizes, BatchRefused):
-                part.singles = part.singles or read_records(header, data)
+            # Of a batch with a record without a time, readers need the accept time.
+            if isinstance(sizes, BatchRefused) or sizes.untimed:
+                part.singles = part.singles or self._singles(header, data)
             elif part.singles is None:
                 part.pass_over(header, data)
                 batch = without_producer(header, data)
@@ -623,7 +630,7 @@ class Fetcher:
                 continue
             # Its records have to be delivered in parts, or one of them has to be named.
             if first.count > records_max or not _has_good_time(first):
-                part.singles = read_records(first, first_data)
+                part.singles = self._singles(first, first_data)
                 continue
             for header, data in part.waiting:
                 if count + header.count > records_max or size >= POLL_BYTES_MAX or not _has_good_time(header):
@@ -632,10 +639,14 @@ class Fetcher:
                 count += header.count
                 size += len(data)
         found: dict[Place, list[tuple[Int64Array, pa.RecordBatch]]] = {}
-        results = decode_with_gaps([(header, data) for _, header, data in chosen], total_max=POLL_BYTES_MAX)
+        results = decode_with_gaps(
+            [(header, data) for _, header, data in chosen],
+            uncompressed_max=self._uncompressed_max,
+            total_max=POLL_BYTES_MAX,
+        )
         for (part, header, data), result in zip(chosen, results, strict=False):
             if isinstance(result, BatchRefused):
-                part.singles = part.singles or read_records(header, data)
+                part.singles = part.singles or self._singles(header, data)
             elif part.singles is None:
                 found.setdefault(part.place, []).append(_rows_from(part.wished, header, *result))
                 part.pass_over(header, data)
@@ -643,6 +654,9 @@ class Fetcher:
         for place, pieces in found.items():
             offsets = np.concatenate([one for one, _ in pieces])
             polled.rows.append(UpstreamRows(place, offsets, concat_batches([one for _, one in pieces])))
+
+    def _singles(self, header: BatchHeader, data: memoryview) -> Iterator[SingleRecord]:
+        return read_records(header, data, self._uncompressed_max)
 
     def _deliver_singles(self, polled: Polled, part: _Part, records_max: int) -> int:
         """Deliver records of the first waiting batch; how many."""
@@ -664,7 +678,16 @@ class Fetcher:
                 count += 1
                 size += len(one.value or b"")
         except BatchRefused as refused:
-            self._stop(part, "damaged", f"the batch at offset {header.base_offset}: {refused}")
+            what = f"the batch at offset {header.base_offset}"
+            if refused.code == "message_too_large":
+                self._stop(
+                    part,
+                    "other",
+                    f"the records of {what} have more than {self._uncompressed_max} bytes after "
+                    "decompression; raise the source's queue_bytes_max to half of what they have",
+                )
+            else:
+                self._stop(part, "damaged", f"{what}: {refused}")
             part.waiting.clear()
             part.bytes_waiting = 0
             part.singles = None

@@ -28,11 +28,11 @@ class SingleRecord:
     """Why it could not be read completely; None: it could."""
 
 
-def read_records(header: BatchHeader, data: memoryview) -> Iterator[SingleRecord]:
+def read_records(header: BatchHeader, data: memoryview, size_max: int) -> Iterator[SingleRecord]:
     """The records of a batch whose header was checked, in order. Raises `BatchRefused` at the first that
-    cannot be read.
+    cannot be read, or before it if all have more than `size_max` bytes after decompression.
     """
-    records = bytes(records_of(header, data))
+    records = bytes(records_of(header, data, size_max))
     at, previous = 0, -1
     for _ in range(header.count):
         size, at = _varint(records, at)
