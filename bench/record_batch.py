@@ -1,10 +1,11 @@
-"""Measures how fast Kafka record batches become Arrow columns, and columns become batches.
+"""Measures how fast Kafka record batches are checked, become Arrow columns, and are made of columns.
 
-Records of 139 bytes are in batches of 500, in this process. Decoding includes the header and its
-checksum. It is compared with aiokafka's reader, whose records are put into the same columns.
-aiokafka reads lz4 and zstd only with a further library, so its figures are those of uncompressed
-batches. Repetitions are interleaved. Figures are microseconds of CPU per record, ratios are of one
-repetition (2: aiokafka takes twice the time).
+Records of 139 bytes are in batches of 500, in this process. Checking is what Produce does before it
+stores a batch. It and decoding include the header and its checksum. Decoding is compared with
+aiokafka's reader, whose records are put into the same columns. aiokafka reads lz4 and zstd only with
+a further library, so its figures are those of uncompressed batches. Repetitions are interleaved.
+Figures are microseconds of CPU per record, ratios are of one repetition (2: aiokafka takes twice the
+time).
 
     python -m bench.record_batch [--repetitions 5] [--output record_batch.json]
 """
@@ -29,6 +30,7 @@ from archiver.kafka.record_batch import encode
 from archiver.stream.records import STREAM_SCHEMA
 from bench.outcome import tell
 from bench.writer import spread
+from intake.batches import decoding
 from intake.batches.decoding import decode, read_header
 from intake.records import RECORD_SCHEMA
 from tests.support.kafka.record_batches import RawRecord, batch_bytes, records_bytes
@@ -64,6 +66,11 @@ def make_batches(codec: str, headers: bool) -> list[bytes]:
 def ours(batches: list[bytes]) -> list[Any]:
     """Decode header, checksum and columns."""
     return decode([(read_header(data), data) for data in batches], uncompressed_max=1 << 26)
+
+
+def checked(batches: list[bytes]) -> list[Any]:
+    """Check header, checksum and records."""
+    return decoding.measure([(read_header(data), data) for data in batches], uncompressed_max=1 << 26)
 
 
 def theirs(batches: list[bytes]) -> list[pa.RecordBatch]:
@@ -123,6 +130,10 @@ def measure(repetitions: int) -> dict[str, Any]:
                     batches = (sample * 32)[:count]
                     name = f"decode_{codec}_{count}{suffix}"
                     found[name] = cpu_us(lambda batches=batches: ours(batches), count * RECORDS)  # type: ignore[misc]
+                    found[f"check_{codec}_{count}{suffix}"] = cpu_us(
+                        lambda batches=batches: checked(batches),
+                        count * RECORDS,  # type: ignore[misc]
+                    )
                     if codec == "none":
                         found[f"ratio_{count}{suffix}"] = reference / found[name]
             rows = stream_batch(plain)
