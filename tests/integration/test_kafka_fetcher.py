@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -27,10 +30,10 @@ PLACE = (TOPIC, 0)
 class Reading:
     """A fetcher of the scripted cluster, and what it has delivered."""
 
-    def __init__(self, cluster: ScriptedCluster, queue_bytes_max: int = 2**25) -> None:
+    def __init__(self, cluster: ScriptedCluster, queue_bytes_max: int = 2**25, before: str = "") -> None:
         host, port = cluster.brokers[0].address
         settings = KafkaSourceSettings(
-            brokers=f"{host}:{port}", topics=TOPIC, request_timeout=2, queue_bytes_max=queue_bytes_max
+            brokers=f"{before}{host}:{port}", topics=TOPIC, request_timeout=2, queue_bytes_max=queue_bytes_max
         )
         access = access_of(settings)
         assert access is not None
@@ -322,3 +325,70 @@ def test_a_poll_reports_no_more_ends_than_the_entry_has_room_for(reading: Readin
         assert polled.more or most == 2
         found |= polled.ends
     assert found == dict.fromkeys(places, 7)
+
+
+def test_a_response_that_takes_longer_than_the_timeout_arrives(
+    cluster: ScriptedCluster, reading: Reading
+) -> None:
+    for _ in range(3):
+        cluster.append(batch_bytes(records_bytes([RawRecord(value=bytes(170_000))])))
+    cluster.rate = 125_000
+    reading.fetcher.read({PLACE: (0, None)})
+    reading.until(lambda: reading.ends)
+    assert reading.offsets == list(range(3))
+    assert cluster.fetched.count(0) == 1, "nothing is requested again"
+
+
+def test_less_is_requested_from_a_broker_that_is_too_slow(cluster: ScriptedCluster, reading: Reading) -> None:
+    for _ in range(3):
+        cluster.append(batch_bytes(records_bytes([RawRecord(value=bytes(40_000))])))
+    # Too slow for all of them at once: 120 KB in 12 s.
+    cluster.rate = 10_000
+    reading.fetcher.read({PLACE: (0, None)})
+    reading.until(lambda: len(cluster.asked_bytes) > 3)
+    asked = cluster.asked_bytes[:3]
+    assert asked == sorted(asked, reverse=True) and len(set(asked)) == 3
+    cluster.rate = None
+    reading.until(lambda: reading.ends)
+    assert reading.offsets == list(range(3))
+
+
+def test_a_time_without_polls_does_not_count(cluster: ScriptedCluster, reading: Reading) -> None:
+    for _ in range(3):
+        cluster.append(batch_bytes(records_bytes([RawRecord(value=bytes(4_000_000))])))
+    reading.fetcher.read({PLACE: (0, None)})
+    while not cluster.fetched:
+        reading.fetcher.poll(5, 0.01)
+    time.sleep(3)  # longer than the timeout of a request
+    reading.until(lambda: reading.ends)
+    assert reading.offsets == list(range(3))
+    assert cluster.fetched.count(0) == 1
+
+
+def test_a_bootstrap_broker_that_is_silent_does_not_hide_the_others(cluster: ScriptedCluster) -> None:
+    fill(cluster, 3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        reading = Reading(cluster, before=f"127.0.0.1:{silent.getsockname()[1]},")
+        reading.fetcher.read({PLACE: (0, None)})
+        reading.until(lambda: reading.ends)
+        assert reading.offsets == list(range(cluster.end))
+        reading.fetcher.close()
+
+
+def test_a_name_that_is_never_resolved_is_given_up(
+    cluster: ScriptedCluster, reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cluster, 3)
+    resolve, hangs, asked = socket.getaddrinfo, threading.Event(), []
+
+    def hang_once(*given: Any, **more: Any) -> Any:
+        asked.append(given)
+        if len(asked) == 1:
+            hangs.wait()
+        return resolve(*given, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang_once)
+    reading.fetcher.read({PLACE: (0, None)})
+    reading.until(lambda: reading.ends)
+    hangs.set()
+    assert reading.offsets == list(range(cluster.end))

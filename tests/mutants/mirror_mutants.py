@@ -12,6 +12,7 @@ _OF_PIECES, _OF_TOPICS, _OF_SOURCES = (
 )
 _OF_BATCHES = "tests/integration/test_kafka_batches.py"
 _OF_FETCHING = "tests/integration/test_kafka_fetcher.py"
+_OF_WIRE = "tests/unit/test_kafka_wire.py"
 _OF_FETCHED, _OF_SINGLES = "tests/unit/test_kafka_fetched.py", "tests/unit/test_single_records.py"
 
 
@@ -186,6 +187,49 @@ MIRRORING = (
         "intake/sources/kafka/fetcher.py",
         "            part.is_checked = False\n        elif",
         "            pass\n        elif",
+        _OF_FETCHING,
+    ),
+    _mutant(
+        "a request has its partitions by topic",
+        "intake/sources/kafka/fetched.py",
+        "    for wish in wishes:",
+        "    for wish in sorted(wishes, key=lambda one: one.place[0]):",
+        _OF_FETCHED,
+    ),
+    _mutant(
+        "a wait for a response begins again with each byte",
+        "intake/sources/kafka/wire.py",
+        "                if waits:\n",
+        "                if waits and not self._filled:\n",
+        _OF_WIRE,
+    ),
+    _mutant(
+        "the time for a response does not depend on its bytes",
+        "intake/sources/kafka/wire.py",
+        "silence_max_s + self._filled / RATE_MIN",
+        "silence_max_s",
+        _OF_WIRE,
+        _OF_FETCHING,
+    ),
+    _mutant(
+        "as much is requested after a response that was too slow",
+        "intake/sources/kafka/fetcher.py",
+        "max(FETCH_BYTES_MIN, most // 2)",
+        "max(FETCH_BYTES_MIN, most)",
+        _OF_FETCHING,
+    ),
+    _mutant(
+        "the same bootstrap broker is always the first",
+        "intake/sources/kafka/fetcher.py",
+        "            self._ask_turn += 1\n",
+        "",
+        _OF_FETCHING,
+    ),
+    _mutant(
+        "the resolution of a name is waited for without a bound",
+        "intake/sources/kafka/leaders.py",
+        "        return not self.done and now_s > self.late_s",
+        "        return False",
         _OF_FETCHING,
     ),
     _mutant(

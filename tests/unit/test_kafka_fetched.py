@@ -83,6 +83,34 @@ def test_a_request_is_what_kio_reads() -> None:
     assert (found.isolation_level, found.max_bytes, found.session_epoch) == (1, 1000, -1)
 
 
+def asked_in_order(body: bytes) -> list[tuple[str, int]]:
+    found, _ = entity_reader(FetchRequest)(body, 0)
+    return [(str(topic.topic), int(one.partition)) for topic in found.topics for one in topic.partitions]
+
+
+def test_a_request_has_the_order_of_its_partitions() -> None:
+    places = [("a", 0), ("a", 3), ("b", 7), ("a", 1), ("b", 0)]
+    assert asked_in_order(fetch_request([Wish(one, 3, 0) for one in places], 500, 1000, 100)) == places
+
+
+def test_each_partition_is_served_in_a_bounded_number_of_rounds() -> None:
+    """By the rule of a broker: the first partition with data gets a batch, the others get what is left."""
+    sizes = {("a", 0): 0, ("a", 1): 100, ("b", 0): 300, ("b", 1): 0, ("c", 0): 90, ("a", 2): 150}
+    busy = {place for place, size in sizes.items() if size}
+    order, waits = list(sizes), dict.fromkeys(busy, 0)
+    for _ in range(100):
+        left = 100
+        served: list[tuple[str, int]] = []
+        for place in asked_in_order(fetch_request([Wish(one, 3, 0) for one in order], 500, 100, 100)):
+            if sizes[place] and (not served or sizes[place] <= left):
+                left -= sizes[place]
+                served.append(place)
+        order = [one for one in order if one not in served] + served
+        for place in busy:
+            waits[place] = 0 if place in served else waits[place] + 1
+            assert waits[place] < len(busy), (place, order)
+
+
 def response_bytes() -> bytes:
     """With every shape of a partition."""
     data: Any = kio_response

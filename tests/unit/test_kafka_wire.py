@@ -5,15 +5,34 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from collections.abc import Mapping
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 
 from archiver.config.kafka import KafkaSourceSettings
 from archiver.kafka.sasl import SCRAM_HASHES, derive_credentials
+from archiver.runtime.clock import ManualClock, SystemClock
 from archiver.runtime.errors import RetryLater
-from intake.sources.kafka.wire import ScramClient, access_of, bootstrap_addresses
+from archiver.runtime.ids import SystemIds
+from intake.sources.kafka.wire import (
+    FETCH,
+    FETCH_VERSION,
+    RATE_MIN,
+    Connecting,
+    Connection,
+    ScramClient,
+    WireError,
+    access_of,
+    bootstrap_addresses,
+)
+
+PATIENCE_S = 30.0
 
 
 def settings(properties: Mapping[str, Any]) -> KafkaSourceSettings:
@@ -105,3 +124,95 @@ def test_few_and_many_iterations_are_refused(iterations: int) -> None:
     client, challenge = exchange("SCRAM-SHA-256", iterations=iterations)
     with pytest.raises(ValueError, match="iterations"):
         client.final(challenge)
+
+
+@contextmanager
+def slow_server(first: bytes) -> Iterator[tuple[str, int]]:
+    """It sends a byte now and then."""
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with suppress(OSError):
+                connection, _ = listening.accept()
+                with connection:
+                    connection.sendall(first)
+                    while not ended.wait(0.2):
+                        connection.sendall(b"\0")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield listening.getsockname()
+        finally:
+            ended.set()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("protocol", "first"),
+    [
+        ("plaintext", struct.pack(">i", 10_000)),
+        # The header of a handshake message.
+        ("ssl", b"\x16\x03\x03\x3f\xff\x02\x00\x3f\xfb"),
+    ],
+)
+def test_a_server_that_sends_a_byte_at_a_time_is_given_up(protocol: str, first: bytes) -> None:
+    access = access_of(settings({"security.protocol": protocol}))
+    assert access is not None
+    failed: list[Exception] = []
+
+    def connect(address: tuple[str, int]) -> None:
+        try:
+            Connection(Connecting(access, SystemClock(), SystemIds()), address, 1.0)
+        except WireError as error:
+            failed.append(error)
+
+    with slow_server(first) as address:
+        thread = threading.Thread(target=connect, args=(address,), daemon=True)
+        thread.start()
+        thread.join(PATIENCE_S)
+        assert failed, "it still waits"
+
+
+@contextmanager
+def partial_server(part: bytes) -> Iterator[tuple[str, int]]:
+    """It responds to the first request, and with a part of a response to the second one."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with suppress(OSError):
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(10_000)
+                    keys = b"".join(struct.pack(">hhh", api, 0, 20) for api in (1, 3))
+                    body = struct.pack(">ihi", 1, 0, 2) + keys
+                    connection.sendall(struct.pack(">i", len(body)) + body)
+                    connection.recv(10_000)
+                    connection.sendall(part)
+                    connection.recv(1)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listening.getsockname()
+        thread.join(PATIENCE_S)
+
+
+def test_a_response_is_late_after_a_silence_or_below_a_rate() -> None:
+    clock = ManualClock()
+    access = access_of(settings({}))
+    assert access is not None
+    with partial_server(struct.pack(">i", 10**7) + bytes(96 * RATE_MIN)) as address:
+        made = Connection(Connecting(access, clock, SystemIds()), address, 200.0)
+        made.send(FETCH, FETCH_VERSION, b"", 0.0)
+        clock.sleep(100)
+        deadline = time.monotonic() + PATIENCE_S
+        while made.is_late(100.0, 4.1):
+            assert made.receive() is None
+            assert time.monotonic() < deadline
+        assert not made.is_late(115.0, 20.0)
+        assert made.is_late(117.0, 20.0), "the rate is too low"
+        made.leave_out(10.0)
+        assert not made.is_late(117.0, 20.0)
+        assert made.is_late(121.0, 20.0), "it is silent"
+        made.close()

@@ -73,15 +73,18 @@ class BadResponse(Exception):
 
 
 def fetch_request(wishes: Iterable[Wish], wait_ms: int, bytes_max: int, partition_bytes_max: int) -> bytes:
-    """The body of a request without a session."""
-    topics: dict[str, list[bytes]] = {}
+    """The body of a request without a session, in this order: a broker fills its response in it."""
+    # A topic may come several times.
+    topics: list[tuple[str, list[bytes]]] = []
     for wish in wishes:
         topic, partition = wish.place
-        topics.setdefault(topic, []).append(
+        if not topics or topics[-1][0] != topic:
+            topics.append((topic, []))
+        topics[-1][1].append(
             _PARTITION.pack(partition, wish.leader_epoch, wish.offset, -1, partition_bytes_max)
         )
     parts = [_REQUEST.pack(-1, wait_ms, 1, bytes_max, READ_COMMITTED, 0, -1), _LENGTH.pack(len(topics))]
-    for topic, partitions in topics.items():
+    for topic, partitions in topics:
         name = topic.encode()
         parts += [_NAME.pack(len(name)), name, _LENGTH.pack(len(partitions)), *partitions]
     # No forgotten topics, and no rack.

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import logging
 import selectors
-import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from kio.schema.errors import ErrorCode
-from kio.schema.metadata.v7.request import MetadataRequest, MetadataRequestTopic
-from kio.schema.metadata.v7.response import MetadataResponse
 from kio.schema.offset_for_leader_epoch.v3.request import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
@@ -45,6 +42,7 @@ from intake.sources.kafka.fetched import (
     read_response,
     without_producer,
 )
+from intake.sources.kafka.leaders import Job, Leaders, ask_leaders
 from intake.sources.kafka.single_records import SingleRecord, read_records
 from intake.sources.kafka.upstream import Place, Polled, Stopped, Trouble, UpstreamBatch, UpstreamRows
 from intake.sources.kafka.wire import (
@@ -56,6 +54,7 @@ from intake.sources.kafka.wire import (
     NotSpoken,
     WireError,
     bootstrap_addresses,
+    name_of,
 )
 
 FETCH_BYTES_MAX = 50 * 2**20
@@ -90,9 +89,15 @@ _LEADER_MOVED = frozenset(
     }
 )
 """Errors after which the leader is asked for again."""
+FETCH_BYTES_MIN = 2**16
+"""A request asks for half as much after a response that came too slowly, and for at least this."""
+AWAY_S = 1.0
+"""After a longer time without reading, the buffers of a connection may be full."""
+_JOB_TIMEOUTS = 2
+_DROPPED_MAX = 8
+"""Threads that were given up and have not ended; at this number no further one is started."""
 _TICK_S = 0.01
 """While a thread works for it, a wait ends after this time."""
-Work = TypeVar("Work")
 
 
 @dataclass(slots=True, eq=False)
@@ -136,66 +141,22 @@ class _Part:
         self.pause_s = min(AGAIN_MAX_S, 2 * self.pause_s)
 
 
-class _Job(Generic[Work]):
-    """Work in a thread; nothing waits for it."""
-
-    def __init__(self, name: str, work: Callable[[], Work], drop: Callable[[Work], None]) -> None:
-        self._work = work
-        self._drop = drop
-        self._lock = threading.Lock()
-        self._is_dropped = False
-        self.done = False
-        self.result: Work | None = None
-        self.error: Exception | None = None
-        threading.Thread(target=self._run, name=name, daemon=True).start()
-
-    def _run(self) -> None:
-        result, error = None, None
-        try:
-            result = self._work()
-        except Exception as failed:  # noqa: BLE001 - raised in the thread that asked
-            error = failed
-        with self._lock:
-            self.result, self.error, self.done = result, error, True
-            unused = result if self._is_dropped else None
-        if unused is not None:
-            self._drop(unused)
-
-    def drop(self) -> None:
-        """The result is not needed any more."""
-        with self._lock:
-            self._is_dropped = True
-            unused = self.result
-        if unused is not None:
-            self._drop(unused)
-
-
 @dataclass(slots=True, eq=False)
 class _Broker:
     """A broker that leads partitions."""
 
     address: tuple[str, int]
     connection: Connection | None = None
-    opening: _Job[Connection] | None = None
-    checking: _Job[tuple[Connection, Any]] | None = None
+    opening: Job[Connection] | None = None
+    checking: Job[tuple[Connection, Any]] | None = None
     """A thread has the connection, to ask for the ends of epochs."""
     not_before_s: float = 0.0
     pause_s: float = AGAIN_FIRST_S
     fetch_at_s: float = 0.0
     """No fetch before."""
+    bytes_max: int = FETCH_BYTES_MAX
     fetched: list[tuple[_Part, int]] = field(default_factory=list)
     """The partitions of the request on the way, and their offsets."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Leaders:
-    """The response to a question for leaders."""
-
-    connection: Connection
-    brokers: dict[int, tuple[str, int]]
-    errors: dict[str, ErrorCode]
-    leaders: dict[Place, tuple[int, int]]
-    """Broker and leader epoch."""
 
 
 class Fetcher:
@@ -215,10 +176,13 @@ class Fetcher:
         self._parts: dict[Place, _Part] = {}
         self._brokers: dict[int, _Broker] = {}
         self._asker: Connection | None = None
-        self._asking: _Job[_Leaders] | None = None
+        self._asking: Job[Leaders] | None = None
         self._ask_at_s = 0.0
         self._ask_pause_s = AGAIN_FIRST_S
         self._must_ask = False
+        self._ask_turn = 0
+        self._dropped: list[Job[Any]] = []
+        self._polled_s = clock.monotonic_s()
 
     # --- what is read
 
@@ -265,11 +229,16 @@ class Fetcher:
 
     def poll(self, records_max: int, timeout_s: float) -> Polled:
         """As `Upstream.poll`. Raises `NotSpoken` if the cluster cannot be read here."""
-        until_s = self._clock.monotonic_s() + timeout_s
+        now_s = self._clock.monotonic_s()
+        until_s = now_s + timeout_s
+        for broker in self._brokers.values():
+            if broker.connection is not None and now_s - self._polled_s > AWAY_S:
+                broker.connection.leave_out(now_s - self._polled_s)
         while True:
             self._work()
             polled = self._deliver(records_max)
-            left_s = until_s - self._clock.monotonic_s()
+            self._polled_s = self._clock.monotonic_s()
+            left_s = until_s - self._polled_s
             has_records = polled.batches or polled.rows or polled.offsets
             if has_records or polled.ends or polled.stopped or left_s <= 0:
                 return polled
@@ -293,6 +262,7 @@ class Fetcher:
         now_s = self._clock.monotonic_s()
         self._take_leaders(now_s)
         for broker in list(self._brokers.values()):
+            self._take_connection(broker, now_s)
             self._take_check(broker, now_s)
             self._take_response(broker, now_s)
         led: dict[int, list[_Part]] = {}
@@ -313,26 +283,44 @@ class Fetcher:
     def _ask_leaders(self, now_s: float) -> None:
         if not self._must_ask or self._asking is not None or now_s < self._ask_at_s or not self._parts:
             return
+        if not self._may_start():
+            return
         self._must_ask = False
         names = sorted({place[0] for place in self._parts})
         asker, self._asker = self._asker, None
         addresses = list(dict.fromkeys([*self._bootstrap, *(one.address for one in self._brokers.values())]))
-        self._asking = _Job(
+        # After a failure another one is first, because the first one may take all the time.
+        turn = self._ask_turn % len(addresses)
+        addresses = addresses[turn:] + addresses[:turn]
+        self._asking = Job(
             f"mirror-leaders-{self._name}",
-            lambda: _ask_leaders(self._connecting, asker, addresses, names, self._timeout_s),
+            lambda: ask_leaders(self._connecting, asker, addresses, names, self._timeout_s),
             lambda found: found.connection.close(),
+            now_s + _JOB_TIMEOUTS * self._timeout_s,
         )
+
+    def _may_start(self) -> bool:
+        """Whether few enough threads that were given up are left."""
+        self._dropped = [job for job in self._dropped if not job.done]
+        return len(self._dropped) < _DROPPED_MAX
+
+    def _drop(self, job: Job[Any] | None) -> None:
+        if job is not None:
+            job.drop()
+            self._dropped.append(job)
 
     def _take_leaders(self, now_s: float) -> None:
         job = self._asking
-        if job is None or not job.done:
+        if job is None or not (job.done or job.is_late(now_s)):
             return
         self._asking = None
         self._ask_at_s = now_s + self._ask_pause_s
         self._ask_pause_s = min(AGAIN_MAX_S, 2 * self._ask_pause_s)
         if job.error is not None or job.result is None:
-            self._failed(job.error)
+            self._drop(job)
+            self._failed(job.error or WireError("no broker is connected in time"))
             self._must_ask = True
+            self._ask_turn += 1
             return
         found = job.result
         self._asker = found.connection
@@ -385,9 +373,8 @@ class Fetcher:
     def _disconnect(self, broker: _Broker) -> None:
         if broker.connection is not None:
             broker.connection.close()
-        for job in (broker.opening, broker.checking):
-            if job is not None:
-                job.drop()
+        self._drop(broker.opening)
+        self._drop(broker.checking)
         broker.connection = broker.opening = broker.checking = None
         broker.fetched = []
 
@@ -400,21 +387,27 @@ class Fetcher:
         self._must_ask = True
         self._failed(error)
 
-    def _request(self, broker: _Broker, parts: list[_Part], now_s: float, room: int) -> None:
-        """Send the next request to a broker, if it has none."""
-        if broker.opening is not None and broker.opening.done:
-            job, broker.opening = broker.opening, None
+    def _take_connection(self, broker: _Broker, now_s: float) -> None:
+        job = broker.opening
+        if job is None:
+            return
+        if job.done:
+            broker.opening, broker.connection = None, job.result
             if job.result is None:
                 self._lost(broker, job.error, now_s)
-                return
-            broker.connection = job.result
+        elif job.is_late(now_s):
+            self._lost(broker, WireError(f"broker {name_of(broker.address)} is not connected in time"), now_s)
+
+    def _request(self, broker: _Broker, parts: list[_Part], now_s: float, room: int) -> None:
+        """Send the next request to a broker, if it has none."""
         connection = broker.connection
         if connection is None:
-            if broker.opening is None and now_s >= broker.not_before_s:
-                broker.opening = _Job(
+            if broker.opening is None and now_s >= broker.not_before_s and self._may_start():
+                broker.opening = Job(
                     f"mirror-connect-{self._name}",
                     lambda: Connection(self._connecting, broker.address, self._timeout_s),
                     lambda made: made.close(),
+                    now_s + _JOB_TIMEOUTS * self._timeout_s,
                 )
             return
         if connection.waits_since_s is not None:
@@ -427,15 +420,15 @@ class Fetcher:
             for part in unchecked:
                 part.is_checked = True
         elif proofs := [part for part in unchecked if part.epoch is not None]:
-            self._check(broker, proofs)
+            self._check(broker, proofs, now_s)
             return
         for part in unchecked:
             part.is_checked = True
         if room <= 0 or now_s < broker.fetch_at_s:
             return
         wishes = [Wish(part.place, part.leader_epoch, part.offset) for part in parts]
-        bytes_max = max(FETCH_PARTITION_BYTES, min(FETCH_BYTES_MAX, self._queue_bytes_max))
-        body = fetch_request(wishes, FETCH_WAIT_MS, bytes_max, FETCH_PARTITION_BYTES)
+        bytes_max = min(broker.bytes_max, max(FETCH_PARTITION_BYTES, self._queue_bytes_max))
+        body = fetch_request(wishes, FETCH_WAIT_MS, bytes_max, min(bytes_max, FETCH_PARTITION_BYTES))
         try:
             connection.send(FETCH, FETCH_VERSION, body, now_s)
         except WireError as error:
@@ -445,7 +438,7 @@ class Fetcher:
 
     # --- leader epochs
 
-    def _check(self, broker: _Broker, parts: list[_Part]) -> None:
+    def _check(self, broker: _Broker, parts: list[_Part], now_s: float) -> None:
         """Ask the leader where the epochs of the last records end. The connection is lent to the thread."""
         connection, broker.connection = broker.connection, None
         assert connection is not None, "the caller has it"
@@ -459,7 +452,8 @@ class Fetcher:
                 connection.close()
                 raise
 
-        broker.checking = _Job(f"mirror-epochs-{self._name}", ask, lambda made: made[0].close())
+        late_s = now_s + _JOB_TIMEOUTS * self._timeout_s
+        broker.checking = Job(f"mirror-epochs-{self._name}", ask, lambda made: made[0].close(), late_s)
 
     def _take_check(self, broker: _Broker, now_s: float) -> None:
         job = broker.checking
@@ -496,13 +490,14 @@ class Fetcher:
         connection = broker.connection
         if connection is None or connection.waits_since_s is None:
             return
+        took_s = now_s - connection.waits_since_s
         try:
             data = connection.receive()
             if data is None:
-                if now_s - connection.waits_since_s > self._timeout_s + FETCH_WAIT_MS / 1000:
-                    raise WireError(
-                        f"broker {broker.address[0]}:{broker.address[1]} does not respond in time"
-                    )
+                if connection.is_late(now_s, self._timeout_s + FETCH_WAIT_MS / 1000):
+                    most = min(broker.bytes_max, FETCH_PARTITION_BYTES * len(broker.fetched))
+                    broker.bytes_max = max(FETCH_BYTES_MIN, most // 2)
+                    raise WireError(f"broker {name_of(broker.address)} does not respond in time")
                 return
             error, results = read_response(data)
         except BadResponse as bad:
@@ -512,6 +507,9 @@ class Fetcher:
             self._lost(broker, lost, now_s)
             return
         broker.pause_s = AGAIN_FIRST_S
+        # Only a response that fills its request shows that more would come as quickly.
+        if took_s < self._timeout_s / 2 and len(data) > broker.bytes_max // 2:
+            broker.bytes_max = min(FETCH_BYTES_MAX, 2 * broker.bytes_max)
         asked = {part.place: (part, offset) for part, offset in broker.fetched}
         broker.fetched = []
         if error:
@@ -742,51 +740,4 @@ def _epochs_request(parts: Sequence[_Part]) -> OffsetForLeaderEpochRequest:
         topics=tuple(
             OffsetForLeaderTopic(topic=topic, partitions=tuple(those)) for topic, those in named.items()
         ),
-    )
-
-
-def _ask_leaders(
-    made: Connecting,
-    asker: Connection | None,
-    addresses: Sequence[tuple[str, int]],
-    names: Sequence[str],
-    timeout_s: float,
-) -> _Leaders:
-    """Ask the first broker that responds. Raises `WireError`."""
-    until_s = made.clock.monotonic_s() + timeout_s
-    error: WireError | None = None
-    connection = asker
-    for address in [None, *addresses]:
-        left_s = until_s - made.clock.monotonic_s()
-        if left_s <= 0:
-            break
-        try:
-            if address is not None:
-                connection = Connection(made, address, left_s)
-            if connection is not None:
-                return _leaders(connection, names, left_s)
-        except NotSpoken:
-            raise
-        except WireError as failed:
-            error = failed
-            if connection is not None:
-                connection.close()
-            connection = None
-    raise error or WireError("no broker responds in time")
-
-
-def _leaders(connection: Connection, names: Sequence[str], timeout_s: float) -> _Leaders:
-    topics: Any = tuple(MetadataRequestTopic(name=name) for name in names)  # type: ignore[arg-type]
-    request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
-    found = connection.ask(request, MetadataResponse, timeout_s)
-    return _Leaders(
-        connection,
-        {int(one.node_id): (str(one.host), int(one.port)) for one in found.brokers},
-        {str(one.name): one.error_code for one in found.topics},
-        {
-            (str(topic.name), int(one.partition_index)): (int(one.leader_id), int(one.leader_epoch))
-            for topic in found.topics
-            for one in topic.partitions
-            if one.leader_id >= 0
-        },
     )

@@ -1,7 +1,8 @@
 """Connections to the brokers of a Kafka cluster: TCP, TLS, SASL, and requests in Kafka's protocol.
 
 Only requests for fetching are here. Their versions are fixed and exist since Kafka 2.3. Opening a connection
-blocks, at most for `timeout_s`; after that nothing blocks but the sending of a request.
+blocks, at most for `timeout_s` and for the resolution of its name, which has no bound. After that nothing
+blocks but the sending of a request.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ RESPONSE_BYTES_MAX = 100_000_000
 """As librdkafka's `receive.message.max.bytes`."""
 _SMALL_BYTES_MAX = 64 * 2**20
 """Of a response that no record is in: metadata of 100,000 partitions has a tenth of it."""
+RATE_MIN = 16 * 2**10
+"""Bytes of a response for a second: a slower one is given up."""
 _PORT = 9092
 _SESSION_PART = 0.8
 """A connection is opened again after this part of its SASL session's life."""
@@ -172,17 +175,20 @@ class Connection:
         self._timeout_s = timeout_s
         self._until_s = self._clock.monotonic_s() + timeout_s
         self._sent = 0
+        self._moved_s = 0.0
+        """When the last bytes came, or the request on the way was sent."""
         self._filled = 0
         self._data = bytearray(_SIZE.size)
         self._has_size = False
         try:
-            self._socket = socket.create_connection(address, timeout_s)
+            self._socket = self._connect()
         except OSError as error:
             raise self._error(error) from None
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if access.tls is not None:
+                self._socket.settimeout(self._left_s())
                 self._socket = access.tls.wrap_socket(self._socket, server_hostname=address[0])
             self.knows_epochs = self._check_versions(access)
             if access.mechanism is not None:
@@ -193,6 +199,21 @@ class Connection:
                 raise self._error(error) from None
             raise
         self._socket.setblocking(False)
+
+    def _connect(self) -> socket.socket:
+        """Try each of its addresses, in an equal part of the time that is left."""
+        found = socket.getaddrinfo(*self.address, type=socket.SOCK_STREAM)
+        error: OSError = TimeoutError("its name has no address")
+        for number, (family, kind, protocol, _, target) in enumerate(found):
+            made = socket.socket(family, kind, protocol)
+            try:
+                made.settimeout(self._left_s() / (len(found) - number))
+                made.connect(target)
+                return made
+            except OSError as failed:
+                error = failed
+                made.close()
+        raise error
 
     def fileno(self) -> int:
         """For a selector."""
@@ -214,25 +235,48 @@ class Connection:
 
     def send(self, api: int, version: int, body: bytes, now_s: float) -> None:
         """Send a request. Raises `WireError`."""
+        self._until_s = self._clock.monotonic_s() + self._timeout_s
+        self._send(api, version, body)
+        self.waits_since_s = self._moved_s = now_s
+
+    def _send(self, api: int, version: int, body: bytes) -> None:
         self._sent += 1
         head = _HEADER.pack(len(body) + _HEADER.size - 4 + 2 + len(self._client_id), api, version, self._sent)
         name = struct.pack(">h", len(self._client_id)) + self._client_id
+        left = memoryview(b"".join((head, name, body)))
         try:
-            self._socket.settimeout(self._timeout_s)
-            self._socket.sendall(b"".join((head, name, body)))
+            while left:
+                self._socket.settimeout(self._left_s())
+                left = left[self._socket.send(left) :]
             self._socket.setblocking(False)
         except OSError as error:
             raise self._error(error) from None
-        self.waits_since_s = now_s
 
-    def receive(self, size_max: int = RESPONSE_BYTES_MAX) -> memoryview | None:
+    def is_late(self, now_s: float, silence_max_s: float) -> bool:
+        """Whether the response on the way is given up: nothing came for so long, or less than `RATE_MIN`."""
+        if self.waits_since_s is None:
+            return False
+        took_s = now_s - self.waits_since_s
+        return now_s - self._moved_s > silence_max_s or took_s > silence_max_s + self._filled / RATE_MIN
+
+    def leave_out(self, seconds: float) -> None:
+        """Do not count a time without reading as slowness: the broker could only fill the buffers."""
+        # Silence counts: what came in that time is in the buffers.
+        if self.waits_since_s is not None:
+            self.waits_since_s += seconds
+
+    def receive(self, size_max: int = RESPONSE_BYTES_MAX, *, waits: bool = False) -> memoryview | None:
         """The response, without its header, if all of it is here. Raises `WireError`."""
         try:
             while True:
+                if waits:
+                    # For each: a timeout of the socket begins again with every byte.
+                    self._socket.settimeout(self._left_s())
                 count = self._socket.recv_into(memoryview(self._data)[self._filled :])
                 if count == 0:
                     raise self._error("it closed the connection")
                 self._filled += count
+                self._moved_s = self._clock.monotonic_s()
                 if self._filled < len(self._data):
                     continue
                 if self._has_size:
@@ -258,11 +302,9 @@ class Connection:
     def _ask(self, request: Any, response: type[Response]) -> Response:
         body = io.BytesIO()
         entity_writer(type(request))(body, request)
-        left_s = self._left_s()
-        self.send(int(request.__api_key__), int(request.__version__), body.getvalue(), 0.0)
-        self._socket.settimeout(left_s)
-        while (data := self.receive(_SMALL_BYTES_MAX)) is None:
-            self._socket.settimeout(self._left_s())
+        self._send(int(request.__api_key__), int(request.__version__), body.getvalue())
+        while (data := self.receive(_SMALL_BYTES_MAX, waits=True)) is None:
+            pass
         try:
             found, _ = entity_reader(response)(bytes(data), 0)
         # Bytes of another system, so any error of the parser is possible.

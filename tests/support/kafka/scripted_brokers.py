@@ -50,6 +50,10 @@ class ScriptedCluster:
     """The next response with records ends behind so many bytes, and its connection with it."""
     size: int | None = None
     """The next response declares that size."""
+    rate: int | None = None
+    """Bytes in a second of each response with records; None: as many as can be sent."""
+    asked_bytes: list[int] = field(default_factory=list)
+    """Largest response that each fetch asked for."""
 
     @property
     def end(self) -> int:
@@ -134,6 +138,12 @@ class ScriptedBroker:
             connection.sendall(framed[:cut_at])
             connection.shutdown(socket.SHUT_RDWR)
             raise ConnectionError
+        rate = self._cluster.rate
+        if has_records and rate is not None:
+            for at in range(0, len(framed), max(1, rate // 10)):
+                connection.sendall(framed[at : at + max(1, rate // 10)])
+                time.sleep(0.1)
+            return
         connection.sendall(framed)
 
     def _api_versions(self, _: bytes) -> Any:
@@ -183,6 +193,7 @@ class ScriptedBroker:
         make: Any = fetch
         request, _ = entity_reader(FetchRequest)(body, 0)
         asked = request.topics[0].partitions[0]
+        self._cluster.asked_bytes.append(int(request.max_bytes))
         error = self._wrong(asked.current_leader_epoch)
         if error is ErrorCode.none:
             error = self._cluster.error
@@ -190,8 +201,10 @@ class ScriptedBroker:
         if error is ErrorCode.none:
             self._cluster.fetched.append(asked.fetch_offset)
             found = [data for last, data in self._cluster.batches if last >= asked.fetch_offset]
-            # A few, so that there are several responses.
-            records = b"".join(found[:3])
+            # A few, so that there are several responses, and one at least.
+            for data in found[:3]:
+                if not records or len(records) + len(data) <= request.max_bytes:
+                    records += data
         if not records:
             time.sleep(0.01)
         partition = make.PartitionData(
