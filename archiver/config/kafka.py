@@ -249,7 +249,8 @@ class KafkaSourceSettings(Group):
     partition has no leader, retries come sooner: after 1, 2, 4, … seconds, up to this time. Default 30 s.
     Lower it to find new topics sooner."""
     request_timeout: Annotated[Duration, Field(ge=1, le=300)] = 30.0
-    """Longest time for one request to the cluster. Default 30 s."""
+    """Longest time for one request to the cluster. A response with records may take longer while at least
+    16 KiB of it come each second. Default 30 s."""
     queue_bytes_max: Annotated[Size, Field(ge=2**20, le=2**31)] = 32 * 2**20
     """Bytes that the client may prefetch; where possible it is also the most that one fetch requests from a
     broker. One batch of `intake.delay_max_bytes` comes on top. A batch with more than twice this size after
