@@ -207,7 +207,7 @@ class _Following:
         if stable >= 0:
             self._check_bounds(connection, place, high, stable)
         records: dict[int, bytes] = {}
-        at, data = start, MemoryRecords(bytes(part["records"]))
+        at, data = start, MemoryRecords(b"".join(part["records"]))
         while data.has_next():
             batch = data.next_batch()
             if not batch.validate_crc():

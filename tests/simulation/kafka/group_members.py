@@ -267,7 +267,7 @@ class Membership:
                 "a position is served", f"{self._process.name} at {start} of {tp} gets {code.name}"
             )
         records: dict[int, bytes] = {}
-        at, data = start, MemoryRecords(bytes(part["records"]))
+        at, data = start, MemoryRecords(b"".join(part["records"]))
         while data.has_next():
             batch = data.next_batch()
             if not batch.is_control_batch:
