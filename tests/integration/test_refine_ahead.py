@@ -222,8 +222,16 @@ def test_a_file_of_a_plan_is_begun_when_the_one_before_it_is_stored(store: Watch
 def test_who_stops_asking_waits_for_what_is_under_way(store: Watched) -> None:
     """Otherwise a worker would continue to store for a task that is over."""
     task = task_with(store, RefineOptions(uploads_max=3))
-    gate = threading.Event()
-    store.before = lambda key: _partition(key) == 0 or gate.wait(PATIENCE_S)
+    gate, begun = threading.Event(), threading.Event()
+
+    def before(key: str) -> object:
+        if _partition(key) == 0:
+            # Else its result may come before another upload begins.
+            return begun.wait(PATIENCE_S)
+        begun.set()
+        return gate.wait(PATIENCE_S)
+
+    store.before = before
     results = cast("Generator[PlanResult]", run_bundle(task, store))
     assert next(results).partition == 0
     try:
