@@ -115,10 +115,15 @@ def test_the_collector_gets_what_a_scrape_shows(tmp_path: Path) -> None:
         with served(tmp_path, otlp) as daemon:
             daemon.until_ready()
             assert daemon.post("/v1/topics/clicks/records", b'{"value": null}\n' * 3).status == 200
-            stored = "archiver_intake_records_ok_total"
+            stored, requests = "archiver_intake_records_ok_total", "archiver_http_requests_total"
             until(
-                "three are told",
-                lambda: stored in collector.newest and sum(samples(collector.newest[stored]).values()) == 3,
+                "three records and their request are reported",
+                # A request is counted after its records.
+                lambda: (
+                    stored in collector.newest
+                    and sum(samples(collector.newest[stored]).values()) == 3
+                    and ("/v1/topics/{topic}/records", "200") in samples(collector.newest[requests])
+                ),
             )
             scraped = {
                 family.name if family.type != "counter" else f"{family.name}_total": family
