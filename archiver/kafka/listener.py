@@ -23,14 +23,7 @@ from kio.schema.errors import ErrorCode
 
 from archiver.config.kafka_listener import KafkaListenerSettings
 from archiver.kafka.large import ELEMENTS_IN_LOOP, elements_of, sized
-from archiver.kafka.protocol import (
-    ApiKey,
-    KafkaRequest,
-    Malformed,
-    ManyElements,
-    read_request,
-    write_response,
-)
+from archiver.kafka.protocol import ApiKey, KafkaRequest, read_request, write_response
 from archiver.kafka.sasl import SaslExchange
 from archiver.runtime.clock import uptime_s
 from archiver.runtime.logging import LogLimit
@@ -39,6 +32,7 @@ from archiver.status.kafka_port import ListenerCounts, api_name
 from archiver.web.listener import BACKLOG_S, UNSENT_BYTES_MAX, Listener, PatientLoop
 from archiver.web.server import Port
 from archiver.web.tls import ServerTls
+from intake.kafka_messages import Malformed, ManyElements
 
 _log = logging.getLogger(__name__)
 

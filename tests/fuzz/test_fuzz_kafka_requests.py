@@ -18,7 +18,8 @@ from typing import Final
 
 import pytest
 
-from archiver.kafka.protocol import VERSIONS, ApiKey, Malformed, read_request
+from archiver.kafka.protocol import VERSIONS, ApiKey, read_request
+from intake.kafka_messages import Malformed
 from tests.support.amount import DAY, WHOLE
 from tests.support.kafka.listening import Listening, configured, listening
 from tests.support.kafka.random_requests import BATCHES, right_request

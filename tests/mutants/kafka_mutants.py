@@ -57,7 +57,7 @@ PRODUCING = (
     ),
     Mutant(
         "what follows a large batch in an answer is left out",
-        "archiver/kafka/protocol.py",
+        "intake/kafka_messages.py",
         "        return [*found, rest[start:]] if start < len(rest) else found\n",
         "        return found or [rest]\n",
         tests=("tests/unit/test_kafka_protocol.py",),

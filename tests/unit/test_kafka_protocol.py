@@ -19,16 +19,9 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from archiver.kafka import protocol
-from archiver.kafka.protocol import (
-    PIECE_BYTES_MIN,
-    VERSIONS,
-    ApiKey,
-    KafkaRequest,
-    Malformed,
-    ManyElements,
-    read_request,
-    write_response,
-)
+from archiver.kafka.protocol import VERSIONS, ApiKey, KafkaRequest, read_request, write_response
+from intake import kafka_messages
+from intake.kafka_messages import PIECE_BYTES_MIN, Malformed, ManyElements
 
 EVERY_VERSION = [(api, version) for api, (low, high) in VERSIONS.items() for version in range(low, high + 1)]
 
@@ -121,8 +114,8 @@ def _request(api: ApiKey, version: int, seed: int) -> tuple[dict[str, Any], byte
     """A random request as bytes, without its size. kio reads what is written here as it was made."""
     schema: Any = load_request_schema(api, version)
     body = made(schema, random.Random(seed))
-    content = protocol._Output()
-    protocol._codec(schema)[1](content, body)
+    content = kafka_messages.Output()
+    kafka_messages.codec(schema)[1](content, body)
     assert read_by_kio(schema, bytes(content)) == plain(body)
     header = schema.__header_schema__(
         request_api_key=api, request_api_version=version, correlation_id=seed, client_id="me"

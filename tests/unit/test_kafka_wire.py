@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
+from kio.schema.api_versions.v0.request import ApiVersionsRequest
+from kio.schema.api_versions.v0.response import ApiVersionsResponse
 
 from archiver.config.kafka import KafkaSourceSettings
 from archiver.kafka.sasl import SCRAM_HASHES, derive_credentials
@@ -216,3 +218,24 @@ def test_a_response_is_late_after_a_silence_or_below_a_rate() -> None:
         assert not made.is_late(117.0, 20.0)
         assert made.is_late(121.0, 20.0), "it is silent"
         made.close()
+
+
+@pytest.mark.parametrize("count", [2**31 - 1, -2, 10**6])
+def test_an_array_that_the_response_has_no_room_for_is_refused(count: int) -> None:
+    """kio's parser allocates what it states, and ends the process."""
+    content = struct.pack(">ihi", 2, 0, count)
+    access = access_of(settings({}))
+    assert access is not None
+    with partial_server(struct.pack(">i", len(content)) + content) as address:
+        made = Connection(Connecting(access, SystemClock(), SystemIds()), address, PATIENCE_S)
+        with pytest.raises(WireError, match="cannot be read"):
+            made.ask(ApiVersionsRequest(), ApiVersionsResponse, PATIENCE_S)
+        made.close()
+
+
+@pytest.mark.parametrize("name", ["a" * 70 + ".example", "\udcff"])
+def test_a_name_that_is_no_host_name_is_an_error_of_the_broker(name: str) -> None:
+    access = access_of(settings({}))
+    assert access is not None
+    with pytest.raises(WireError):
+        Connection(Connecting(access, SystemClock(), SystemIds()), (name, 9092), 1)

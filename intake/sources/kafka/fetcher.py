@@ -54,6 +54,7 @@ from intake.sources.kafka.wire import (
     NotSpoken,
     WireError,
     bootstrap_addresses,
+    error_of,
     name_of,
 )
 
@@ -469,10 +470,9 @@ class Fetcher:
             one = ends.get(part.place)
             if self._parts.get(part.place) is not part or part.offset != offset or part.is_checked:
                 continue
-            if one is None or one.error_code is not ErrorCode.none:
-                self._failed_part(
-                    part, ErrorCode.unknown_server_error if one is None else one.error_code, now_s
-                )
+            if one is None or one.error_code:
+                code = ErrorCode.unknown_server_error if one is None else error_of(one.error_code)
+                self._failed_part(part, code, now_s)
             elif one.end_offset < 0 or one.leader_epoch < 0 or one.end_offset < part.offset:
                 self._stop(
                     part,
@@ -526,11 +526,7 @@ class Fetcher:
 
     def _take_result(self, part: _Part, result: Result, now_s: float) -> None:
         if result.error:
-            try:
-                code = ErrorCode(result.error)
-            except ValueError:
-                code = ErrorCode.unknown_server_error
-            self._failed_part(part, code, now_s)
+            self._failed_part(part, error_of(result.error), now_s)
             return
         part.pause_s = AGAIN_FIRST_S
         part.high = result.high

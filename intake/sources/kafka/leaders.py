@@ -12,7 +12,7 @@ from kio.schema.metadata.v7.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.metadata.v7.response import MetadataResponse
 
 from intake.sources.kafka.upstream import Place
-from intake.sources.kafka.wire import Connecting, Connection, NotSpoken, WireError
+from intake.sources.kafka.wire import Connecting, Connection, NotSpoken, WireError, error_of
 
 Work = TypeVar("Work")
 
@@ -107,7 +107,7 @@ def _leaders(connection: Connection, names: Sequence[str], timeout_s: float) -> 
     return Leaders(
         connection,
         {int(one.node_id): (str(one.host), int(one.port)) for one in found.brokers},
-        {str(one.name): one.error_code for one in found.topics},
+        {str(one.name): error_of(one.error_code) for one in found.topics},
         {
             (str(topic.name), int(one.partition_index)): (int(one.leader_id), int(one.leader_epoch))
             for topic in found.topics

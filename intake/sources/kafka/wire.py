@@ -17,7 +17,8 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import Any
 
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.schema.api_versions.v0.response import ApiVersionsResponse
@@ -26,14 +27,14 @@ from kio.schema.sasl_authenticate.v1.request import SaslAuthenticateRequest
 from kio.schema.sasl_authenticate.v1.response import SaslAuthenticateResponse
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
 from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
-from kio.serial import entity_reader, entity_writer
-from kio.static.protocol import Entity
+from kio.serial import entity_writer
 
 from archiver.config.kafka import KafkaSourceSettings
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import RetryLater
 from archiver.runtime.ids import IdSource
 from archiver.runtime.redaction import MESSAGE_MAX, excerpt
+from intake.kafka_messages import Cursor, Malformed, codec
 
 FETCH, FETCH_VERSION = 1, 11
 OFFSET_FOR_EPOCH = 23
@@ -44,6 +45,8 @@ RESPONSE_BYTES_MAX = 100_000_000
 """As librdkafka's `receive.message.max.bytes`."""
 _SMALL_BYTES_MAX = 64 * 2**20
 """Of a response that no record is in: metadata of 100,000 partitions has a tenth of it."""
+_ELEMENTS_MAX = 2_000_000
+"""Most array elements of a response: metadata of 100,000 partitions with three replicas has half of them."""
 RATE_MIN = 16 * 2**10
 """Bytes of a response for a second: a slower one is given up."""
 _PORT = 9092
@@ -64,7 +67,6 @@ _UNDERSTOOD = frozenset(
 )
 _HEADER = struct.Struct(">ihhi")
 _SIZE = struct.Struct(">i")
-Response = TypeVar("Response", bound=Entity)
 
 
 class WireError(RetryLater):
@@ -143,6 +145,14 @@ def _tls(given: Mapping[str, str]) -> ssl.SSLContext:
     return context
 
 
+def error_of(code: int) -> ErrorCode:
+    """The error with Kafka's number."""
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.unknown_server_error
+
+
 def name_of(address: tuple[str, int]) -> str:
     """An address in messages."""
     return f"{address[0]}:{address[1]}"
@@ -182,7 +192,8 @@ class Connection:
         self._has_size = False
         try:
             self._socket = self._connect()
-        except OSError as error:
+        # A name that is no host name is a `UnicodeError`.
+        except (OSError, UnicodeError) as error:
             raise self._error(error) from None
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -223,7 +234,7 @@ class Connection:
         """Close it; a response on the way is lost."""
         self._socket.close()
 
-    def ask(self, request: Any, response: type[Response], timeout_s: float) -> Response:
+    def ask(self, request: Any, response: Any, timeout_s: float) -> SimpleNamespace:
         """Send a small request and wait for its response. Raises `WireError`."""
         self._until_s = self._clock.monotonic_s() + timeout_s
         try:
@@ -299,17 +310,16 @@ class Connection:
             raise self._error(f"it responds to request {correlation_id} instead of {self._sent}")
         return memoryview(data)[_SIZE.size :]
 
-    def _ask(self, request: Any, response: type[Response]) -> Response:
+    def _ask(self, request: Any, response: Any) -> SimpleNamespace:
         body = io.BytesIO()
         entity_writer(type(request))(body, request)
         self._send(int(request.__api_key__), int(request.__version__), body.getvalue())
         while (data := self.receive(_SMALL_BYTES_MAX, waits=True)) is None:
             pass
         try:
-            found, _ = entity_reader(response)(bytes(data), 0)
-        # Bytes of another system, so any error of the parser is possible.
-        except Exception as error:  # noqa: BLE001
-            raise self._error(f"its response cannot be read ({type(error).__name__})") from None
+            found: SimpleNamespace = codec(response)[0](Cursor(data, _ELEMENTS_MAX, _ELEMENTS_MAX))
+        except Malformed as error:
+            raise self._error(f"its response cannot be read: {error}") from None
         return found
 
     def _left_s(self) -> float:
@@ -335,7 +345,7 @@ class Connection:
 
     def _authenticate(self, access: Access, mechanism: str, ids: IdSource) -> None:
         handshake = self._ask(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse)
-        if handshake.error_code is not ErrorCode.none:
+        if handshake.error_code:
             raise self._error(f"it does not accept the SASL mechanism {mechanism}")
         if mechanism == "PLAIN":
             self._prove(f"\0{access.username}\0{access.password}".encode())
@@ -351,12 +361,13 @@ class Connection:
 
     def _prove(self, message: bytes) -> bytes:
         found = self._ask(SaslAuthenticateRequest(auth_bytes=message), SaslAuthenticateResponse)
-        if found.error_code is not ErrorCode.none:
-            raise self._error(f"it refuses the login: {found.error_message or found.error_code.name}")
-        life_s = found.session_lifetime.total_seconds()
+        if found.error_code:
+            why = found.error_message or error_of(found.error_code).name
+            raise self._error(f"it refuses the login: {why}")
+        life_s = found.session_lifetime / 1000
         if life_s > 0:
             self.expires_s = self._clock.monotonic_s() + _SESSION_PART * life_s
-        return found.auth_bytes
+        return bytes(found.auth_bytes)
 
 
 class ScramClient:

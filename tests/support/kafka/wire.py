@@ -11,8 +11,8 @@ from typing import Any, Self
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from archiver.kafka import protocol
 from archiver.kafka.protocol import ApiKey
+from intake.kafka_messages import Output, codec
 
 
 def request_bytes(
@@ -30,8 +30,8 @@ def request_bytes(
             client_id=client_id,
         ),
     )
-    content = protocol._Output()
-    protocol._codec(schema)[1](content, body)
+    content = Output()
+    codec(schema)[1](content, body)
     data = header.getvalue() + content
     return struct.pack(">i", len(data)) + data
 
