@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
 from functools import cache
+from itertools import groupby
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Final, Union, get_args, get_origin
 
@@ -73,6 +74,11 @@ class Cursor:
 
     def varint(self) -> int:
         """The next unsigned varint."""
+        at = self.at
+        # Most have one byte.
+        if at < self.end and (first := self.data[at]) < 0x80:
+            self.at = at + 1
+            return first
         value = 0
         for place in range(_UNSIGNED_VARINT_BYTES):
             if self.at == self.end:
@@ -105,6 +111,8 @@ class Output(bytearray):
 
 Read = Callable[[Cursor], Any]
 Write = Callable[[Output, Any], None]
+_Step = tuple[Callable[[Cursor, dict[str, Any]], None], Write]
+"""Reads one or several fields of a struct into a dict, and writes them."""
 
 _INT8, _INT16, _INT32, _INT64 = (struct.Struct(form) for form in (">b", ">h", ">i", ">q"))
 _UINT16, _FLOAT64 = struct.Struct(">H"), struct.Struct(">d")
@@ -153,7 +161,10 @@ def _length(form: struct.Struct, *, flexible: bool) -> tuple[Read, Write]:
         return _number(form)
 
     def write(out: Output, value: int) -> None:
-        _write_varint(out, value + 1)
+        if value < 0x7F:
+            out.append(value + 1)
+        else:
+            _write_varint(out, value + 1)
 
     return (lambda cursor: cursor.varint() - 1), write
 
@@ -247,6 +258,8 @@ class _Member:
     write: Write
     default: Any
     """Value of a field that a response leaves out; `MISSING` if it must not."""
+    form: struct.Struct | None
+    """Of a number."""
 
 
 def _plain(value: Any) -> Any:
@@ -299,7 +312,60 @@ def _member(field: Field[Any], *, flexible: bool, in_header: bool) -> _Member:
         default = 0
     if tag is not None and default is MISSING:
         default = () if is_array else _ZERO.get(kind, 0)
-    return _Member(field.name, tag, *item, default)
+    return _Member(field.name, tag, *item, default, None if is_array else _NUMBERS.get(kind))
+
+
+def _adjacent_numbers(schema: str, members: Sequence[_Member], form: struct.Struct) -> _Step:
+    """Numbers that follow each other: one call takes as long for all of them as for one."""
+    names = tuple(one.name for one in members)
+    values_of = [(one.name, one.default) for one in members]
+
+    def read(cursor: Cursor, found: dict[str, Any]) -> None:
+        at = cursor.at
+        if form.size > cursor.end - at:
+            raise Malformed("the message ends inside a number")
+        found.update(zip(names, form.unpack_from(cursor.data, at), strict=True))
+        cursor.at = at + form.size
+
+    def write(out: Output, message: Mapping[str, Any]) -> None:
+        values = [message.get(name, default) for name, default in values_of]
+        try:
+            out += form.pack(*values)
+        except struct.error:
+            for name, value in zip(names, values, strict=True):
+                if value is MISSING:
+                    raise KeyError(f"{schema} needs {name}") from None
+            raise
+
+    return read, write
+
+
+def _single(schema: str, member: _Member) -> _Step:
+    name, default, read_value, write_value = member.name, member.default, member.read, member.write
+
+    def read(cursor: Cursor, found: dict[str, Any]) -> None:
+        found[name] = read_value(cursor)
+
+    def write(out: Output, message: Mapping[str, Any]) -> None:
+        value = message.get(name, default)
+        if value is MISSING:
+            raise KeyError(f"{schema} needs {name}")
+        write_value(out, value)
+
+    return read, write
+
+
+def _steps(schema: str, members: Sequence[_Member]) -> list[_Step]:
+    """What reads and writes the fields that have no tag, in their order."""
+    steps: list[_Step] = []
+    for numbers, run in groupby(members, key=lambda one: one.form is not None):
+        found = list(run)
+        if numbers and len(found) > 1:
+            forms = "".join(one.form.format[1:] for one in found if one.form is not None)
+            steps.append(_adjacent_numbers(schema, found, struct.Struct(">" + forms)))
+        else:
+            steps += [_single(schema, one) for one in found]
+    return steps
 
 
 @cache
@@ -308,40 +374,45 @@ def codec(schema: Any) -> tuple[Read, Write]:
     flexible = bool(schema.__flexible__)
     in_header = schema.__name__ == "RequestHeader"
     members = [_member(field, flexible=flexible, in_header=in_header) for field in fields(schema)]
-    plain = [one for one in members if one.tag is None]
     tagged = {one.tag: one for one in sorted(members, key=lambda one: one.tag or 0) if one.tag is not None}
+    steps = _steps(schema.__name__, [one for one in members if one.tag is None])
+    readers, writers = [read for read, _ in steps], [write for _, write in steps]
 
     def read(cursor: Cursor) -> SimpleNamespace:
-        message = SimpleNamespace(**{one.name: one.read(cursor) for one in plain})
+        found: dict[str, Any] = {}
+        for one in readers:
+            one(cursor, found)
+        message = SimpleNamespace(**found)
         if flexible:
-            for one in tagged.values():
-                setattr(message, one.name, one.default)
+            for member in tagged.values():
+                setattr(message, member.name, member.default)
             _read_tags(cursor, tagged, message)
         return message
 
     def write(out: Output, message: Mapping[str, Any]) -> None:
-        for one in plain:
-            value = message.get(one.name, one.default)
-            if value is MISSING:
-                raise KeyError(f"{schema.__name__} needs {one.name}")
-            one.write(out, value)
+        for one in writers:
+            one(out, message)
         if flexible:
-            found = [
-                (tag, one) for tag, one in tagged.items() if message.get(one.name, one.default) != one.default
-            ]
-            _write_varint(out, len(found))
-            for tag, one in found:
-                content = Output()
-                one.write(content, message[one.name])
-                _write_varint(out, tag)
-                _write_varint(out, len(content))
-                out += content
+            _write_tags(out, tagged, message)
 
     return read, write
 
 
+def _write_tags(out: Output, tagged: Mapping[int, _Member], message: Mapping[str, Any]) -> None:
+    found = [(tag, one) for tag, one in tagged.items() if message.get(one.name, one.default) != one.default]
+    _write_varint(out, len(found))
+    for tag, one in found:
+        content = Output()
+        one.write(content, message[one.name])
+        _write_varint(out, tag)
+        _write_varint(out, len(content))
+        out += content
+
+
 def _read_tags(cursor: Cursor, tagged: Mapping[int, _Member], message: SimpleNamespace) -> None:
     count = cursor.varint()
+    if not count:
+        return
     # A tag takes at least two bytes.
     if 2 * count > cursor.end - cursor.at:
         raise Malformed(f"{count} tagged fields where {cursor.end - cursor.at} bytes are left")

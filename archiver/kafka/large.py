@@ -8,10 +8,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
+from types import NoneType
 from typing import Any, Final, ParamSpec, TypeVar
+from uuid import UUID
 
 ELEMENTS_IN_LOOP: Final = 2000
 """Most elements that are handled in the loop. Each takes a few microseconds of it, and a thread a hundred."""
+
+PLAIN: Final = frozenset({int, str, bytes, bool, float, NoneType, UUID})
+"""Types of most values of an answer, which have no elements. The others are dicts, lists and tuples:
+`isinstance` with `Mapping` would take ten times as long."""
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -32,13 +38,16 @@ def elements_of(body: Mapping[str, Any]) -> int:
     count, left = 0, [body]
     while left and count <= ELEMENTS_IN_LOOP:
         for value in left.pop().values():
-            if isinstance(value, Mapping):
+            kind = type(value)
+            if kind in PLAIN:
+                continue
+            if kind is dict:
                 left.append(value)
-            elif isinstance(value, list | tuple):
+            elif kind is list or kind is tuple:
                 count += len(value)
                 if count > ELEMENTS_IN_LOOP:
                     break
                 # Lists of numbers and texts have no elements of their own.
-                if value and isinstance(value[0], Mapping):
+                if value and type(value[0]) is dict:
                     left.extend(value)
     return count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final
 
 from archiver.runtime.metric_names import (
@@ -184,6 +185,7 @@ def _of(counts: Mapping[str, int], values: Sequence[str]) -> dict[tuple[str, ...
     return {(value,): float(counts.get(value, 0)) for value in values}
 
 
+@cache
 def api_name(api: str) -> str:
     """Kafka's name of an API, from its name in capitals: `INIT_PRODUCER_ID` is `InitProducerId`."""
     name = "".join(part.capitalize() for part in api.split("_"))
