@@ -22,7 +22,8 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from archiver.config.kafka_listener import KafkaListenerSettings
-from archiver.kafka.large import ELEMENTS_IN_LOOP, elements_of, sized
+from archiver.kafka.frames import FrameReader, start_server
+from archiver.kafka.large import ELEMENTS_IN_LOOP, PLAIN, elements_of, sized
 from archiver.kafka.protocol import ApiKey, KafkaRequest, read_request, write_response
 from archiver.kafka.sasl import SaslExchange
 from archiver.runtime.clock import uptime_s
@@ -242,7 +243,7 @@ class KafkaServer(Port):
         budget = MemoryBudget(self.settings.requests_bytes_max)
         connections = self._connections
 
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def serve(reader: FrameReader, writer: asyncio.StreamWriter) -> None:
             if uptime_s() - self._woke_s < WOKEN_S:
                 # It may have waited to be accepted, and its request with it.
                 writer.close()
@@ -266,9 +267,7 @@ class KafkaServer(Port):
         watching = [asyncio.create_task(listener.watch.run()), asyncio.create_task(self._note_runs())]
         try:
             handshake_s = None if context is None else self.settings.authentication_timeout
-            server = await asyncio.start_server(
-                serve, sock=listener, ssl=context, ssl_handshake_timeout=handshake_s
-            )
+            server = await start_server(serve, listener, context, handshake_s)
             self._opened(listener)
             self.on_open()
             await self._stop_event.wait()
@@ -392,7 +391,7 @@ class _Connection:
     def __init__(
         self,
         server: KafkaServer,
-        reader: asyncio.StreamReader,
+        reader: FrameReader,
         writer: asyncio.StreamWriter,
         session: Session,
         budget: MemoryBudget,
@@ -504,7 +503,7 @@ class _Connection:
             with contextlib.suppress(asyncio.QueueFull):
                 self._answers.put_nowait(None)
 
-    async def _head(self, limit_s: float) -> bytes:
+    async def _head(self, limit_s: float) -> bytes | memoryview:
         """The size of the next request. A client that is not authenticated has until `limit_s`, and so has
         the first request of any client.
         """
@@ -513,8 +512,7 @@ class _Connection:
             now_s = asyncio.get_running_loop().time()
             until_s = now_s + self._server.settings.connections_idle if may_rest else limit_s
             try:
-                async with asyncio.timeout_at(until_s):
-                    return await self._reader.readexactly(_SIZE.size)
+                return await self._reader.take(_SIZE.size, until_s)
             except TimeoutError:
                 # A member of a group may wait for the others for longer than a connection may rest.
                 if may_rest and self._in_work:
@@ -523,7 +521,7 @@ class _Connection:
                 if may_rest or not (self._requested and self._session.authenticated):
                     raise
 
-    async def _frame(self, limit_s: float) -> tuple[bytes, int]:
+    async def _frame(self, limit_s: float) -> tuple[bytes | memoryview, int]:
         """The next request, and the bytes that it holds of the budget."""
         server = self._server
         (size,) = _SIZE.unpack(await self._head(limit_s))
@@ -533,8 +531,8 @@ class _Connection:
         # Not read before there is room: the client waits in its own send buffer.
         await self._budget.take(size)
         try:
-            async with asyncio.timeout(min(server.settings.request_timeout, ARRIVAL_S + size / RATE_MIN)):
-                frame = await self._reader.readexactly(size)
+            most_s = min(server.settings.request_timeout, ARRIVAL_S + size / RATE_MIN)
+            frame = await self._reader.take(size, asyncio.get_running_loop().time() + most_s)
         except BaseException:
             self._budget.give(size)
             raise
@@ -542,7 +540,7 @@ class _Connection:
         self._requested = True
         return frame, size
 
-    async def _request(self, frame: bytes) -> KafkaRequest:
+    async def _request(self, frame: bytes | memoryview) -> KafkaRequest:
         data = memoryview(frame)
         try:
             return read_request(data, ELEMENTS_IN_LOOP)
@@ -641,10 +639,12 @@ def _errors(body: Body) -> dict[str, int]:
             if name == "error_code" and value:
                 error = _error_name(value)
                 found[error] = found.get(error, 0) + 1
-            elif isinstance(value, Mapping):
+            elif (kind := type(value)) in PLAIN:
+                continue
+            elif kind is dict:
                 left.append(value)
             # Lists of numbers and texts, for example replicas, have no errors.
-            elif isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
+            elif (kind is list or kind is tuple) and value and type(value[0]) is dict:
                 left.extend(value)
     return found
 
