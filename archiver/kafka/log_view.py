@@ -17,7 +17,7 @@ import numpy.typing as npt
 from archiver.ledger.fold import LedgerFold
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import RetryLater
-from archiver.runtime.ids import TopicId
+from archiver.runtime.ids import TopicId, TopicPartition
 from intake.log.backlog import Backlog
 from intake.segments import BASE, RAW_BYTES
 
@@ -123,17 +123,26 @@ class LogView:
 
         Raises `NotFound` if there is no such partition, `RetryLater` before the first call of `ledger`.
         """
-        backlog, tp, ledger = self._view(), (topic_id, partition), self._ledger
-        if ledger is None:
-            raise RetryLater("the control log was not read yet; try again when the metadata store answers")
+        backlog, tp = self._view(), (topic_id, partition)
         # The ends after the start, and the stable one first: none of them is beyond what is read later.
-        start = backlog.log_start(tp, ledger.topic(topic_id).start(partition))
+        start = self._start(backlog, tp)
         stable = backlog.stable_offset(tp)
         high = backlog.next_offset(tp)
         # A ledger that is newer than this view may have a start beyond its end.
         start = min(start, high)
         # Records of an open transaction may be deleted, and nothing stands below the start.
         return Bounds(start, max(start, stable), high)
+
+    def log_start(self, topic_id: TopicId, partition: int) -> int:
+        """Where the partition begins, as by `bounds`."""
+        backlog, tp = self._view(), (topic_id, partition)
+        return min(self._start(backlog, tp), backlog.next_offset(tp))
+
+    def _start(self, backlog: Backlog, tp: TopicPartition) -> int:
+        if (ledger := self._ledger) is None:
+            raise RetryLater("the control log was not read yet; try again when the metadata store answers")
+        topic = ledger.topics.get(tp[0])
+        return backlog.log_start(tp, 0 if topic is None else topic.start(tp[1]))
 
     def have_append_time(
         self, topic_id: TopicId, partition: int, offsets: npt.NDArray[np.int64]

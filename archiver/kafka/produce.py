@@ -13,6 +13,7 @@ producer stores them once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections import Counter, OrderedDict
@@ -69,6 +70,8 @@ AHEAD_REMEMBERED: Final = 10_000
 """Batches whose answers are counted for that."""
 TIMEOUT_MAX_S: Final = 600.0
 """Longest wait for an outcome, also if the client allows more."""
+THROTTLE_S: Final = 0.01
+"""How old the fill of the queue may be that decides whether clients should wait."""
 _NO_TIME: Final = -1
 
 _ERRORS: Final[Mapping[Refusal, ErrorCode]] = {
@@ -366,6 +369,43 @@ class BatchQueue:
         job.on_done()
 
 
+class _Outcomes:
+    """Wakes the requests of an event loop whose jobs are done: all that are done at a time by one call,
+    because each call from another thread writes to a socket.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._done: list[asyncio.Future[None]] = []
+        """Of the jobs that are done, while the loop is called."""
+
+    def put(self, loop: asyncio.AbstractEventLoop, waiting: asyncio.Future[None]) -> None:
+        """A job is done; from any thread."""
+        with self._lock:
+            # A port that was opened again has another loop, and the old one is not called any more.
+            if self._loop is not loop:
+                self._loop, self._done = loop, []
+            self._done.append(waiting)
+            first = len(self._done) == 1
+        if first:
+            # Without a loop the port is closed, and no client waits for this answer.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        with self._lock:
+            done, self._done = self._done, []
+        for waiting in done:
+            _set(waiting)
+
+
+def _set(waiting: asyncio.Future[None]) -> None:
+    # It may be set by the end of its time, or cancelled.
+    if not waiting.done():
+        waiting.set_result(None)
+
+
 class ProduceHandler:
     """Answers Produce requests."""
 
@@ -390,6 +430,9 @@ class ProduceHandler:
         self._batches = batches
         self._log_start = log_start
         self._batch_bytes_max = batch_bytes_max
+        self._outcomes = _Outcomes()
+        self._throttle_ms, self._throttle_s = 0, float("-inf")
+        """What was determined last, and when."""
         self._ahead: OrderedDict[tuple[TopicPartition, Stamp], int] = OrderedDict()
         """How often a batch came ahead, the last one at the end."""
 
@@ -416,17 +459,15 @@ class ProduceHandler:
         if batches and writer is not None:
             # No answer, so no time limit of the client applies.
             limit_s = TIMEOUT_MAX_S if body.acks == 0 else min(max(body.timeout, 0) / 1000, TIMEOUT_MAX_S)
-            await self._store(writer, list(batches.values()), limit_s)
-            # The thread that sets the outcomes holds it while it sets them.
-            with writer.lock:
+            job = await self._store(writer, list(batches.values()), limit_s)
+            # The thread that sets the outcomes holds it while it sets them. None is missing at the end.
+            with writer.lock if job.left else contextlib.nullcontext():
                 outcomes = {place: _outcome(batch) for place, batch in batches.items()}
             producers = writer.sequencer.fold.producers
-            answers |= {
-                place: self._in_turn(producers, batches[place], answer) for place, answer in outcomes.items()
-            }
-        for place, batch in batches.items():
-            if answers[place].code is ErrorCode.none and batch.header is not None:
-                self._counts.produced(batch.header.count)
+            for place, batch in batches.items():
+                answers[place] = answer = self._in_turn(producers, batch, outcomes[place])
+                if answer.code is ErrorCode.none and batch.header is not None:
+                    self._counts.produced(batch.header.count)
         if body.acks == 0:
             # No answer carries these errors, so only the metrics show them.
             errors = Counter(
@@ -436,34 +477,27 @@ class ProduceHandler:
             return None
         return self._body(request, answers, batches, writer)
 
-    async def _store(self, writer: IntakeWriter, batches: list[_Batch], limit_s: float) -> None:
+    async def _store(self, writer: IntakeWriter, batches: list[_Batch], limit_s: float) -> _Job:
         """Queue the batches and wait for their outcomes. Those that were not begun in time get their
         answer.
         """
         loop = asyncio.get_running_loop()
-        done = asyncio.Event()
-
-        def on_done() -> None:
-            try:
-                loop.call_soon_threadsafe(done.set)
-            except RuntimeError:
-                # The port is closed, and no client waits for this answer.
-                pass
-
-        job = _Job(writer, batches, sum(len(batch.data) for batch in batches), on_done)
+        done: asyncio.Future[None] = loop.create_future()
+        size = sum(len(batch.data) for batch in batches)
+        job = _Job(writer, batches, size, lambda: self._outcomes.put(loop, done))
         # Before the first wait, so that the requests of a connection are queued in their order.
         self._batches.put(job)
+        # Batches without an outcome by then are reported as unknown, unless the job is dropped.
+        limit = loop.call_later(limit_s, _set, done)
         try:
-            async with asyncio.timeout(limit_s):
-                await done.wait()
-        except TimeoutError:
-            # Batches without an outcome by now are reported as unknown, unless the job is dropped.
-            pass
+            await done
         finally:
+            limit.cancel()
             # Also if the client is gone: the listener counts the bytes of the request as free from here on.
-            if self._batches.drop(job):
+            if job.left and self._batches.drop(job):
                 for batch in batches:
                     batch.answer = Answer(ErrorCode.not_enough_replicas, "its time ended in the queue")
+        return job
 
     def _in_turn(self, producers: Producers, batch: _Batch, answer: Answer) -> Answer:
         """The answer, or a retriable one if the batch is ahead of earlier ones that may still arrive.
@@ -541,7 +575,21 @@ class ProduceHandler:
                     }
                 )
             topics.append({"name": topic.name, "partition_responses": partitions})
-        return {"responses": topics, "throttle_time": _throttle_ms(writer)}
+        return {"responses": topics, "throttle_time": self._throttled_ms(writer)}
+
+    def _throttled_ms(self, writer: IntakeWriter | None) -> int:
+        """How long a client should wait before its next request: one flush, while the queue is nearly
+        full.
+        """
+        if writer is None:
+            return 0
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._throttle_s >= THROTTLE_S:
+            load = writer.metrics()
+            full = load.queue_bytes > 0.75 * load.queue_bytes_max
+            self._throttle_ms = round(1000 * min(1.0, writer.settings.delay_max)) if full else 0
+            self._throttle_s = now_s
+        return self._throttle_ms
 
 
 class ProducerIds:
@@ -603,16 +651,6 @@ class ProducerIds:
 
 def _no_producer(code: ErrorCode) -> Body:
     return {"error_code": int(code), "producer_id": -1, "producer_epoch": -1}
-
-
-def _throttle_ms(writer: IntakeWriter | None) -> int:
-    """How long a client should wait before its next request: one flush, while the queue is nearly full."""
-    if writer is None:
-        return 0
-    load = writer.metrics()
-    if load.queue_bytes <= 0.75 * load.queue_bytes_max:
-        return 0
-    return round(1000 * min(1.0, writer.settings.delay_max))
 
 
 def _check(header: BatchHeader) -> None:

@@ -381,7 +381,7 @@ class KafkaService:
 
     def _log_start(self, topic: TopicState, partition: int) -> int:
         try:
-            return self._log.bounds(topic.topic_id, partition).log_start
+            return self._log.log_start(topic.topic_id, partition)
         except ArchiverError:
             # Deleted in the meantime, or the control log does not answer: the batch is stored all the same.
             return -1

@@ -114,9 +114,14 @@ class BatchAcknowledgement(Sequence[Acknowledgement]):
         """Set the outcome of the rows from `first_row` on. Called by the writer."""
         rows = slice(first_row, first_row + len(offsets))
         self.offsets[rows] = offsets
+        # Each piece has its own list of outcomes, so its indexes move behind those already here.
+        if len(verdict_of) == 1:
+            # A batch of a Kafka client, of which a flush may have many.
+            self.verdict_of[rows] = len(self.verdicts)
+            self.verdicts.append(verdicts[verdict_of[0]])
+            return
         # `verdicts` are those of a whole flush. The outcomes of other items in it must not count here.
         used, places = np.unique(verdict_of, return_inverse=True)
-        # Each piece has its own list of outcomes, so its indexes move behind those already here.
         self.verdict_of[rows] = places + len(self.verdicts)
         self.verdicts.extend(verdicts[number] for number in used.tolist())
 
