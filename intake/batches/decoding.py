@@ -559,7 +559,7 @@ class _Portion:
     value_lengths: Ints
     headers_at: Ints
     header_counts: Ints
-    timestamps: ArrowArray
+    timestamps_ms: Ints
     batch_of: Ints
     """Number of the batch in the group."""
     reasons: npt.NDArray[np.uint8]
@@ -591,7 +591,7 @@ class _Portion:
                     pa.binary(),
                 ),
                 self.headers(),
-                self.timestamps,
+                _timestamps_column(self.timestamps_ms),
             ],
             schema=RECORD_SCHEMA,
         )
@@ -622,8 +622,8 @@ def _measured(group: _Group) -> list[Measured]:
     for portion in group.portions():
         raw_bytes.append(portion.raw_bytes())
         weights.append(raw_bytes[-1] + HEADER_COST_BYTES * portion.header_counts)
-        if portion.timestamps.null_count:
-            missing = portion.timestamps.is_null().to_numpy(zero_copy_only=False)
+        missing = portion.timestamps_ms == NO_TIMESTAMP
+        if missing.any():
             untimed[portion.batch_of[missing]] = True
     sizes, weight_of = np.concatenate(raw_bytes), np.concatenate(weights)
     totals, heavy = (np.add.reduceat(one, group.rows).tolist() for one in (sizes, weight_of))
@@ -669,7 +669,7 @@ def _portion(
         deltas[:] = offset_delta
     else:
         reasons[offset_delta != deltas] = _BAD_OFFSET
-    timestamps, bad_timestamps = _timestamps(base_ms, delta_ms)
+    timestamps_ms, bad_timestamps = _timestamps(base_ms, delta_ms)
     reasons[bad_timestamps] = _BAD_TIMESTAMP
     # Before the counts of headers are used, because wrong lengths make every other field meaningless.
     reasons[reader.bad] = _BAD_FIELDS
@@ -685,7 +685,7 @@ def _portion(
         value_lengths,
         headers_at,
         np.where(reasons != 0, 0, header_counts),
-        timestamps,
+        timestamps_ms,
         batch_of,
         reasons,
     )
@@ -704,14 +704,18 @@ def _beyond(counts: Ints, batch_of: Ints, left: Ints) -> Mask:
     return beyond & (counts > 0)
 
 
-def _timestamps(base_ms: Ints, delta_ms: Ints) -> tuple[ArrowArray, Mask]:
-    """The column, and which timestamps are out of range."""
+def _timestamps(base_ms: Ints, delta_ms: Ints) -> tuple[Ints, Mask]:
+    """Milliseconds, and which of them are out of range."""
     milliseconds = base_ms + delta_ms
     # A sum overflowed if its sign differs from those of both summands.
     bad = ((base_ms ^ milliseconds) & (delta_ms ^ milliseconds)) < 0
     bad |= (milliseconds < -(-TIMESTAMP_MIN_US // 1000)) | (milliseconds > TIMESTAMP_MAX_US // 1000)
+    return milliseconds, bad
+
+
+def _timestamps_column(milliseconds: Ints) -> ArrowArray:
     column: ArrowArray = pa.array(milliseconds * 1000, pa.int64(), mask=milliseconds == NO_TIMESTAMP)
-    return column.view(TIMESTAMP), bad
+    return column.view(TIMESTAMP)
 
 
 def _binary_column(text: Text, places: Ints, lengths: Ints, null: Mask, data_type: pa.DataType) -> ArrowArray:

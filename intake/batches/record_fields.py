@@ -6,8 +6,10 @@ Pure. Nothing is trusted: no length leads outside the data, and the work is line
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -60,8 +62,19 @@ _GAPS = tuple(
 )
 """Between groups of 7, 14 and 28 bits of a varint: bits that stay, and bits that move by so many places."""
 
-_LOCKSTEP_BATCHES, _LOCKSTEP_ROWS = 48, 128
-"""From so many batches, or rows with headers, numpy follows lengths faster than a loop in Python."""
+_LOCKSTEP_ROWS = 128
+"""From so many rows with headers, numpy follows lengths faster than a loop in Python."""
+_CHAIN_RECORDS = 64
+"""Records of a batch that are followed one after the other, in step with other chains of them."""
+_RECORDS_OF_STEP = 50
+"""A step over all chains takes the time in which a loop in Python follows so many records."""
+_STEPS_OF_RECORD = 4
+"""Most steps of chains for one record, together with those behind the end of a chain. Each takes 8 bytes."""
+_SLACK_RECORDS, _SLACK_BYTES = (2, 8), 32
+"""How far from the mean of the batch the begin of a chain is searched: near it first."""
+_GUESSES_MAX = 8
+_VARINT_BYTES_MAX = 10
+_RECORD_BYTES_MIN = 7
 
 
 def _long_varints(text: Text, positions: Ints) -> tuple[Words, npt.NDArray[np.uint8], Mask]:
@@ -97,13 +110,20 @@ def _short_varints() -> npt.NDArray[np.int16]:
 _SHORT = _short_varints()
 """By two bytes, little endian: the zigzag varint that begins there, times 4, plus its size; 0 if longer."""
 
+_ONE_BYTE: Ints = (_SHORT[:128] >> 2).astype(np.int64)
+"""The zigzag varints of one byte."""
+
 
 def _varints(text: Text, positions: Ints) -> tuple[Ints, Ints, Ints]:
     """Zigzag varints at these places: value, size, and the places in the result of those that have more than
     two bytes. The value of these is 0, and the size as well.
     """
     # Nearly all varints are short, and a table is five times as fast as `_long_varints`.
-    first = text.bytes_.take(positions, mode="clip").astype(np.uint16)
+    first_byte = text.bytes_.take(positions, mode="clip")
+    if int(first_byte.max(initial=0)) < 128:
+        # A field of which all have one byte, for example keys that are null.
+        return _ONE_BYTE.take(first_byte), np.ones(len(positions), np.int64), _NONE
+    first = first_byte.astype(np.uint16)
     second = text.bytes_.take(positions + 1, mode="clip").astype(np.uint16)
     found = _SHORT.take(first | second << np.uint16(8))
     size = (found & 3).astype(np.int64)
@@ -112,6 +132,17 @@ def _varints(text: Text, positions: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 _NONE: Ints = np.zeros(0, np.int64)
+
+
+def _next_records() -> Ints:
+    pairs = np.arange(1 << 16)
+    first, second = pairs & 0xFF, pairs >> 8
+    two = 2 + ((first & 0x7F | second << 7) >> 1)
+    return np.where(first < 128, 1 + (first >> 1), np.where(second < 128, two, 0))
+
+
+_STEPS = _next_records()
+"""By the first two bytes of a record, little endian: its size with its length; 0 if the length is longer."""
 
 
 class FieldReader:
@@ -182,31 +213,113 @@ def find_records(text: Text, firsts: Ints, counts: Ints, rows: Ints) -> Ints:
     The first record of a batch is at `firsts` in the text and at `rows` in the result. The caller must verify
     that each record ends where the next one, or the next batch, begins.
     """
-    places = np.full(int(counts.sum()), len(text.data) - len(PADDING), np.int64)
-    done = 0
-    firsts = firsts.copy()
-    if len(counts) >= _LOCKSTEP_BATCHES:
-        # The i-th record of all batches at once, while many batches have one.
-        order = np.argsort(-counts, kind="stable")
-        rising = -counts[order]
-        done = -int(rising[_LOCKSTEP_BATCHES - 1])
-        at, into = firsts[order], rows[order]
-        for number in range(done):
-            going = int(np.searchsorted(rising, -number, side="left"))
-            at, into = at[:going], into[:going]
-            places[into + number] = at
-            length, size, longer = _varints(text, at)
-            if len(longer):
-                long_length, long_size, _ = _long_varints(text, at[longer])
-                length[longer], size[longer] = (long_length >> _ONE).view(np.int64), long_size
-            # Of a negative length the caller finds that no record can follow there.
-            at = np.minimum(at + size + np.maximum(length, 0), len(text.words) - 1)
-        firsts[order[: len(at)]] = at
-    for first, count, row in zip(firsts.tolist(), counts.tolist(), rows.tolist(), strict=True):
-        if count > done:
-            found = _follow_records(text.data, first, count - done)
-            places[row + done : row + done + len(found)] = found
+    end = len(text.data) - len(PADDING)
+    places = np.full(int(counts.sum()), end, np.int64)
+    alone: Iterable[int] = range(len(counts))
+    if len(places) >= _RECORDS_OF_STEP * min(_CHAIN_RECORDS, int(counts.max(initial=1))):
+        alone = _follow_chains(text, firsts, np.append(firsts[1:], end), counts, rows, places)
+    for batch in alone:
+        row = int(rows[batch])
+        found = _follow_records(text.data, int(firsts[batch]), int(counts[batch]))
+        places[row : row + len(found)] = found
     return places
+
+
+def _follow_chains(
+    text: Text, firsts: Ints, ends: Ints, counts: Ints, rows: Ints, places: Ints
+) -> Sequence[int]:
+    """Set the places of records, following chains of records of all batches in step. Returns the batches for
+    which that failed; their places have any value.
+
+    Only the first chain of a batch begins at a place that is known. That of the others is a guess, which is
+    right if the chain before ends there.
+    """
+    failed: list[int] = []
+    begins: list[int] = []
+    batch_of: list[int] = []
+    lengths: list[int] = []
+    bounds = zip(firsts.tolist(), ends.tolist(), counts.tolist(), strict=True)
+    for batch, (first, end, count) in enumerate(bounds):
+        if not (found := _guess_chains(text.data, first, end, count)):
+            failed.append(batch)
+            continue
+        begins += found
+        batch_of += [batch] * len(found)
+        lengths += [_CHAIN_RECORDS] * (len(found) - 1)
+        lengths.append(count - _CHAIN_RECORDS * (len(found) - 1))
+    steps, chains = max(lengths, default=0), len(begins)
+    # Few long batches among many short ones.
+    if steps * chains > _STEPS_OF_RECORD * len(places):
+        return range(len(counts))
+    # The two bytes from each place on: an array with a stride of one byte, which copies nothing.
+    pairs = np.ndarray((len(text.data) - 1,), "<u2", text.data, 0, (1,))
+    at = np.empty((steps + 1, chains), np.int64)
+    at[0] = begins
+    for number in range(steps):
+        np.add(at[number], _STEPS.take(pairs[at[number]]), out=at[number + 1])
+        np.minimum(at[number + 1], len(pairs) - 1, out=at[number + 1])
+    length, of = np.array(lengths, np.int64), np.array(batch_of, np.int64)
+    chain = np.arange(chains)
+    reached = at[length, chain]
+    # A record whose length the table lacks stops its chain.
+    wrong = reached == at[length - 1, chain]
+    inner = np.flatnonzero(of[1:] == of[:-1])
+    wrong[inner] |= reached[inner] != at[0, inner + 1]
+    numbers = np.arange(steps)
+    there = numbers < length[:, None]
+    row = rows[of] + _CHAIN_RECORDS * (chain - np.searchsorted(of, of))
+    places[(row[:, None] + numbers)[there]] = at[:steps].T[there]
+    return [*failed, *np.unique(of[wrong]).tolist()] if wrong.any() else failed
+
+
+def _guess_chains(data: bytes, first: int, end: int, count: int) -> list[int]:
+    """Where every 64th record of a batch may begin: there is its number in the batch. No places if records
+    lead out of the data.
+    """
+    found = [first]
+    at = first
+    for number in range(_CHAIN_RECORDS, count, _CHAIN_RECORDS):
+        mean = (end - at) / (count - number + _CHAIN_RECORDS)
+        guess = at + int(mean * _CHAIN_RECORDS)
+        # No record is shorter, so that the bytes before the number are of this batch.
+        lowest = at + _RECORD_BYTES_MIN * _CHAIN_RECORDS
+        for records in _SLACK_RECORDS:
+            slack = _SLACK_BYTES + int(records * mean)
+            low, high = max(lowest, guess - slack), min(end, guess + slack)
+            if (place := _guess_record(data, _offset_delta(number), low, high)) is not None:
+                break
+        else:
+            steps = _follow_records(data, at, _CHAIN_RECORDS + 1)
+            if len(steps) <= _CHAIN_RECORDS:
+                return []
+            place = steps[-1]
+        found.append(place)
+        at = place
+    return found
+
+
+def _guess_record(data: bytes, offset_delta: bytes, low: int, high: int) -> int | None:
+    """Where a record begins whose offset delta may be at a place in that range; None if there is none."""
+    for _ in range(_GUESSES_MAX):
+        place = data.find(offset_delta, low, high)
+        if place < 0:
+            return None
+        low = place + 1
+        # Before it: the length, a byte of attributes, which is 0, and the timestamp delta.
+        begin = place - 1
+        if data[begin] > 127:
+            continue
+        while data[begin - 1] > 127 and place - begin < _VARINT_BYTES_MAX:
+            begin -= 1
+        if data[begin - 1] == 0 and data[begin - 2] < 128:
+            return begin - 3 if data[begin - 3] > 127 else begin - 2
+    return None
+
+
+@lru_cache(1024)
+def _offset_delta(number: int) -> bytes:
+    words, sizes = encoded_varints(np.array([number]))
+    return int(words[0]).to_bytes(8, "little")[: int(sizes[0])]
 
 
 def _follow_records(data: bytes, position: int, count: int) -> array[int]:

@@ -26,8 +26,16 @@ PRODUCING = (
     Mutant(
         "long records are lost where many batches are read in step",
         "intake/batches/record_fields.py",
-        "            if len(longer):\n                long_length",
-        "            if len(longer) > 1 << 30:\n                long_length",
+        "    wrong = reached == at[length - 1, chain]\n",
+        "    wrong = reached < 0\n",
+        tests=("tests/unit/test_kafka_record_batch.py",),
+        simulated=False,
+    ),
+    Mutant(
+        "the begin of a chain of records is guessed and not checked",
+        "intake/batches/record_fields.py",
+        "    wrong[inner] |= reached[inner] != at[0, inner + 1]\n",
+        "",
         tests=("tests/unit/test_kafka_record_batch.py",),
         simulated=False,
     ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import struct
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -472,10 +472,79 @@ def test_many_batches_at_once_give_what_each_gives_alone(monkeypatch: pytest.Mon
     monkeypatch.setattr(decoding, "_GROUP_ROWS", 7)
     monkeypatch.setattr(decoding, "_GROUP_BYTES", 20_000)
     assert [outcome(result) for result in decoded(*batches)] == alone
-    monkeypatch.setattr(record_fields, "_LOCKSTEP_BATCHES", 2)
+    monkeypatch.setattr(record_fields, "_RECORDS_OF_STEP", 1)
     monkeypatch.setattr(record_fields, "_LOCKSTEP_ROWS", 1)
     assert [outcome(result) for result in decoded(*batches)] == alone
     assert decode([], uncompressed_max=MAX) == []
+
+
+def _found(parts: Sequence[Sequence[bytes]], counts: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The places of the records of some batches: by chains, and one by one."""
+    joined = [b"".join(one) for one in parts]
+    data = b"".join([*joined, record_fields.PADDING])
+    words = np.ndarray((len(data) - 7,), "<u8", data, 0, (1,))
+    text = record_fields.Text(data, np.frombuffer(data, np.uint8), words, pa.py_buffer(data))
+    limits = np.cumsum([len(one) for one in joined])
+    firsts, number = np.concatenate(([0], limits[:-1])), np.array(counts)
+    rows = np.cumsum(number) - number
+    one_by_one = np.full(sum(counts), limits[-1])
+    for first, count, row in zip(firsts.tolist(), counts, rows.tolist(), strict=True):
+        found = record_fields._follow_records(data, first, count)
+        one_by_one[row : row + len(found)] = found
+    return record_fields.find_records(text, firsts, number, rows).tolist(), one_by_one.tolist()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_records_are_found_by_chains_as_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_fields, "_RECORDS_OF_STEP", 1)
+    alone: list[int] = []
+    follow = record_fields._follow_records
+
+    def counted(data: bytes, position: int, count: int) -> Any:
+        alone.append(count)
+        return follow(data, position, count)
+
+    rng = random.Random(seed)
+    # Values that look like records, long ones, ones of a size, and ones of any size.
+    decoy = b"".join(records_bytes([RawRecord(b"decoy") for _ in range(200)]))
+    kinds: Sequence[Callable[[], bytes]] = (
+        lambda: decoy[rng.randrange(1000) :][: rng.randrange(2000)],
+        lambda: rng.randbytes(rng.choice([10, 9000])),
+        lambda: bytes(100),
+        lambda: rng.randbytes(rng.randrange(300)),
+        lambda: b"\xff" * rng.randrange(100),
+    )
+    parts, counts = [], []
+    for _ in range(8):
+        kind, count = rng.choice(kinds), rng.choice([1, 63, 64, 65, 129, 500])
+        records = records_bytes(
+            [RawRecord(None, kind(), (), rng.choice([0, place, 1 << 40])) for place in range(count)]
+        )
+        if rng.random() < 0.3:
+            at = rng.randrange(count)
+            broken = bytearray(records[at])
+            broken[rng.randrange(min(6, len(broken)))] ^= 1 << rng.randrange(8)
+            records[at] = bytes(broken)
+        if rng.random() < 0.2:
+            # The first half of its records has wrong offsets, as after a compaction.
+            records[: count // 2] = records[count // 2 :][: count // 2]
+        parts.append(records)
+        counts.append(len(records))
+    by_chains, one_by_one = _found(parts, counts)
+    # Behind a wrong length the places have no meaning, and the caller refuses the batch.
+    ends = np.cumsum([sum(map(len, one)) for one in parts]).tolist()
+    row = 0
+    for count, end in zip(counts, ends, strict=True):
+        mine, theirs = by_chains[row : row + count], one_by_one[row : row + count]
+        right = next((at for at in range(count) if theirs[at] >= end), count)
+        assert mine[:right] == theirs[:right]
+        row += count
+    # Batches with right lengths need no loop.
+    monkeypatch.setattr(record_fields, "_follow_records", counted)
+    plain = [records_bytes([RawRecord(None, rng.randbytes(rng.randrange(300))) for _ in range(500)])] * 20
+    _found(plain, [500] * 20)
+    # The comparison followed each once.
+    assert sum(alone) - 20 * 500 < 20 * 500 // 4
 
 
 @pytest.mark.parametrize("group_rows", [1 << 16, 7])
