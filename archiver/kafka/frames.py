@@ -12,6 +12,8 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+import numpy as np
+
 RECEIVE_BYTES: Final = 16 * 1024
 """Most bytes that are received before they are wanted, twice: a connection with more of them is not read."""
 
@@ -62,7 +64,8 @@ class FrameReader(asyncio.StreamReader):
             self._early_at = at + count
             return self._early[at : at + count]
         if count > RECEIVE_BYTES:
-            self._frame = memoryview(bytearray(count))
+            # Not filled with zeros first: no byte of it is read before it arrived.
+            self._frame = np.empty(count, np.uint8).data
             self._frame[:early] = memoryview(self._early)[self._early_at :]
             self._early, self._early_at, self._filled = b"", 0, early
         self._wanted = count

@@ -301,8 +301,9 @@ class BatchQueue:
             headed = [(batch.header, batch.data)]
             (columns,) = decode(headed, uncompressed_max=self._uncompressed_bytes_max)
             return self._decoded(batch, columns)
-        # A copy, because the buffer of the request is used again.
-        data = bytes(batch.data)
+        # A small part of a request is copied, because all of the request would stay in memory with it.
+        whole = len(batch.data) * 2 >= memoryview(batch.data.obj).nbytes
+        data = batch.data if whole else bytes(batch.data)
         return MeasuredBatch(
             batch.topic, batch.partition, data, batch.header.count, sizes, _stamp(batch.header)
         )

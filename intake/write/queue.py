@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import Halt, RetryLater
+from intake.batches.decoding import Bytes
 from intake.log.fold import TopicState
 from intake.producers import Stamp
 from intake.records import Record
@@ -140,7 +141,7 @@ class EncodedItem:
 
     topic: TopicState
     partition: int
-    data: bytes
+    data: Bytes
     records: int
     raw_bytes: int
     """Of its records, before compression."""

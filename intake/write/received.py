@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from archiver.runtime.errors import RecordRefused
-from intake.batches.decoding import Measured
+from intake.batches.decoding import Bytes, Measured
 from intake.log.fold import TopicState
 from intake.producers import SEQUENCE_COUNT, Producers, Stamp
 from intake.records import NormalBatch, Record, check_weight, normalise_batch
@@ -82,7 +82,7 @@ class MeasuredBatch:
 
     topic: TopicState
     partition: int
-    data: bytes
+    data: Bytes
     records: int
     sizes: Measured
     stamp: Stamp | None
