@@ -160,6 +160,8 @@ class ArchiveWriter:
         self._memory: pa.BufferOutputStream | None = None
         """Where an archive with a single small row group is written first."""
         self._opened: pq.ParquetWriter | None = None
+        self._chosen: Encodings | None = None
+        """The encodings, once the writer is opened."""
         self._metadata: list[pq.FileMetaData] = []
         """The footer, once the file is closed."""
 
@@ -187,11 +189,17 @@ class ArchiveWriter:
         these rows.
         """
         if self._opened is None:
+            leaves, rows = self._columns.leaves, self._pending
+            self._chosen = (
+                self._encodings.of(leaves, rows)
+                if self._memory is None
+                else self._encodings.of_whole(leaves, rows, self.pending_bytes)
+            )
             self._opened = _open_writer(
                 self._closed_new_file() if self._memory is None else self._memory,
                 self._columns,
                 self._zstd_level,
-                self._encodings.of(self._columns.leaves, self._pending),
+                self._chosen,
                 self._metadata,
             )
         return self._opened
@@ -220,6 +228,8 @@ class ArchiveWriter:
             writer.add_key_value_metadata(footer.values())
             writer.close()
             (metadata,) = self._metadata
+            if self._memory is not None and self._chosen is not None:
+                self._encodings.learn(self._chosen, metadata)
             size, sha256 = self._sealed_file() if self._memory is None else self._sealed_memory(self._memory)
             assert self._path is not None
             return SpooledArchive(self._path, size, sha256, metadata, footer, self._floats.columns())
@@ -283,12 +293,14 @@ def _open_writer(
 ) -> pq.ParquetWriter:
     """A writer to `sink` that appends the file's footer to `metadata` once it is closed."""
     order = {leaf.path: position for position, leaf in enumerate(columns.leaves)}
+    compressed = [leaf.path for leaf in columns.leaves if leaf.path not in encodings.uncompressed]
     return pq.ParquetWriter(
         sink,
         columns.schema,
         version="2.6",
-        compression="zstd",
-        compression_level=zstd_level,
+        # pyarrow does not compress columns that are not named.
+        compression=dict.fromkeys(compressed, "zstd"),
+        compression_level=dict.fromkeys(compressed, zstd_level),
         use_dictionary=encodings.dictionary,  # type: ignore[arg-type]  # the stubs know no list of columns
         dictionary_pagesize_limit=DICTIONARY_BYTES_MAX,
         column_encoding=encodings.others,

@@ -1,9 +1,10 @@
 """Chooses the Parquet encoding of each column of an archive, from the rows at the beginning and end of its
-first row group.
+first row group, and the columns that are not compressed.
 
 Pure. A dictionary where values repeat, deltas for numbers and times, DELTA_BYTE_ARRAY where neighbours share
-a prefix, else plain or DELTA_LENGTH_BYTE_ARRAY. The choice never changes what is read back, only size and
-time. A choice that fits later rows less costs some of both.
+a prefix, else plain or DELTA_LENGTH_BYTE_ARRAY. Columns that compression does not make smaller are stored
+without it. The choice never changes what is read back, only size and time. A choice that fits later rows less
+costs some of both.
 
 Small archives of a topic that are made in the same task share a choice, so their bytes depend on what was
 made before them. Archives of the same records must not be compared by their bytes.
@@ -14,13 +15,14 @@ Measured in `bench/limit.py` and `bench/partitions.py`; `docs/performance-notes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from archiver.refine.column_stats import Leaf
 from archiver.schema.arrow import arrow
@@ -50,6 +52,20 @@ _SHARED_MAX = 256
 """At most this many bytes of a prefix are compared."""
 _MINIBLOCK = 32
 """Deltas that share a bit width in DELTA_BINARY_PACKED."""
+_PROBED = 512
+"""Values of each sample that are compressed to see whether compression makes a column smaller."""
+_PRESENT = 0.9
+"""Share of the sampled rows that must have a value, for the trial to be made."""
+_DENSE = 0.97
+"""Deltas that keep this share of their bytes are not compressed."""
+_LEARNED_FIRST, _LEARNED_EVERY = 4, 16
+"""Of the small archives that share a choice, the first ones and every sixteenth are compressed as a whole, to
+see which columns become smaller."""
+_GAIN_BYTES, _GAIN_SHARE = 128, 0.05
+"""A column of a small archive is worth compressing if it becomes smaller by these bytes and this share. A
+compression context takes as long as encoding a few hundred values."""
+_GROWN = 1.5
+"""Small archives with so many times the bytes of a row are not like those before."""
 _NAMES = ("key.__raw__",)
 """Binary columns that are treated as texts: keys name things. Other binary columns are messages or parts of
 them."""
@@ -63,6 +79,8 @@ class Encodings:
 
     dictionary: list[str]
     others: dict[str, str]
+    uncompressed: frozenset[str] = frozenset()
+    """Columns that compression does not make smaller."""
 
 
 class SharedEncodings:
@@ -73,6 +91,7 @@ class SharedEncodings:
     def __init__(self) -> None:
         self._sampled = False
         self._found: Encodings | None = None
+        self._compression = _SharedCompression()
 
     def of(self, leaves: Sequence[Leaf], batches: Sequence[pa.RecordBatch]) -> Encodings:
         """As `chosen`, or the choice made before for another small archive of these columns. A choice that
@@ -84,6 +103,84 @@ class SharedEncodings:
         if self._found is None or (rows >= ROWS_MIN and not self._sampled):
             self._sampled, self._found = rows >= ROWS_MIN, chosen(leaves, batches)
         return self._found
+
+    def of_whole(self, leaves: Sequence[Leaf], batches: Sequence[pa.RecordBatch], nbytes: int) -> Encodings:
+        """As `of`, for an archive whose only row group these batches of `nbytes` in memory are; `learn` must
+        follow. Columns that compression did not make smaller in others like it are not compressed.
+        """
+        found = self.of(leaves, batches)
+        # A large archive has its own choice, and says nothing about small ones.
+        if found is not self._found:
+            return found
+        rows = sum(batch.num_rows for batch in batches)
+        plain = self._compression.uncompressed(rows, nbytes)
+        return replace(found, uncompressed=frozenset(leaves[position].path for position in plain))
+
+    def learn(self, encodings: Encodings, metadata: pq.FileMetaData) -> None:
+        """Take in the footer of an archive that was written with these encodings of `of_whole`."""
+        # The lists are the same objects only where the choice was the shared one.
+        if self._found is not None and encodings.others is self._found.others:
+            self._compression.learn(metadata)
+
+
+class _SharedCompression:
+    """Which columns of small archives are not compressed, by position: those that no archive compressed as a
+    whole had smaller by it.
+    """
+
+    def __init__(self) -> None:
+        self._archives = 0
+        self._whole = False
+        """Whether the archive that is being written is compressed as a whole."""
+        self._rows = 1
+        self._row_bytes = self._row_bytes_max = 0.0
+        """Bytes of a row in memory: of the archive that is being written, and the most of those that were
+        compressed as a whole."""
+        self._worth: set[int] = set()
+        """Columns that became smaller once."""
+        self._sizes: dict[int, float] = {}
+        """Bytes of a row of all others without compression: the most that was seen."""
+
+    def uncompressed(self, rows: int, nbytes: int) -> Iterable[int]:
+        """The columns of the next archive that are not compressed."""
+        self._archives += 1
+        self._rows = max(1, rows)
+        self._row_bytes = nbytes / self._rows
+        self._whole = (
+            self._archives <= _LEARNED_FIRST
+            or self._archives % _LEARNED_EVERY == 0
+            # Other kinds of rows may have other columns filled.
+            or self._row_bytes > _GROWN * self._row_bytes_max
+        )
+        return () if self._whole else self._sizes
+
+    def learn(self, metadata: pq.FileMetaData) -> None:
+        """Take in the footer of the archive that `uncompressed` was asked for."""
+        if not metadata.num_row_groups:
+            return
+        group = metadata.row_group(0)
+        if not self._whole:
+            for position, size in list(self._sizes.items()):
+                # Nothing is known about what a column of this size would become.
+                plain = group.column(position).total_uncompressed_size
+                if plain > _GAIN_BYTES + _GROWN * size * self._rows:
+                    self._compress(position)
+            return
+        self._row_bytes_max = max(self._row_bytes_max, self._row_bytes)
+        for position in range(group.num_columns):
+            if position in self._worth:
+                continue
+            column: Any = group.column(position)
+            plain = column.total_uncompressed_size
+            gain = plain - column.total_compressed_size
+            if gain > _GAIN_BYTES and gain > _GAIN_SHARE * plain:
+                self._compress(position)
+            else:
+                self._sizes[position] = max(self._sizes.get(position, 0.0), plain / self._rows)
+
+    def _compress(self, position: int) -> None:
+        self._worth.add(position)
+        self._sizes.pop(position, None)
 
 
 def chosen(leaves: Sequence[Leaf], batches: Sequence[pa.RecordBatch]) -> Encodings:
@@ -102,7 +199,46 @@ def chosen(leaves: Sequence[Leaf], batches: Sequence[pa.RecordBatch]) -> Encodin
             dictionary.append(leaf.path)
         else:
             others[leaf.path] = encoding
-    return Encodings(dictionary, others)
+    # A smaller row group takes less time than the trial.
+    dense = _dense(leaves, others, values) if samples and rows >= ALONE_ROWS else frozenset()
+    return Encodings(dictionary, others, dense)
+
+
+def _dense(
+    leaves: Sequence[Leaf], others: Mapping[str, str], values: Sequence[Sequence[pa.Array[Any]]]
+) -> frozenset[str]:
+    """Columns whose deltas compression does not make smaller: it is tried with a part of the samples."""
+    tried: dict[str, pa.Array[Any]] = {}
+    for place, leaf in enumerate(leaves):
+        parts = [one[place] for one in values]
+        # Where values are missing, the levels that say so may become smaller.
+        if others.get(leaf.path) == "DELTA_BINARY_PACKED" and min(map(len, parts)) >= _PRESENT * SAMPLE_ROWS:
+            tried[leaf.path] = arrow.concat_arrays([part.slice(0, _PROBED) for part in parts])
+    if not tried:
+        return frozenset()
+    # Names with dots would be paths of structs.
+    table = arrow.table({str(number): column for number, column in enumerate(tried.values())})
+    found: list[pq.FileMetaData] = []
+    with pq.ParquetWriter(
+        pa.BufferOutputStream(),
+        table.schema,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=False,
+        column_encoding=dict.fromkeys(table.column_names, "DELTA_BINARY_PACKED"),
+        write_statistics=False,
+        metadata_collector=found,
+    ) as writer:
+        writer.write_table(table)
+    group = found[0].row_group(0)
+    columns: list[Any] = [group.column(position) for position in range(len(tried))]
+    return frozenset(
+        path
+        for path, column in zip(tried, columns, strict=True)
+        # A byte for each value: what is smaller takes little time to compress.
+        if column.total_uncompressed_size >= table.num_rows
+        and column.total_compressed_size >= _DENSE * column.total_uncompressed_size
+    )
 
 
 def _samples(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:

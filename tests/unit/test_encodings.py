@@ -214,3 +214,104 @@ def test_few_large_rows_are_looked_at_by_themselves() -> None:
     few = [f"{number % 9:01024}" for number in range(ALONE_BYTES // 1024)]
     assert shared(encodings, few[: -ROWS_MIN // 2]) == {"it": PREFIX}
     assert shared(encodings, few) == {"it": DICTIONARY}
+
+
+def uncompressed_of(column: Any) -> frozenset[str]:
+    batches = batches_of(column)
+    return chosen(leaves(batches[0].schema), batches).uncompressed
+
+
+@pytest.mark.parametrize(
+    ("column", "dense"),
+    [
+        (RANDOM.integers(0, 1 << 40, ALONE_ROWS), True),
+        (pa.array(RANDOM.integers(0, 1 << 50, ALONE_ROWS), pa.timestamp("us", "UTC")), True),
+        (RANDOM.integers(0, 1 << 40, ALONE_ROWS - 1), False),
+        (COUNTED, False),
+        (np.where(COUNTED % 100, 0, RANDOM.integers(0, 1 << 60, ALONE_ROWS)), False),
+        (pa.array(RANDOM.integers(0, 1 << 40, ALONE_ROWS), mask=COUNTED % 5 == 0), False),
+        (RANDOM.uniform(0, 1, ALONE_ROWS), False),
+        ([str(number) for number in RANDOM.integers(0, 1 << 60, ALONE_ROWS)], False),
+    ],
+    ids=["numbers", "times", "few", "counted", "seldom", "missing", "floating", "texts"],
+)
+def test_deltas_that_compression_makes_no_smaller_are_not_compressed(column: Any, dense: bool) -> None:
+    assert uncompressed_of(column) == (frozenset({"it"}) if dense else frozenset())
+
+
+def small(encodings: SharedEncodings, noise: Any, text: Any) -> frozenset[str]:
+    """Write a small archive as refinement does, and return its columns without compression."""
+    columns: list[Any] = [pa.array(noise, pa.int64()), pa.array(text, pa.string())]
+    schema = pa.schema(
+        [
+            numbered(pa.field(name, column.type), place)
+            for place, (name, column) in enumerate(zip("nt", columns, strict=True), 1)
+        ]
+    )
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    found = encodings.of_whole(leaves(schema), [batch], batch.nbytes)
+    compressed = [name for name in "nt" if name not in found.uncompressed]
+    metadata: list[pq.FileMetaData] = []
+    with pq.ParquetWriter(
+        io.BytesIO(),
+        schema,
+        compression=dict.fromkeys(compressed, "zstd"),
+        use_dictionary=found.dictionary,  # type: ignore[arg-type]
+        column_encoding=found.others,
+        metadata_collector=metadata,
+    ) as writer:
+        writer.write_batch(batch)
+    group = metadata[0].row_group(0)
+    assert [group.column(place).compression for place in range(2)] == [
+        "ZSTD" if name in compressed else "UNCOMPRESSED" for name in "nt"
+    ]
+    encodings.learn(found, metadata[0])
+    return found.uncompressed
+
+
+NOISE = RANDOM.integers(0, 1 << 62, 1000)
+WORDS = [f"a word that comes again {number:04}" for number in range(1000)]
+
+
+def test_small_archives_learn_which_columns_compression_makes_no_smaller() -> None:
+    encodings = SharedEncodings()
+    found = [small(encodings, NOISE, WORDS) for _ in range(17)]
+    # The first four and the sixteenth are compressed as a whole, to see what becomes smaller.
+    assert [bool(one) for one in found] == [False] * 4 + [True] * 11 + [False, True]
+    assert set().union(*found) == {"n"}
+
+
+def test_a_column_that_once_became_smaller_stays_compressed() -> None:
+    encodings = SharedEncodings()
+    for noise in (NOISE, NOISE, NOISE, np.repeat(NOISE[:20], 50)):
+        small(encodings, noise, WORDS)
+    found = [small(encodings, NOISE, WORDS) for _ in range(20)]
+    assert not any(found)
+
+
+def test_a_column_that_grows_is_compressed_again() -> None:
+    encodings = SharedEncodings()
+    # Both columns become no smaller at first.
+    for _ in range(4):
+        small(encodings, NOISE, [None] * 1000)
+    assert small(encodings, NOISE, [None] * 1000) == {"n", "t"}
+    # The rows take hardly more memory, so nothing shows before the archive is written.
+    few = ["abcdef" * 4 if place % 10 == 0 else None for place in range(1000)]
+    small(encodings, NOISE, few)
+    assert small(encodings, NOISE, few) == {"n"}
+
+
+def test_rows_that_are_larger_than_those_before_are_compressed() -> None:
+    encodings = SharedEncodings()
+    for _ in range(5):
+        small(encodings, NOISE, [None] * 1000)
+    assert small(encodings, NOISE, WORDS) == frozenset()
+    assert small(encodings, NOISE, WORDS) == {"n"}
+
+
+def test_an_empty_archive_teaches_nothing() -> None:
+    encodings = SharedEncodings()
+    assert small(encodings, [], []) == frozenset()
+    for _ in range(3):
+        small(encodings, NOISE, WORDS)
+    assert small(encodings, NOISE, WORDS) == {"n"}
