@@ -60,7 +60,7 @@ class Spool:
         return (
             self._folder is not None
             and self._pid == os.getpid()
-            and path.absolute().is_relative_to(self._folder)
+            and str(path.absolute()).startswith(f"{self._folder}/")
         )
 
     def _make(self) -> Path:
