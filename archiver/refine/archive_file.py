@@ -191,7 +191,7 @@ class ArchiveWriter:
         if self._opened is None:
             leaves, rows = self._columns.leaves, self._pending
             self._chosen = (
-                self._encodings.of(leaves, rows)
+                self._encodings.of(leaves, rows, self.pending_bytes)
                 if self._memory is None
                 else self._encodings.of_whole(leaves, rows, self.pending_bytes)
             )

@@ -17,6 +17,7 @@ columns.
 from __future__ import annotations
 
 import decimal
+import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
@@ -79,6 +80,11 @@ class Columns:
     bounded: frozenset[int]
     """Field ids of the leaves that have bounds in the table's metadata. They also have statistics in the
     file, unless they are inside a list or a map."""
+    measured: tuple[Leaf, ...]
+    """The leaves whose minimum and maximum are kept, in the file or in the table's metadata."""
+    forms: tuple[str | None, ...]
+    """For each leaf: None without bounds from the footer, `<i` or `<q` for a number that is stored as it is,
+    else `other`."""
 
     @classmethod
     def of(cls, schema: pa.Schema, bounded: Set[int] | None = None) -> Columns:
@@ -86,16 +92,19 @@ class Columns:
         `leaves`.
         """
         found = tuple(leaves(schema))
-        return cls(
-            schema,
-            found,
-            frozenset(leaf.field_id for leaf in found) if bounded is None else frozenset(bounded),
-        )
+        kept = frozenset(leaf.field_id for leaf in found) if bounded is None else frozenset(bounded)
+        measured = tuple(leaf for leaf in found if leaf.field_id in kept and not leaf.repeated)
+        forms = tuple(_form(leaf.type) if leaf in measured and not leaf.floating else None for leaf in found)
+        return cls(schema, found, kept, measured, forms)
 
-    @property
-    def measured(self) -> tuple[Leaf, ...]:
-        """The leaves whose minimum and maximum are kept, in the file or in the table's metadata."""
-        return tuple(leaf for leaf in self.leaves if leaf.field_id in self.bounded and not leaf.repeated)
+
+def _form(kind: pa.DataType) -> str:
+    """See `Columns.forms`."""
+    if pa.types.is_int32(kind) or pa.types.is_date32(kind):
+        return "<i"
+    if pa.types.is_int64(kind) or pa.types.is_timestamp(kind) or pa.types.is_time64(kind):
+        return "<q"
+    return "other"
 
 
 def leaves(schema: pa.Schema) -> list[Leaf]:
@@ -147,26 +156,33 @@ def describe(
     found = FileStatistics(
         {}, {}, {}, {}, {}, tuple(sorted(_group_start(group) for group in groups)), metadata.num_rows
     )
-    for position, leaf in enumerate(columns.leaves):
+    for position, (leaf, form) in enumerate(zip(columns.leaves, columns.forms, strict=True)):
         chunks: list[Any] = [group.column(position) for group in groups]
-        if any(chunk.path_in_schema != leaf.path for chunk in chunks):
-            raise Corrupted(
-                f"a footer has the column {chunks[0].path_in_schema} where its schema has {leaf.path}"
-            )
-        found.column_sizes[leaf.field_id] = sum(chunk.total_compressed_size for chunk in chunks)
-        found.value_counts[leaf.field_id] = sum(chunk.num_values for chunk in chunks)
+        for chunk in chunks:
+            if chunk.path_in_schema != leaf.path:
+                raise Corrupted(
+                    f"a footer has the column {chunk.path_in_schema} where its schema has {leaf.path}"
+                )
+        counts = [chunk.num_values for chunk in chunks]
+        found.column_sizes[leaf.field_id] = sum([chunk.total_compressed_size for chunk in chunks])
+        found.value_counts[leaf.field_id] = sum(counts)
         if leaf.field_id in floats:
             # Before the statistics are read: the footer has none for these columns.
             _add_counted(found, leaf, floats[leaf.field_id])
             continue
-        statistics = [chunk.statistics for chunk in chunks]
+        statistics: list[Any] = [chunk.statistics for chunk in chunks]
         # One row group without statistics leaves the whole column unknown.
         if any(one is None for one in statistics):
             continue
-        if all(one.has_null_count for one in statistics):
-            found.null_value_counts[leaf.field_id] = sum(one.null_count for one in statistics)
-        if leaf.field_id in columns.bounded and not leaf.repeated and not leaf.floating:
-            _add_bounds(found, leaf, chunks)
+        nulls: list[Any] = [one.null_count if one.has_null_count else None for one in statistics]
+        if None not in nulls:
+            found.null_value_counts[leaf.field_id] = sum(nulls)
+        if form is not None:
+            # A row group of nulls has no extremes and moves none.
+            filled = [
+                one for one, null, count in zip(statistics, nulls, counts, strict=True) if null != count
+            ]
+            _add_bounds(found, leaf, form, filled)
     return found
 
 
@@ -189,19 +205,20 @@ def _group_start(group: Any) -> int:
     return min(data, int(column.dictionary_page_offset)) if column.has_dictionary_page else data
 
 
-def _add_bounds(found: FileStatistics, leaf: Leaf, chunks: list[Any]) -> None:
-    lows: list[Any] = []
-    highs: list[Any] = []
-    for chunk in chunks:
-        statistics = chunk.statistics
-        if statistics.has_null_count and statistics.null_count == chunk.num_values:
-            continue  # A row group of nulls has no extremes and moves none.
-        if not statistics.has_min_max:
-            return  # The group's values are too long, or not comparable: nothing is sure about the file.
-        lows.append(_comparable(leaf.type, statistics.min_raw))
-        highs.append(_comparable(leaf.type, statistics.max_raw))
-    if not lows:
+def _add_bounds(found: FileStatistics, leaf: Leaf, form: str, statistics: list[Any]) -> None:
+    """Add the bounds of a column from the statistics of its row groups with values."""
+    # The values of a group may be too long, or not comparable: nothing is sure about the file then.
+    if not statistics or not all(one.has_min_max for one in statistics):
         return
+    lows, highs = [one.min_raw for one in statistics], [one.max_raw for one in statistics]
+    if form != "other":
+        found.lower_bounds[leaf.field_id] = struct.pack(form, min(lows))
+        found.upper_bounds[leaf.field_id] = struct.pack(form, max(highs))
+        return
+    lows, highs = (
+        [_comparable(leaf.type, one) for one in lows],
+        [_comparable(leaf.type, one) for one in highs],
+    )
     # Truncated towards the outside: a bound may be too wide, never too narrow.
     lower = single_value(leaf.type, truncate_down(min(lows)))
     if lower is not None:
@@ -312,9 +329,11 @@ class FloatCounts:
 
 
 def _counted(values: Any) -> FloatColumn:
-    nans = pc.sum(pc.is_nan(values)).as_py() or 0
-    extremes = pc.min_max(values).as_py()
-    low, high = extremes["min"], extremes["max"]
+    # One NaN makes the sum NaN, and so may infinities: only then they are counted.
+    total = pc.sum(values).as_py()
+    nans = 0 if total is None or not math.isnan(total) else pc.sum(pc.is_nan(values)).as_py() or 0
+    extremes = pc.min_max(values)
+    low, high = extremes["min"].as_py(), extremes["max"].as_py()
     # A bound would be wrong: engines order NaN above every number, `min_max` ignores it.
     if nans or low is None:
         return FloatColumn(values.null_count, nans, None, None)

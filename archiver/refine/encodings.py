@@ -93,12 +93,16 @@ class SharedEncodings:
         self._found: Encodings | None = None
         self._compression = _SharedCompression()
 
-    def of(self, leaves: Sequence[Leaf], batches: Sequence[pa.RecordBatch]) -> Encodings:
+    def of(
+        self, leaves: Sequence[Leaf], batches: Sequence[pa.RecordBatch], nbytes: int | None = None
+    ) -> Encodings:
         """As `chosen`, or the choice made before for another small archive of these columns. A choice that
-        was made without a sample is replaced once there are rows enough for one.
+        was made without a sample is replaced once there are rows enough for one. `nbytes`: of the batches in
+        memory, if it is known; computing it takes as long as writing a column.
         """
         rows = sum(batch.num_rows for batch in batches)
-        if rows >= ALONE_ROWS or sum(batch.nbytes for batch in batches) >= ALONE_BYTES:
+        size = sum(batch.nbytes for batch in batches) if nbytes is None else nbytes
+        if rows >= ALONE_ROWS or size >= ALONE_BYTES:
             return chosen(leaves, batches)
         if self._found is None or (rows >= ROWS_MIN and not self._sampled):
             self._sampled, self._found = rows >= ROWS_MIN, chosen(leaves, batches)
@@ -108,7 +112,7 @@ class SharedEncodings:
         """As `of`, for an archive whose only row group these batches of `nbytes` in memory are; `learn` must
         follow. Columns that compression did not make smaller in others like it are not compressed.
         """
-        found = self.of(leaves, batches)
+        found = self.of(leaves, batches, nbytes)
         # A large archive has its own choice, and says nothing about small ones.
         if found is not self._found:
             return found

@@ -197,6 +197,8 @@ def _as(column: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
 _JOINABLE_SHARE = 4
 """A plan is decoded with others if its records are at most this part of what is decoded at a time."""
 
+_FEW_SEGMENTS = 16
+"""Up to as many, a loop takes less time than the calls of numpy."""
 _OWN_PIECES_MAX = 16
 """Copies that are left as they are when further pieces are copied, so that no record is copied each time."""
 
@@ -250,10 +252,8 @@ class PlanWriter:
         self._reached = _reached(plan)
         lines = plan.segments.numbers
         rows_of = lines[:, END] - lines[:, BASE]
-        self._rows_before = np.concatenate([[0], np.cumsum(rows_of)])
-        self._bytes_before = np.concatenate(
-            [[0], np.cumsum(lines[:, RAW_BYTES] + ROW_OVERHEAD_BYTES * rows_of)]
-        )
+        self._rows_before = _sums_before(rows_of)
+        self._bytes_before = _sums_before(lines[:, RAW_BYTES] + ROW_OVERHEAD_BYTES * rows_of)
         """For each segment, and for the end: the sum over the segments before it."""
         self._given = self._decoded = self._copied = 0
         """Numbers of segments."""
@@ -334,6 +334,9 @@ class PlanWriter:
         """The number of added segments at which decoding is due: the fewest that reach a bound, or all."""
         rows = self._rows_before[self._decoded] + self._options.decode_rows
         held_bytes = self._bytes_before[self._decoded] + self._options.decode_bytes
+        # Most plans are small.
+        if self._rows_before[-1] <= rows and self._bytes_before[-1] <= held_bytes:
+            return len(self.plan.segments)
         bounds = np.searchsorted(self._rows_before, rows), np.searchsorted(self._bytes_before, held_bytes)
         return int(min(*bounds, len(self.plan.segments)))
 
@@ -406,7 +409,7 @@ class PlanWriter:
         firsts = np.cumsum(rows) - rows
         offsets = np.repeat(bases - firsts, rows) + np.arange(held_rows)
         # A copy, because the array from Arrow is read-only.
-        accept_us = records.column("accept_timestamp").cast(pa.int64()).to_numpy().copy()
+        accept_us = records.column("accept_timestamp").view(pa.int64()).to_numpy().copy()
         # The floor applies to the first row of a segment; the running maximum carries it on to the others.
         accept_us[firsts] = np.maximum(accept_us[firsts], floors_us)
         # The maximum may begin in this call: a segment's floor is never below the time reached before it.
@@ -434,9 +437,14 @@ class PlanWriter:
                 held_bytes // held_rows,
                 None if sides is None else sides.slice(start, end - start),
             )
-            # Of a segment that is in part in the plan or in the file, in proportion to its rows.
-            inside = np.clip(np.minimum(bases + rows, last + 1) - np.maximum(bases, self.plan.base), 0, None)
-            reached = int((raw_bytes * inside // rows).sum())
+            if end == held_rows and base <= bases[0] and not taken:
+                reached = int(raw_bytes.sum())
+            else:
+                # Of a segment that is in part in the plan or in the file, in proportion to its rows.
+                inside = np.clip(
+                    np.minimum(bases + rows, last + 1) - np.maximum(bases, self.plan.base), 0, None
+                )
+                reached = int((raw_bytes * inside // rows).sum())
             file.raw_bytes += reached - taken
             start, taken = end, reached
 
@@ -668,6 +676,27 @@ def _unless_ids_lost(stored: StoredArchive, schema: TopicSchema) -> StoredArchiv
     )
 
 
+def _sums_before(numbers: Numbers) -> Numbers:
+    """For each number, and for the end: the sum of the numbers before it."""
+    sums = np.zeros(len(numbers) + 1, np.int64)
+    np.cumsum(numbers, out=sums[1:])
+    return sums
+
+
+def _follows(plan: Plan) -> bool:
+    """Whether the segments of a plan of few segments without gaps follow each other, as `_reached` checks."""
+    lines, at = plan.segments.numbers, plan.base
+    if plan.gaps or not 0 < len(lines) <= _FEW_SEGMENTS:
+        return False
+    before = (-1, 0, 0)
+    for base, end, log_index, row_group, first_row, *_ in lines.tolist():
+        place = (log_index, row_group, first_row)
+        if max(base, plan.base) != at or place < before:
+            return False
+        at, before = min(end, plan.end), (log_index, row_group, first_row + end - base)
+    return True
+
+
 def _reached(plan: Plan) -> int:
     """The offset after the plan's segments and gaps.
 
@@ -676,6 +705,8 @@ def _reached(plan: Plan) -> int:
     offset once.
     """
     lines = plan.segments.numbers
+    if _follows(plan):
+        return int(min(lines[-1, END], plan.end))
     starts, stops = np.maximum(lines[:, BASE], plan.base), np.minimum(lines[:, END], plan.end)
     # Where each segment must begin: at the end of the one before it, or of the gap that begins there.
     behind = np.concatenate([[plan.base], stops])

@@ -35,6 +35,8 @@ from intake.read.reader import IntakeReader
 from intake.records import UNKNOWN_BATCH
 from intake.segments import SegmentRef
 
+_INGEST_TYPE = STREAM_SCHEMA.field("ingest_timestamp").type
+
 BATCH_ROWS = 16_384
 """Rows of an archive that are decoded at a time."""
 
@@ -554,22 +556,23 @@ def placed(
     places: npt.NDArray[np.int64], records: pa.RecordBatch, ingest_us: npt.NDArray[np.int64]
 ) -> pa.RecordBatch:
     """Intake records with their offsets and their ingest times, as `STREAM_SCHEMA`."""
-    offsets = pa.array(places)
+    batch: Any = records.column("batch")
+    if batch.null_count:
+        batch = pc.fill_null(batch, UNKNOWN_BATCH)
     columns: dict[str, Any] = {
-        "offset": offsets,
-        "ingest_timestamp": pa.array(ingest_us),
-        "batch_start": _batch_starts(offsets, records.column("batch").cast(pa.int64())),
+        "offset": pa.array(places),
+        "ingest_timestamp": pa.array(ingest_us).view(_INGEST_TYPE),
+        "batch_start": _batch_starts(places, batch.to_numpy().astype(np.int64)),
         **{name: records.column(name) for name in ("event_timestamp", "key", "value", "headers")},
     }
     return _stream_batch(columns)
 
 
-def _batch_starts(offsets: Any, batch: Any) -> Any:
+def _batch_starts(places: npt.NDArray[np.int64], batch: npt.NDArray[np.int64]) -> Any:
     """The first offset of each record's batch; null where the upstream source hides it."""
-    starts = pc.subtract(offsets, batch)
     # A mirrored source may not show where a batch begins.
-    hidden = pc.equal(batch, pa.scalar(UNKNOWN_BATCH, pa.int64()))
-    return pc.if_else(hidden, None, starts) if pc.any(hidden).as_py() else starts
+    hidden = batch == UNKNOWN_BATCH
+    return pa.array(places - batch, mask=hidden if hidden.any() else None)
 
 
 def _stream_batch(columns: dict[str, Any]) -> pa.RecordBatch:

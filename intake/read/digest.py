@@ -110,14 +110,17 @@ class _Runs:
     def update(self, numbers: Int64Array) -> None:
         if not len(numbers):
             return
-        changed = np.flatnonzero(numbers[1:] != numbers[:-1])
+        (changed,) = (numbers[1:] != numbers[:-1]).nonzero()
         # Offsets always are one run; for few records the arrays below would cost more than the hash.
         if not len(changed):
             self.repeat(int(numbers[0]), len(numbers))
             return
-        starts = np.concatenate(([0], changed + 1))
-        counts = np.diff(starts, append=len(numbers))
-        runs = np.stack((numbers[starts], counts), axis=1)
+        starts = np.empty(len(changed) + 2, np.int64)
+        starts[0], starts[-1] = 0, len(numbers)
+        np.add(changed, 1, out=starts[1:-1])
+        runs = np.empty((len(starts) - 1, 2), np.int64)
+        runs[:, 0] = numbers[starts[:-1]]
+        np.subtract(starts[1:], starts[:-1], out=runs[:, 1])
         if runs[0, 0] == self._number:
             runs[0, 1] += self._count
         else:
@@ -203,13 +206,17 @@ class _Blake3Binary:
         self.length, self.content = blake3(), blake3()
 
     def update(self, column: ArrowArray) -> None:
-        lengths = binary_lengths(column)
         if column.null_count:
+            lengths = binary_lengths(column)
             # Null and empty bytes differ, and no length is negative.
             lengths[~valid_rows(column)] = -1
+            self.content.update(_content(column))
+        else:
+            offsets, data = binary_layout(column)
+            lengths = offsets[1:] - offsets[:-1]
+            self.content.update(data[int(offsets[0]) : int(offsets[-1])].data)
         # Arrow's own offsets are int32, so every length fits.
         self.length.update(_bytes(lengths, "<i4"))
-        self.content.update(_content(column))
 
 
 def _feed_valid(runs: _Runs, column: ArrowArray) -> None:
