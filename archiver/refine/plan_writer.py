@@ -125,15 +125,15 @@ def _none(rows: int) -> ArrowArray:
 
 
 @dataclass(frozen=True, slots=True)
-class DecodedSides:
-    """The `key` and `value` columns of some records."""
+class Decoded:
+    """Some consecutive records of a plan, decoded with those of other plans."""
 
-    key: pa.StructArray
-    value: pa.StructArray
-
-    def slice(self, first: int, rows: int) -> DecodedSides:
-        """The columns of these rows; copies nothing."""
-        return DecodedSides(self.key.slice(first, rows), self.value.slice(first, rows))
+    records: pa.RecordBatch
+    """As `STREAM_SCHEMA`."""
+    rows: pa.RecordBatch
+    """The archive's rows."""
+    offsets: npt.NDArray[np.int64]
+    ingest_us: npt.NDArray[np.int64]
 
 
 class TopicRows:
@@ -152,23 +152,17 @@ class TopicRows:
     def built(self, partition: int, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The archive's rows for records in `STREAM_SCHEMA`, in parts of bounded size; mostly one part."""
         for start, end in self.codec.portions(records.column("key"), records.column("value")):
-            yield self.build(partition, records.slice(start, end - start))
+            yield self.build(np.full(end - start, partition, np.int32), records.slice(start, end - start))
 
-    def decoded(self, records: pa.RecordBatch) -> DecodedSides | None:
-        """The `key` and `value` columns of intake records; None if they must be decoded in several parts."""
-        keys, values = records.column("key"), records.column("value")
-        if len(self.codec.portions(keys, values)) > 1:
-            return None
-        return DecodedSides(*self.codec.encode_columns(keys, values))
+    def in_one_part(self, records: pa.RecordBatch) -> bool:
+        """Whether the columns of these records are so small that `build` may be called for all of them."""
+        return len(self.codec.portions(records.column("key"), records.column("value"))) <= 1
 
-    def build(
-        self, partition: int, records: pa.RecordBatch, sides: DecodedSides | None = None
-    ) -> pa.RecordBatch:
-        """The rows of one part; `sides`: its keys and values, if they are decoded already."""
-        if sides is None:
-            sides = DecodedSides(*self.codec.encode_columns(records.column("key"), records.column("value")))
+    def build(self, partitions: npt.NDArray[np.int32], records: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of one part. `partitions`: of each record."""
+        key, value = self.codec.encode_columns(records.column("key"), records.column("value"))
         kafka: dict[str, pa.Array[Any]] = {
-            "partition": pa.array(np.full(records.num_rows, partition, dtype=np.int32)),
+            "partition": pa.array(partitions),
             **{
                 name: records.column(name)
                 for name in ("offset", "event_timestamp", "ingest_timestamp", "batch_start")
@@ -180,8 +174,8 @@ class TopicRows:
             [_as(kafka[field.name], field.type) for field in fields], fields=fields
         )
         columns = {
-            "key": sides.key,
-            "value": sides.value,
+            "key": key,
+            "value": value,
             "headers": records.column("headers"),
             "kafka": struct,
         }
@@ -260,8 +254,8 @@ class PlanWriter:
         self._due = self._next_due()
         self._pieces: list[Piece] = []
         """Records of the segments that were added and are not decoded: a piece for each, or fewer."""
-        self._sides: DecodedSides | None = None
-        """The decoded columns of all pieces, if they were decoded with those of other plans."""
+        self._ready: Decoded | None = None
+        """The records of all pieces, if they were decoded with those of other plans."""
         self._own = 0
         """Number of leading pieces that are copies and point into no intake row group."""
         self._file: _OpenFile | None = None
@@ -310,9 +304,9 @@ class PlanWriter:
         """Records that were added and are not decoded."""
         return self._pieces
 
-    def use_decoded(self, records: Piece, sides: DecodedSides) -> None:
-        """Replace all `pieces` by one with the same records, whose keys and values are decoded."""
-        self._pieces, self._sides, self._own = [records], sides, 0
+    def use_decoded(self, records: Piece, decoded: Decoded) -> None:
+        """Replace all `pieces` by one with the same records, which are decoded."""
+        self._pieces, self._ready, self._own = [records], decoded, 0
 
     def add(self, place: int, records: Kept, first: int, rows: int) -> bool:
         """Add the records of the plan's next segment: this many rows of `records`. Rows outside of the plan
@@ -386,7 +380,7 @@ class PlanWriter:
         """
         lines = self.plan.segments.numbers[self._decoded : self._given]
         pieces, self._pieces, self._own = self._pieces, [], 0
-        sides, self._sides = self._sides, None
+        ready, self._ready = self._ready, None
         if not pieces:
             return
         held_rows, held_bytes = (
@@ -394,26 +388,13 @@ class PlanWriter:
         )
         self._decoded = self._given
         self._due = self._next_due()
-        records = together(pieces)
-        bases, raw_bytes, floors_us = lines[:, BASE], lines[:, RAW_BYTES], lines[:, FLOOR_US]
-        # Offsets are not stored with the rows. A row too few or too many would shift every offset after it.
-        if records.num_rows != held_rows:
-            raise Corrupted(
-                f"{self.plan.topic} partition {self.plan.partition}: {records.num_rows} rows came for "
-                f"{len(lines)} segments from offset "
-                f"{bases[0]} on; the log says {held_rows}"
-            )
+        if ready is None:
+            records = together(pieces)
+            offsets, ingest_us = self.places(lines, records.column("accept_timestamp"))
+        else:
+            records, offsets, ingest_us = ready.records, ready.offsets, ready.ingest_us
+        bases, raw_bytes = lines[:, BASE], lines[:, RAW_BYTES]
         rows = lines[:, END] - bases
-        # Row `i` of a segment has the offset `base + i`; `firsts` is where each segment begins among the
-        # rows.
-        firsts = np.cumsum(rows) - rows
-        offsets = np.repeat(bases - firsts, rows) + np.arange(held_rows)
-        # A copy, because the array from Arrow is read-only.
-        accept_us = records.column("accept_timestamp").view(pa.int64()).to_numpy().copy()
-        # The floor applies to the first row of a segment; the running maximum carries it on to the others.
-        accept_us[firsts] = np.maximum(accept_us[firsts], floors_us)
-        # The maximum may begin in this call: a segment's floor is never below the time reached before it.
-        ingest_us = np.maximum.accumulate(accept_us)
         # The first and the last segment may reach beyond the plan.
         start, stop = np.searchsorted(offsets, (self.plan.base, self.plan.end)).tolist()
         taken = 0
@@ -430,13 +411,13 @@ class PlanWriter:
             file = self._file or self._open_file(
                 value, base if self._begun else self.plan.base, int(ingest_us[start])
             )
-            run = slice(start, end)
-            self._write(
-                placed(offsets[run], records.slice(start, end - start), ingest_us[run]),
+            run, found = slice(start, end), records.slice(start, end - start)
+            if ready is None:
                 # An average: it only sets how many records are decoded at a time.
-                held_bytes // held_rows,
-                None if sides is None else sides.slice(start, end - start),
-            )
+                self._write(placed(offsets[run], found, ingest_us[run]), held_bytes // held_rows)
+            else:
+                self._count(found)
+                self._append(ready.rows.slice(start, end - start))
             if end == held_rows and base <= bases[0] and not taken:
                 reached = int(raw_bytes.sum())
             else:
@@ -448,18 +429,44 @@ class PlanWriter:
             file.raw_bytes += reached - taken
             start, taken = end, reached
 
-    def _write(self, records: pa.RecordBatch, record_bytes: int, sides: DecodedSides | None) -> None:
-        """Write records to the open file. Unless `sides` has their keys and values, they are decoded some ten
-        thousand at a time: what fits into the processor's cache decodes fastest.
-        """
+    def places(
+        self, lines: Numbers, accept: pa.Array[Any]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Offsets and ingest times of the records of these segments from their accept times."""
+        bases, floors_us = lines[:, BASE], lines[:, FLOOR_US]
+        rows = lines[:, END] - bases
+        held_rows = int(rows.sum())
+        # Offsets are not stored with the rows. A row too few or too many would shift every offset after it.
+        if len(accept) != held_rows:
+            raise Corrupted(
+                f"{self.plan.topic} partition {self.plan.partition}: {len(accept)} rows came for "
+                f"{len(lines)} segments from offset "
+                f"{bases[0]} on; the log says {held_rows}"
+            )
+        # Row `i` of a segment has the offset `base + i`; `firsts` is where each segment begins among the
+        # rows.
+        firsts = np.cumsum(rows) - rows
+        offsets = np.repeat(bases - firsts, rows) + np.arange(held_rows)
+        # A copy, because the array from Arrow is read-only.
+        accept_us = accept.view(pa.int64()).to_numpy().copy()
+        # The floor applies to the first row of a segment; the running maximum carries it on to the others.
+        accept_us[firsts] = np.maximum(accept_us[firsts], floors_us)
+        # The maximum may begin in this call: a segment's floor is never below the time reached before it.
+        return offsets, np.maximum.accumulate(accept_us)
+
+    def _count(self, records: pa.RecordBatch) -> None:
+        """Take the records of the open file into its digest and its times."""
         assert self._file is not None
         # The last row is the latest, because ingest times never decrease.
         self._file.ingest_max_us = records.column("ingest_timestamp")[-1].value
         # Digest of the records and not of the columns, which depend on the schema version.
         self._file.digest.update(records)
-        if sides is not None:
-            self._append(self._rows.build(self.plan.partition, records, sides))
-            return
+
+    def _write(self, records: pa.RecordBatch, record_bytes: int) -> None:
+        """Write records to the open file. They are decoded some ten thousand at a time: what fits into the
+        processor's cache decodes fastest.
+        """
+        self._count(records)
         step = max(1, min(self._options.decode_rows, self._options.decode_bytes // max(1, record_bytes)))
         for start in range(0, records.num_rows, step):
             for rows in self._rows.built(self.plan.partition, records.slice(start, step)):
@@ -606,27 +613,37 @@ class PlanWriter:
 
     def discard(self) -> None:
         """Drop all records and remove the spool file; files that are stored or being uploaded stay."""
-        self._pieces, self._sides, self._own = [], None, 0
+        self._pieces, self._ready, self._own = [], None, 0
         if self._file is not None:
             self._file.writer.discard()
             self._file = None
 
 
 def decode_together(rows: TopicRows, writers: Sequence[PlanWriter]) -> None:
-    """Decode the keys and values of several `joinable` plans of one topic at a time; `finish` of each then
-    writes its part.
+    """Make the rows of several `joinable` plans of one topic at a time; `finish` of each then writes its
+    part.
 
-    The calls of the decoder and the encoder cost as much as a thousand records do. Changes nothing if it
-    raises, or if the columns would be too large: each plan then decodes its own.
+    The calls of the decoder, the encoder and Arrow cost as much as a thousand records do. Changes nothing if
+    it raises, or if the columns would be too large: each plan then decodes its own.
     """
     counts = [sum(count for _, _, count in writer.pieces) for writer in writers]
     records = together([piece for writer in writers for piece in writer.pieces])
-    sides = rows.decoded(records)
-    if sides is None:
+    if not rows.in_one_part(records):
         return
-    joined, first = kept(records), 0
+    accept, first = records.column("accept_timestamp"), 0
+    places: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
     for writer, count in zip(writers, counts, strict=True):
-        writer.use_decoded((joined, first, count), sides.slice(first, count))
+        places.append(writer.places(writer.plan.segments.numbers, accept.slice(first, count)))
+        first += count
+    offsets, ingest_us = (np.concatenate(part) for part in zip(*places, strict=True))
+    stream = placed(offsets, records, ingest_us)
+    partitions = np.repeat(np.array([writer.plan.partition for writer in writers], np.int32), counts)
+    built = rows.build(partitions, stream)
+    joined, first = kept(records), 0
+    # From here on nothing raises.
+    for writer, count, (its_offsets, its_times) in zip(writers, counts, places, strict=True):
+        decoded = Decoded(stream.slice(first, count), built.slice(first, count), its_offsets, its_times)
+        writer.use_decoded((joined, first, count), decoded)
         first += count
 
 

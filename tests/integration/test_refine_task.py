@@ -371,9 +371,9 @@ def test_a_large_segment_is_decoded_in_parts(intake: Intake, monkeypatch: pytest
     decoded: list[int] = []
     real = TopicRows.build
 
-    def build(self: TopicRows, partition: int, records: pa.RecordBatch) -> pa.RecordBatch:
+    def build(self: TopicRows, partitions: Any, records: pa.RecordBatch) -> pa.RecordBatch:
         decoded.append(records.num_rows)
-        return real(self, partition, records)
+        return real(self, partitions, records)
 
     monkeypatch.setattr(TopicRows, "build", build)
     refine(intake, intake.plans(topic), options=RefineOptions(decode_bytes=10_000))

@@ -5,6 +5,7 @@ catalog.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -50,8 +51,8 @@ def test_columns_that_do_not_give_the_records_back_are_not_stored(
         before, files, true = driver.records("orders"), files_of_table(deployment), TopicRows.build
         keys = {info.key for info in driver.application.objects.list("archive/")}
 
-        def swapped(self: TopicRows, partition: int, records: pa.RecordBatch) -> pa.RecordBatch:
-            built = true(self, partition, records)
+        def swapped(self: TopicRows, partitions: Any, records: pa.RecordBatch) -> pa.RecordBatch:
+            built = true(self, partitions, records)
             values = built.column("value").take(pa.array([1, 0, *range(2, built.num_rows)]))
             return built.set_column(
                 built.schema.get_field_index("value"), built.schema.field("value"), values

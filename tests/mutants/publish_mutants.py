@@ -188,8 +188,8 @@ COMMITTING = (
     _tested(
         "plans decoded together have the values of the first one",
         "archiver/refine/plan_writer.py",
-        "sides.slice(first, count))",
-        "sides.slice(0, count))",
+        "built.slice(first, count),",
+        "built.slice(0, count),",
         ("tests/integration/test_refine_together.py",),
     ),
     _tested(
