@@ -19,9 +19,9 @@ from __future__ import annotations
 import decimal
 import math
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -157,33 +157,69 @@ def describe(
         {}, {}, {}, {}, {}, tuple(sorted(_group_start(group) for group in groups)), metadata.num_rows
     )
     for position, (leaf, form) in enumerate(zip(columns.leaves, columns.forms, strict=True)):
-        chunks: list[Any] = [group.column(position) for group in groups]
-        for chunk in chunks:
-            if chunk.path_in_schema != leaf.path:
-                raise Corrupted(
-                    f"a footer has the column {chunk.path_in_schema} where its schema has {leaf.path}"
-                )
-        counts = [chunk.num_values for chunk in chunks]
-        found.column_sizes[leaf.field_id] = sum([chunk.total_compressed_size for chunk in chunks])
-        found.value_counts[leaf.field_id] = sum(counts)
-        if leaf.field_id in floats:
-            # Before the statistics are read: the footer has none for these columns.
-            _add_counted(found, leaf, floats[leaf.field_id])
+        counted = floats.get(leaf.field_id)
+        # The footer has no statistics for a column that was counted.
+        chunks = [_chunk(group.column(position), leaf, form, counted is None) for group in groups]
+        size, values, nulls, low, high, sure = chunks[0] if len(chunks) == 1 else _joined(chunks)
+        found.column_sizes[leaf.field_id] = size
+        found.value_counts[leaf.field_id] = values
+        if counted is not None:
+            _add_counted(found, leaf, counted)
             continue
-        statistics: list[Any] = [chunk.statistics for chunk in chunks]
-        # One row group without statistics leaves the whole column unknown.
-        if any(one is None for one in statistics):
-            continue
-        nulls: list[Any] = [one.null_count if one.has_null_count else None for one in statistics]
-        if None not in nulls:
-            found.null_value_counts[leaf.field_id] = sum(nulls)
-        if form is not None:
-            # A row group of nulls has no extremes and moves none.
-            filled = [
-                one for one, null, count in zip(statistics, nulls, counts, strict=True) if null != count
-            ]
-            _add_bounds(found, leaf, form, filled)
+        if nulls is not None:
+            found.null_value_counts[leaf.field_id] = nulls
+        if form is not None and sure and low is not None:
+            _add_bounds(found, leaf, form, low, high)
     return found
+
+
+class _Chunk(NamedTuple):
+    """What a footer says of a column in one row group, or in all."""
+
+    size: int
+    values: int
+    nulls: int | None
+    """None: unknown."""
+    low: Any = None
+    """None: there is no value, or nothing is known."""
+    high: Any = None
+    sure: bool = False
+    """Whether `low` and `high` hold for all values."""
+
+
+def _chunk(chunk: Any, leaf: Leaf, form: str | None, wanted: bool) -> _Chunk:
+    """Read one column chunk. Called for every column of every archive, so it asks for each value once."""
+    if chunk.path_in_schema != leaf.path:
+        raise Corrupted(f"a footer has the column {chunk.path_in_schema} where its schema has {leaf.path}")
+    size, values = chunk.total_compressed_size, chunk.num_values
+    statistics = chunk.statistics if wanted else None
+    if statistics is None:
+        return _Chunk(size, values, None)
+    nulls = statistics.null_count if statistics.has_null_count else None
+    # A row group of nulls has no extremes and moves none.
+    if form is None or nulls == values:
+        return _Chunk(size, values, nulls, sure=True)
+    # The group's values may be too long, or not comparable.
+    if not statistics.has_min_max:
+        return _Chunk(size, values, nulls)
+    low, high = statistics.min_raw, statistics.max_raw
+    if form == "other":
+        low, high = _comparable(leaf.type, low), _comparable(leaf.type, high)
+    return _Chunk(size, values, nulls, low, high, True)
+
+
+def _joined(chunks: Sequence[_Chunk]) -> _Chunk:
+    """The same for all row groups: one without statistics leaves the whole column unknown."""
+    nulls = [chunk.nulls for chunk in chunks if chunk.nulls is not None]
+    filled = [chunk for chunk in chunks if chunk.low is not None]
+    return _Chunk(
+        sum(chunk.size for chunk in chunks),
+        sum(chunk.values for chunk in chunks),
+        sum(nulls) if len(nulls) == len(chunks) else None,
+        min((chunk.low for chunk in filled), default=None),
+        max((chunk.high for chunk in filled), default=None),
+        all(chunk.sure for chunk in chunks),
+    )
 
 
 def _add_counted(found: FileStatistics, leaf: Leaf, counted: FloatColumn) -> None:
@@ -205,25 +241,17 @@ def _group_start(group: Any) -> int:
     return min(data, int(column.dictionary_page_offset)) if column.has_dictionary_page else data
 
 
-def _add_bounds(found: FileStatistics, leaf: Leaf, form: str, statistics: list[Any]) -> None:
-    """Add the bounds of a column from the statistics of its row groups with values."""
-    # The values of a group may be too long, or not comparable: nothing is sure about the file then.
-    if not statistics or not all(one.has_min_max for one in statistics):
-        return
-    lows, highs = [one.min_raw for one in statistics], [one.max_raw for one in statistics]
+def _add_bounds(found: FileStatistics, leaf: Leaf, form: str, low: Any, high: Any) -> None:
+    """Add the bounds of a column with these extremes."""
     if form != "other":
-        found.lower_bounds[leaf.field_id] = struct.pack(form, min(lows))
-        found.upper_bounds[leaf.field_id] = struct.pack(form, max(highs))
+        found.lower_bounds[leaf.field_id] = struct.pack(form, low)
+        found.upper_bounds[leaf.field_id] = struct.pack(form, high)
         return
-    lows, highs = (
-        [_comparable(leaf.type, one) for one in lows],
-        [_comparable(leaf.type, one) for one in highs],
-    )
     # Truncated towards the outside: a bound may be too wide, never too narrow.
-    lower = single_value(leaf.type, truncate_down(min(lows)))
+    lower = single_value(leaf.type, truncate_down(low))
     if lower is not None:
         found.lower_bounds[leaf.field_id] = lower
-    highest = truncate_up(max(highs))
+    highest = truncate_up(high)
     # Without a representable upper bound the column keeps its lower bound alone.
     upper = None if highest is None else single_value(leaf.type, highest)
     if upper is not None:
