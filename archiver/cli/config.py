@@ -200,8 +200,11 @@ def _schema_problems(group: SchemaSettings, compile_settings: CompileSettings) -
     try:
         SchemaFetcher(SchemaRegistrySettings(compile=compile_settings), SystemClock())(group, None)
     except ArchiverError as error:
-        source = "descriptor_set" if group.protos is None else "protos"
+        source = next(
+            name for name in ("avsc", "protos", "descriptor_set") if getattr(group, name) is not None
+        )
         # The fetcher knows no key paths, so the text decides which key has the problem.
-        at = "message" if f"has no message {group.message!r}" in str(error) else source
+        wrong_name = f"has no message {group.message!r}" in str(error) or "correct `message`" in str(error)
+        at = "message" if wrong_name else source
         return [((at,), str(error))]
     return []

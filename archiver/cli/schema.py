@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from archiver.status.mapping import SchemaPlan
 
 app = typer.Typer(
-    help="Show the column of every Protobuf field, and what a newer schema would do to the table.",
+    help="Show the column of every field of a schema, and what a newer schema would do to the table.",
     no_args_is_help=True,
 )
 
@@ -37,7 +38,9 @@ class SideOption(enum.StrEnum):
 
 
 _Topic = Annotated[str, typer.Argument(help="The topic's name.", autocompletion=complete_topic)]
-_Side = Annotated[SideOption, typer.Option("--side", help="Whose schema --descriptor-set or --protos is.")]
+_Side = Annotated[
+    SideOption, typer.Option("--side", help="Whose schema --descriptor-set, --protos or --avsc is.")
+]
 _DescriptorSet = Annotated[
     Path | None,
     typer.Option(
@@ -49,6 +52,7 @@ _Protos = Annotated[
     Path | None,
     typer.Option("--protos", help="The newer schema: a folder of .proto files; imports are relative to it."),
 ]
+_Avsc = Annotated[Path | None, typer.Option("--avsc", help="The newer schema: a file with an Avro schema.")]
 _Message = Annotated[
     str | None,
     typer.Option(
@@ -83,7 +87,7 @@ def show(topic: _Topic, config: ConfigOption = None, output: OutputOption = Outp
         return FINE
     print_table(
         f"{topic}, schema version {version}",
-        ("field", "numbers", "protobuf type", "column", "type", "field id", "state", "versions"),
+        ("field", "path", "schema type", "column", "type", "field id", "state", "versions"),
         [
             (
                 f"{one.side}: {one.field}",
@@ -111,6 +115,7 @@ def plan(
     side: _Side = SideOption.VALUE,
     descriptor_set: _DescriptorSet = None,
     protos: _Protos = None,
+    avsc: _Avsc = None,
     message: _Message = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
@@ -118,11 +123,11 @@ def plan(
     option it takes the one that the configuration names.
     """
     if topic is None:
-        if descriptor_set is not None or protos is not None or message is not None:
+        if any(one is not None for one in (descriptor_set, protos, avsc, message)):
             raise InvalidInput("name the topic whose newer schema this is: archiver schema plan TOPIC")
         return _plan_all(config, output)
     with application(config) as app_:
-        found = _planned(app_, topic, side, descriptor_set, protos, message)
+        found = _planned(app_, topic, side, _Files(descriptor_set, protos, avsc), message)
     _print(found, output)
     return FINE
 
@@ -131,7 +136,7 @@ def _plan_all(config: Path | None, output: Output) -> int:
     """The plans of all configured topics, each as for one."""
     with application(config) as app_:
         # One application for all topics, so both logs are opened once.
-        plans = [_planned(app_, one.name, SideOption.VALUE, None, None, None) for one in app_.settings.topics]
+        plans = [_planned(app_, one.name, SideOption.VALUE, _Files(), None) for one in app_.settings.topics]
     if output is Output.JSON:
         print_json({"topics": [one.to_json() for one in plans]})
         return FINE
@@ -150,6 +155,7 @@ def check(
     side: _Side = SideOption.VALUE,
     descriptor_set: _DescriptorSet = None,
     protos: _Protos = None,
+    avsc: _Avsc = None,
     message: _Message = None,
     against: Annotated[
         Path | None,
@@ -167,10 +173,10 @@ def check(
         raise InvalidInput("name either a topic, or with --against the descriptor set to compare with")
     if topic is not None:
         with application(config) as app_:
-            found = _planned(app_, topic, side, descriptor_set, protos, message)
+            found = _planned(app_, topic, side, _Files(descriptor_set, protos, avsc), message)
     else:
         assert against is not None, "one of the two is there"
-        found = _compared(against, side, descriptor_set, protos, message)
+        found = _compared(against, side, _Files(descriptor_set, protos, avsc), message)
     _print(found, output, against=against is not None)
     return FINE if found.decision.compatible else WRONG
 
@@ -179,8 +185,7 @@ def _planned(
     app_: Application,
     topic: str,
     side: SideOption,
-    descriptor_set: Path | None,
-    protos: Path | None,
+    files: _Files,
     message: str | None,
 ) -> SchemaPlan:
     from archiver.status.mapping import plan_of, with_envelope_of
@@ -195,16 +200,16 @@ def _planned(
     sources: dict[SideOption, Source | None] = {}
     for name in SideOption:
         group, known = configured[name], newest[name]
-        if descriptor_set is None and protos is None:
+        if not files.given:
             if message is not None:
                 raise InvalidInput(
-                    "--message is the message of --descriptor-set or --protos; give one of them"
+                    "--message is the message of --descriptor-set, --protos or --avsc; give one of them"
                 )
             # Without a schema option, both sides come from the configuration.
             sources[name] = None if group is None else app_.fetch_schema(group, known).source
         elif name is side:
             # A file has no registry ids, and their absence must not count as a change.
-            sources[name] = with_envelope_of(_given(descriptor_set, protos, message, group), known)
+            sources[name] = with_envelope_of(_given(files, message, group), known)
         # The other side stays as recorded, so the plan shows only the change in question.
         elif known is not None:
             sources[name] = known.source()
@@ -214,22 +219,38 @@ def _planned(
     return plan_of(topic, history, sources[SideOption.KEY], sources[SideOption.VALUE], policy)
 
 
-def _compared(
-    against: Path, side: SideOption, descriptor_set: Path | None, protos: Path | None, message: str | None
-) -> SchemaPlan:
+def _compared(against: Path, side: SideOption, files: _Files, message: str | None) -> SchemaPlan:
+    from archiver.schema.avro.source import as_registered, load_avro_source
     from archiver.schema.protobuf.descriptors import load_source
     from archiver.status.mapping import first_version, plan_of
 
-    newer = _given(descriptor_set, protos, message, None)
+    newer = _given(files, message, None)
+    if newer.format == "avro":
+        # As in a registry, where each record names its schema; a file alone must not change.
+        newer = as_registered(newer)
+        older = as_registered(load_avro_source(against, None, newer.recursion_depth))
+    else:
+        older = load_source(against, newer.message)
     # The old file counts as the only recorded version.
-    history = first_version(load_source(against, newer.message), side.value)
+    history = first_version(older, side.value)
     key, value = (newer if name is side else None for name in SideOption)
     return plan_of(str(against), history, key, value)
 
 
-def _given(
-    descriptor_set: Path | None, protos: Path | None, message: str | None, group: SchemaSettings | None
-) -> Source:
+@dataclass(frozen=True)
+class _Files:
+    """The schema that the command line names."""
+
+    descriptor_set: Path | None = None
+    protos: Path | None = None
+    avsc: Path | None = None
+
+    @property
+    def given(self) -> list[Path]:
+        return [one for one in (self.descriptor_set, self.protos, self.avsc) if one is not None]
+
+
+def _given(files: _Files, message: str | None, group: SchemaSettings | None) -> Source:
     """The schema that the command line names, read as the topic's settings say."""
     from archiver.config.settings import ProtosSettings, SchemaRegistrySettings, SchemaSettings
     from archiver.config.types import Surroundings
@@ -239,18 +260,21 @@ def _given(
 
     # The configured message, so that only the file must be named for a newer version.
     name = message or (None if group is None else group.message)
-    if (descriptor_set is None) == (protos is None):
-        raise InvalidInput("name the newer schema with either --descriptor-set FILE or --protos DIR")
-    if name is None:
+    if len(files.given) != 1:
+        raise InvalidInput(
+            "name the newer schema with one of --descriptor-set FILE, --protos DIR and --avsc FILE"
+        )
+    if name is None and files.avsc is None:
         raise InvalidInput("name the message with --message, for example --message shop.Order")
     # Paths on the command line start at the current folder, not at that of the configuration file.
     around = Surroundings(folder=Path.cwd(), environ=os.environ)
     # Not validated as a whole: its parts are, and the group's own errors would name a configuration file.
     requested = SchemaSettings.model_construct(
-        descriptor_set=descriptor_set,
+        descriptor_set=files.descriptor_set,
         protos=None
-        if protos is None
-        else ProtosSettings.model_validate({"folder": str(protos)}, context=around),
+        if files.protos is None
+        else ProtosSettings.model_validate({"folder": str(files.protos)}, context=around),
+        avsc=files.avsc,
         subject=None,
         message=name,
         recursion_depth=RECURSION_DEPTH if group is None else group.recursion_depth,

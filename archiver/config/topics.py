@@ -139,8 +139,8 @@ class ProtosSettings(Group):
 
 
 class SchemaSettings(Group):
-    """The Protobuf message in a topic's keys or values. Exactly one of `descriptor_set`, `protos` and
-    `subject` names the source of the schema.
+    """The Protobuf message or the Avro schema of a topic's keys or values. Exactly one of `descriptor_set`,
+    `protos`, `avsc` and `subject` names the source of the schema.
     """
 
     # `validate` is a method of pydantic's models, so the field has another name than its key.
@@ -150,12 +150,17 @@ class SchemaSettings(Group):
     """A file made by `protoc --include_imports --descriptor_set_out`, relative to the configuration file."""
     protos: ProtosSettings | None = None
     """A folder of `.proto` files."""
+    avsc: FilePath | None = None
+    """A file with an Avro schema, relative to the configuration file, for records without a registry's
+    envelope. Such a schema cannot change while the topic has records. For records with an envelope, or a
+    schema that changes, use a `subject`."""
     subject: Annotated[str, BeforeValidator(check_subject)] | None = None
-    """A subject of the schema registry; by convention the topic's name with the suffix `-value` or `-key`."""
+    """A subject of the schema registry, of the type PROTOBUF or AVRO; by convention the topic's name with the
+    suffix `-value` or `-key`."""
     message: MessageName | None = None
-    """Full name of the message, for example `shop.Order`. It is optional only with a `subject`. The default
-    is then the first message of the subject's newest schema at the topic's first archiving, as long as the
-    newest schema has it."""
+    """Full name of the message, for example `shop.Order`. Optional with a `subject` or an `avsc`:
+    an Avro schema has one name. The default is otherwise the first message of the subject's newest schema at
+    the topic's first archiving, as long as the newest schema has it."""
     recursion_depth: Annotated[StrictInt, Field(ge=0, le=10)] = 2
     """Number of times that a message type may be nested in itself as columns; deeper values stay encoded.
     Default 2."""
@@ -176,14 +181,18 @@ class SchemaSettings(Group):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         problems: list[tuple[tuple[str | int, ...], str]] = []
-        given = [name for name in ("descriptor_set", "protos", "subject") if getattr(self, name) is not None]
+        given = [
+            name
+            for name in ("descriptor_set", "protos", "avsc", "subject")
+            if getattr(self, name) is not None
+        ]
         if not given:
             problems.append(
                 (
                     (),
                     (
                         "names no source for the schema; add descriptor_set: FILE, protos: {folder: "
-                        "DIR} or subject: NAME"
+                        "DIR}, avsc: FILE or subject: NAME"
                     ),
                 )
             )
@@ -195,7 +204,7 @@ class SchemaSettings(Group):
                 )
             )
         # A file may contain many messages. A subject has a first one, so the message can be derived.
-        if self.message is None and self.subject is None and given:
+        if self.message is None and self.subject is None and self.avsc is None and given:
             problems.append(
                 (
                     ("message",),

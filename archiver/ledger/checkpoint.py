@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from archiver.ledger.archives import ArchiveFile, OldArchive, Replaced, Rewrite
+from archiver.ledger.entries import has_avro
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import (
     CondemnedObject,
@@ -32,7 +33,7 @@ from archiver.proto import ledger_state_pb2 as pb
 from archiver.runtime.errors import Corrupted, Halt
 from archiver.runtime.ids import TopicId
 
-FORMATS = (1, 2)
+FORMATS = (1, 2, 3)
 """Message formats that this version reads; it writes the oldest that suffices."""
 
 
@@ -83,6 +84,9 @@ def state_of(fold: LedgerFold) -> pb.LedgerState:
 
 def _format_of(fold: LedgerFold) -> int:
     """The oldest message format that can hold the state."""
+    # A reader of format 2 would find a Protobuf message without a descriptor.
+    if any(has_avro(one) for topic in fold.topics.values() for one in topic.schemas.values()):
+        return 3
     rewrites = [topic.rewrites for topic in fold.topics.values()]
     open_ones = [
         item

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError, Message
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.errors import Corrupted, Halt
 
-FORMATS = (1, 2, 3, 4)
+FORMATS = (1, 2, 3, 4, 5)
 """Entry formats that this version reads."""
 
 _SINCE_2 = (pb.FilesRewritten, pb.RewriteSettled)
@@ -20,6 +20,9 @@ _SINCE_2 = (pb.FilesRewritten, pb.RewriteSettled)
 def format_of(body: Message) -> int:
     """The format of an entry with `body`: the lowest whose readers understand it."""
     if isinstance(body, pb.SchemaChanged):
+        # A reader of format 2 would find a Protobuf message without a descriptor.
+        if has_avro(body):
+            return 5
         # The lowest format that suffices, so that an older version can still read the log after an upgrade.
         return 2 if _says_more_than_1(body) else 1
     if isinstance(body, pb.StartMoved):
@@ -27,6 +30,11 @@ def format_of(body: Message) -> int:
     if isinstance(body, pb.FilesRewritten) and any(file.more for file in body.files):
         return 4
     return 2 if isinstance(body, _SINCE_2) else 1
+
+
+def has_avro(body: pb.SchemaChanged) -> bool:
+    """Whether the key or the value of a topic is Avro."""
+    return bool(body.key.avro or body.value.avro)
 
 
 def _says_more_than_1(body: pb.SchemaChanged) -> bool:

@@ -1,5 +1,5 @@
-"""Fetch schemas from the configured source: a descriptor set, a folder of `.proto` files, or a registry
-subject.
+"""Fetch schemas from the configured source: a descriptor set, a folder of `.proto` files, an `.avsc` file, or
+a registry subject.
 
 It also applies `schema_registry.when_down` while a registry is unreachable, slow or wrong. Continuing with
 the last known schema is always logged. No list of versions is kept between calls.
@@ -17,6 +17,7 @@ from archiver.registry.compile import ProtoCompiler
 from archiver.registry.subjects import Fetched, SubjectSource
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ConfigInvalid, RetryLater
+from archiver.schema.avro.source import load_avro_source
 from archiver.schema.evolution.state import SourceSchema
 from archiver.schema.protobuf.descriptors import load_source, make_source
 
@@ -45,6 +46,10 @@ class SchemaFetcher:
     ) -> Fetched:
         if settings.subject is not None:
             return self._subject(settings, known)
+        if settings.avsc is not None:
+            return Fetched(
+                load_avro_source(settings.avsc, settings.message, settings.recursion_depth, columns)
+            )
         message = settings.message or ""
         if settings.protos is not None:
             data = self._compiler.folder(settings.protos)

@@ -25,6 +25,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from archiver.config.settings import ConfluentSettings, SchemaSettings
+from archiver.registry.avro_subjects import AVRO, AvroSubjects
 from archiver.registry.client import PROTOBUF, Reference, Registered, RegistryClient
 from archiver.registry.compile import ProtoCompiler, builtin_descriptors
 from archiver.runtime.clock import Clock
@@ -194,6 +195,7 @@ class SubjectSource:
     ) -> None:
         self._settings = settings
         self._client = client
+        self._avro = AvroSubjects(settings, client)
         self._compiler = compiler
         self._clock = clock
         self._lock = threading.Lock()
@@ -222,9 +224,11 @@ class SubjectSource:
             raise ConfigInvalid(
                 f"{error}; register a schema under the subject {subject}, or correct `subject`"
             ) from error
+        if newest.kind == AVRO:
+            return self._avro.source(settings, known, newest, numbers, until_s), newest.id
         if newest.kind != PROTOBUF:
             raise ConfigInvalid(
-                f"{newest.label} is of the type {excerpt(newest.kind, 40)}; only PROTOBUF can be "
+                f"{newest.label} is of the type {excerpt(newest.kind, 40)}; only PROTOBUF and AVRO can be "
                 "archived with a schema"
             )
         data = self._compiled(newest, until_s)
@@ -236,7 +240,8 @@ class SubjectSource:
                 f"{newest.label} does not declare the message {message} itself, so no envelope can name it"
             )
         ids: dict[int, Indexes] = {}
-        if known is not None and known.envelope is not None and known.message == message:
+        is_known = known is not None and (known.message, known.format) == (message, "protobuf")
+        if is_known and known is not None and known.envelope is not None:
             # Records of a version that was deleted for good may still arrive, so the ledger's ids stay.
             ids.update(known.envelope.ids)
         ids[newest.id] = indexes

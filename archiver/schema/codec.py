@@ -10,7 +10,7 @@ envelope's `__prefix__`. `__prefix__` and `__unrecognized__` are filled whether 
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,14 +21,10 @@ from archiver.schema.arrow import Array, arrow, pc
 from archiver.schema.columns import Json
 from archiver.schema.envelope import opened
 from archiver.schema.evolution.state import SourceSchema, TopicSchema, arrow_schema, column_tree
-from archiver.schema.protobuf.complete_engine import ProtobufEngine
-from archiver.schema.protobuf.decoded_size import Counts, Meter, portions, refusal_of
-from archiver.schema.protobuf.engine import Engine
-from archiver.schema.protobuf.tree import ERR, PREFIX, RAW, MessageTree
+from archiver.schema.protobuf.decoded_size import Counts, portions, refusal_of
+from archiver.schema.protobuf.tree import ERR, PREFIX, RAW
 from archiver.schema.protobuf.values import Bools
-from archiver.schema.splice import blocks, picked, replaced
-
-EngineName = Literal["ptars", "protobuf"]
+from archiver.schema.side_reader import EngineName, SideReader, side_reader
 
 _EXTRA = (RAW, PREFIX, ERR)
 
@@ -86,17 +82,19 @@ class _Side:
         self._name = name
         self._type: pa.StructType = columns.field(name).type
         tree = None if source is None else column_tree(source, struct)
-        self._engine = None if tree is None else _engine(tree, self._type, engine)
-        self._meter = None if tree is None else Meter(tree)
+        self._reader: SideReader | None = None
+        if source is not None and tree is not None:
+            message = pa.struct([field for field in self._type if field.name not in _EXTRA])
+            self._reader = side_reader(source.source(), tree, message, engine)
         self._message = "" if source is None else source.message
         self._envelope = None if source is None else source.envelope
 
     def bounds(self, payloads: Array) -> Counts | None:
-        return None if self._meter is None else self._meter.bounds(payloads)
+        return None if self._reader is None else self._reader.bounds(payloads)
 
     def encode(self, payloads: Array, keep_all: bool) -> Array:
         nulls = payloads.is_null() if payloads.null_count else None
-        if self._engine is None or self._meter is None:
+        if self._reader is None:
             return arrow.StructArray.from_arrays([payloads], fields=list(self._type), mask=nulls)
         # Engines accept no nulls. The mask hides the empty messages that stand in for them.
         dense = payloads if nulls is None else pc.fill_null(payloads, b"")
@@ -106,12 +104,15 @@ class _Side:
             messages, prefix = found.messages, found.prefixes
             bad = {row: f"cannot be decoded as {self._message}: {why}" for row, why in found.errors.items()}
         # Emptied before decoding, because a small payload may become millions of values.
-        if large := self._meter.beyond(messages):
+        if large := self._reader.beyond(messages, prefix):
             bad.update(dict.fromkeys(large, refusal_of(self._message)))
             messages = emptied(messages, large)
-        columns, whole, errors = decode_exactly(self._engine, messages)
+        columns, whole, errors = self._reader.decode_exactly(messages, prefix)
         # These rows were decoded as empty messages, without an error of their own.
         errors = {**errors, **bad}
+        if nulls is not None and errors:
+            # The empty message that stands in for a null may be an error, which is none of the record.
+            errors = {row: why for row, why in errors.items() if not nulls[row].as_py()}
         # flatten() applies the nulls of undecodable rows to every field.
         fields = columns.flatten()
         texts = arrow.nulls(len(dense), pa.string())
@@ -146,7 +147,7 @@ class _Side:
         count = pc.sum(missing).as_py() or 0
         if count == 0:
             return raw
-        if self._engine is None:
+        if self._reader is None:
             raise Corrupted(
                 f"{counted(count, 'record has', 'records have')} a {self._name} without {RAW} and "
                 "without a schema; restore the file"
@@ -156,32 +157,22 @@ class _Side:
 
     def _from_fields(self, rows: Array) -> Array:
         """Payloads of rows without `__raw__`: prefix and message."""
-        assert self._engine is not None
-        columns = _message_columns(rows, self._engine.message_type, self._name)
+        assert self._reader is not None
+        columns = _message_columns(rows, self._reader.message_type, self._name)
+        prefix = (
+            _binary(rows.field(PREFIX))
+            if rows.type.get_field_index(PREFIX) >= 0
+            else arrow.nulls(len(rows), pa.binary())
+        )
         try:
-            payloads = self._engine.encode(columns)
+            payloads = self._reader.encode(columns, prefix)
         except pa.ArrowInvalid as error:
             raise Corrupted(
                 f"the {self._name} column holds what the archiver never wrote: {error}; restore the file"
             ) from error
-        prefix = (
-            rows.field(PREFIX)
-            if rows.type.get_field_index(PREFIX) >= 0
-            else arrow.nulls(len(rows), pa.binary())
-        )
         if prefix.null_count == len(prefix):
             return payloads
-        return pc.binary_join_element_wise(pc.fill_null(_binary(prefix), b""), payloads, b"")
-
-
-def _engine(tree: MessageTree, side: pa.StructType, engine: EngineName) -> Engine:
-    message = pa.struct([field for field in side if field.name not in _EXTRA])
-    if engine == "protobuf":
-        return ProtobufEngine(tree, message)
-    # Imported only here: the complete engine works where ptars cannot be installed.
-    from archiver.schema.protobuf.ptars_engine import PtarsEngine
-
-    return PtarsEngine(tree, message)
+        return pc.binary_join_element_wise(pc.fill_null(prefix, b""), payloads, b"")
 
 
 def emptied(messages: Array, rows: list[int]) -> Array:
@@ -189,50 +180,6 @@ def emptied(messages: Array, rows: list[int]) -> Array:
     mask = np.zeros(len(messages), np.bool_)
     mask[rows] = True
     return pc.if_else(arrow.array(mask), arrow.scalar(b"", pa.binary()), messages)
-
-
-def decode_exactly(engine: Engine, messages: Array) -> tuple[Array, Bools, dict[int, str]]:
-    """Columns of messages, a mask of those that encode to the message again, and the errors of the others."""
-    decoded = engine.decode(messages)
-    columns, errors = decoded.columns, dict(decoded.errors)
-    whole = _gives_back(engine, columns, messages)
-    if decoded.settled is None:
-        return columns, whole, errors
-    # Settled rows come out of `revise` unchanged, so they keep their bytes without it.
-    odd = np.flatnonzero(~whole & ~decoded.settled)
-    if len(odd) == 0:
-        return columns, whole, errors
-    odd_messages = picked(messages, odd)
-    revised = engine.revise(odd_messages)
-    # The same columns encode to the same bytes, so no row has become exact.
-    if len(odd) == len(messages) and revised.columns.equals(columns):
-        return columns, whole, errors
-    columns = replaced(columns, odd, revised.columns)
-    whole[odd] = _gives_back(engine, revised.columns, odd_messages)
-    errors.update({int(odd[row]): why for row, why in revised.errors.items()})
-    return columns, whole, errors
-
-
-def _gives_back(engine: Engine, columns: Array, messages: Array) -> Bools:
-    """Whether each row encodes to its message again; False for rows that could not be decoded."""
-    if columns.null_count == 0:
-        again = engine.encode(columns)
-        # Nearly always every message matches. Comparing all bytes at once takes half the time of a comparison
-        # row by row.
-        return (
-            np.ones(len(messages), np.bool_) if messages.equals(again) else _bools(pc.equal(messages, again))
-        )
-    # Engines cannot encode null rows, so only the others are compared.
-    good = np.flatnonzero(_bools(columns.is_valid()))
-    result = np.zeros(len(columns), np.bool_)
-    for rows in blocks(good):
-        result[rows] = _bools(pc.equal(picked(messages, rows), engine.encode(picked(columns, rows))))
-    return result
-
-
-def _bools(array: Array) -> Bools:
-    """A numpy copy, because callers change it."""
-    return np.array(array.to_numpy(zero_copy_only=False), np.bool_)
 
 
 def _struct(fields: list[Array], kind: pa.StructType, nulls: Array) -> Array:

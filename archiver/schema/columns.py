@@ -187,6 +187,9 @@ _ARROW: Mapping[str, pa.DataType] = {
     "string": pa.string(),
     "binary": pa.binary(),
     "timestamptz": pa.timestamp("us", tz="UTC"),
+    "timestamp": pa.timestamp("us"),
+    "date": pa.date32(),
+    "time": pa.time64("us"),
 }
 
 Json = dict[str, Any]
@@ -264,27 +267,31 @@ def _record(tree: MessageTree | None) -> Json:
 
 def _message(tree: MessageTree) -> list[Json]:
     names = column_names([one.name for one in tree.fields], ())
-    return [
-        *(_column(name, _field_type(one)) for name, one in zip(names, tree.fields, strict=True)),
-        _column(UNRECOGNIZED, "binary"),
-    ]
+    columns = [_column(name, _field_type(one)) for name, one in zip(names, tree.fields, strict=True)]
+    return columns if tree.closed else [*columns, _column(UNRECOGNIZED, "binary")]
 
 
 def _field_type(tree: FieldTree) -> str | Json:
-    item: str | Json = _struct(*_message(tree.message)) if tree.message is not None else _TYPES[tree.kind]
-    if tree.shape is Shape.REPEATED:
-        return _list(item)
-    if tree.shape is Shape.MAP:
-        assert tree.key is not None
-        return {
-            "type": "map",
-            "key-id": 0,
-            "key": _TYPES[tree.key.kind],
-            "value-id": 0,
-            "value": item,
-            "value-required": False,
-        }
-    return item
+    kind: str | Json = _struct(*_message(tree.message)) if tree.message is not None else _scalar(tree)
+    # From the innermost container outwards; only Avro has containers directly inside others.
+    for shape in reversed((tree.shape, *tree.inner)):
+        if shape is Shape.REPEATED:
+            kind = _list(kind)
+        elif shape is Shape.MAP:
+            key = "string" if tree.key is None else _TYPES[tree.key.kind]
+            kind = {
+                "type": "map",
+                "key-id": 0,
+                "key": key,
+                "value-id": 0,
+                "value": kind,
+                "value-required": False,
+            }
+    return kind
+
+
+def _scalar(tree: FieldTree) -> str:
+    return tree.column or _TYPES[tree.kind]
 
 
 def _number(kind: str | Json, ids: Iterator[int]) -> None:
@@ -321,20 +328,20 @@ def new_column(tree: FieldTree, ids: Iterator[int]) -> Json:
     return column
 
 
-def message_columns(struct: Json, ids: Iterator[int]) -> None:
+def message_columns(struct: Json, ids: Iterator[int], *, closed: bool = False) -> None:
     """Add to the struct of a key or a value, in place, the archiver's own columns for a message that are
-    missing.
+    missing; `closed` as in `MessageTree`.
     """
     have = {one["name"] for one in struct["fields"]}
     # A topic that had no schema has only `__raw__`. A field can never have one of these names.
     for name, kind in ((PREFIX, "binary"), (ERR, "string"), (UNRECOGNIZED, "binary")):
-        if name not in have:
+        if name not in have and not (closed and name == UNRECOGNIZED):
             struct["fields"].append({**_column(name, kind), "id": next(ids)})
 
 
 def field_ids(tree: MessageTree, struct: Json) -> dict[str, int]:
     """Field ids by path of Protobuf field numbers: "3" a field, "3/1" a field of its message (or a map's
-    key), "3/2" a map's value.
+    key), "3/2" a map's value. For Avro by path of names, where "1" and "2" lead into maps as well.
 
     `struct` is the Iceberg struct of `tree`; its names are those of the columns, or the requested ones of a
     first schema.
@@ -344,19 +351,38 @@ def field_ids(tree: MessageTree, struct: Json) -> dict[str, int]:
     names = column_names([one.name for one in tree.fields], ())
     for one, name in zip(tree.fields, names, strict=True):
         column = by_name[name]
-        result[str(one.number)] = column["id"]
-        kind, prefix = column["type"], str(one.number)
-        if one.shape is Shape.MAP:
-            result[f"{prefix}/1"], result[f"{prefix}/2"] = kind["key-id"], kind["value-id"]
-            kind, prefix = kind["value"], f"{prefix}/2"
-        elif one.shape is Shape.REPEATED:
-            # A list element has no number of its own: its id is in the JSON only.
-            kind = kind["element"]
+        result[one.step] = column["id"]
+        result.update(container_ids(one, column))
         if one.message is not None:
+            inner = innermost(column["type"])
             result.update(
-                {f"{prefix}/{path}": number for path, number in field_ids(one.message, kind).items()}
+                {
+                    f"{one.step}{one.below}{path}": number
+                    for path, number in field_ids(one.message, inner).items()
+                }
             )
     return result
+
+
+def container_ids(field: FieldTree, column: Json) -> dict[str, int]:
+    """The ids of the keys and values of the maps of a field, by path."""
+    result: dict[str, int] = {}
+    kind, path = column["type"], field.step
+    for shape in (field.shape, *field.inner):
+        if shape is Shape.MAP:
+            result[f"{path}/1"], result[f"{path}/2"] = kind["key-id"], kind["value-id"]
+            kind, path = kind["value"], f"{path}/2"
+        elif shape is Shape.REPEATED:
+            # A list element has no number of its own: its id is in the JSON only.
+            kind = kind["element"]
+    return result
+
+
+def innermost(kind: str | Json) -> Any:
+    """The type inside all lists and maps of a column's type."""
+    while isinstance(kind, dict) and kind["type"] != "struct":
+        kind = kind["element"] if kind["type"] == "list" else kind["value"]
+    return kind
 
 
 def arrow_schema_of(schema: Json) -> pa.Schema:

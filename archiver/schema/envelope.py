@@ -42,6 +42,8 @@ class ParsedEnvelope:
 
 def opened(payloads: Array, envelope: Envelope) -> ParsedEnvelope:
     """Remove the envelopes (no nulls)."""
+    if not envelope.indexed:
+        return _opened_plain(payloads, frozenset(number for number, _ in envelope.ids))
     ids = dict(envelope.ids)
     rows = np.arange(len(payloads), dtype=np.int64)
     # No Protobuf message begins with a byte 0, because there is no field number 0.
@@ -75,6 +77,37 @@ def opened(payloads: Array, envelope: Envelope) -> ParsedEnvelope:
     prefixes = [(here, _repeated(head, len(here))) for here, head in parts]
     prefixes += [(free, _repeated(None, len(free))), (bad, _repeated(None, len(bad)))]
     return ParsedEnvelope(spliced(messages), spliced(prefixes), errors)
+
+
+def _opened_plain(payloads: Array, ids: frozenset[int]) -> ParsedEnvelope:
+    """Envelopes without indexes. Every payload must have one: the datum after it may begin with any byte."""
+    heads = pc.binary_slice(payloads, 0, _ID_END).dictionary_encode()
+    why = [_plain_error(head, ids) for head in heads.dictionary.to_pylist()]
+    if not any(why):
+        return ParsedEnvelope(
+            pc.binary_slice(payloads, _ID_END, _END), heads.dictionary.take(heads.indices), {}
+        )
+    codes = heads.indices.to_numpy()
+    wrong = np.array([one is not None for one in why], np.bool_)[codes]
+    errors = {row: text for row in np.flatnonzero(wrong).tolist() if (text := why[codes[row]]) is not None}
+    mask = arrow.array(wrong)
+    empty, none = arrow.scalar(b"", pa.binary()), arrow.scalar(None, pa.binary())
+    messages = pc.if_else(mask, empty, pc.binary_slice(payloads, _ID_END, _END))
+    return ParsedEnvelope(messages, pc.if_else(mask, none, heads.dictionary.take(heads.indices)), errors)
+
+
+def _plain_error(head: bytes, ids: frozenset[int]) -> str | None:
+    """What is wrong with the beginning of a payload."""
+    if head[:1] not in (b"\x00", b""):
+        return f"it has no registry envelope: its first byte is {head[0]}, not 0"
+    if len(head) < _ID_END:
+        return f"its registry envelope {CUT_ENVELOPE}, after {len(head)} bytes"
+    schema_id = int.from_bytes(head[1:], "big")
+    return (
+        None
+        if schema_id in ids
+        else f"its registry envelope has schema id {schema_id}, which {NO_SUBJECT_ID}"
+    )
 
 
 def _one_by_one(

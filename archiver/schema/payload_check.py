@@ -19,10 +19,11 @@ from archiver.schema.codec import emptied
 from archiver.schema.envelope import opened
 from archiver.schema.evolution.state import arrow_schema, column_tree, decide
 from archiver.schema.protobuf.complete_engine import ProtobufEngine
-from archiver.schema.protobuf.decoded_size import Meter, portions, refusal_of
+from archiver.schema.protobuf.decoded_size import Counts, Meter, portions, refusal_of
 from archiver.schema.protobuf.descriptors import Source
 from archiver.schema.protobuf.error_causes import TOO_MANY_FIELDS, Cause, cause_of
 from archiver.schema.protobuf.tree import ERR, PREFIX, RAW, Kind, MessageTree
+from archiver.schema.side_reader import side_reader
 
 PIECE_BYTES = 8 * 2**20
 """Bytes of payloads that are decoded at a time."""
@@ -76,13 +77,8 @@ class EdgeCheck:
             [one for one in arrow_schema(schema).field("value").type if one.name not in extra]
         )
         tree = column_tree(schema.value, schema.schema()["fields"][1]["type"])
-        # Imported only here: the complete engine works where ptars cannot be installed.
-        from archiver.schema.protobuf.ptars_engine import PtarsEngine
-
-        self._few = ProtobufEngine(tree, columns)
-        self._many = PtarsEngine(tree, columns)
-        self._meter, self._elements = Meter(tree), Meter(tree, columns=False)
-        self._parsing_tells = _parsing_tells(tree)
+        self._avro = side_reader(source, tree, columns, "ptars") if source.format == "avro" else None
+        self._protobuf = None if self._avro is not None else _ProtobufCheck(tree, columns)
         # A version that does not have the message has no indexes for it.
         ids = (
             {}
@@ -106,7 +102,8 @@ class EdgeCheck:
     def _checked(self, payloads: Array) -> Checked:
         errors: dict[int, str] = {}
         unknown: dict[int, int] = {}
-        if len(payloads) <= FEW_ROWS and self._check_few(payloads, errors):
+        protobuf = self._protobuf
+        if protobuf is not None and len(payloads) <= FEW_ROWS and self._check_few(protobuf, payloads, errors):
             return Checked(errors, unknown)
         lengths = pc.fill_null(pc.binary_length(payloads), 0).to_numpy(zero_copy_only=False)
         sums = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
@@ -148,7 +145,7 @@ class EdgeCheck:
         )
         return pc.if_else(bare, enveloped, payloads)
 
-    def _check_few(self, payloads: Array, errors: dict[int, str]) -> bool:
+    def _check_few(self, protobuf: _ProtobufCheck, payloads: Array, errors: dict[int, str]) -> bool:
         """Check payloads one by one; False if one has an envelope that needs a closer check."""
         messages: dict[int, bytes] = {}
         for row, payload in enumerate(payloads.to_pylist()):
@@ -164,20 +161,17 @@ class EdgeCheck:
                 messages[row] = payload
         # A second loop, so that a False result leaves no errors behind.
         for row, message in messages.items():
-            why = self._too_many(message) or self._few_error(message)
+            why = self._too_many(protobuf, message) or protobuf.few_error(message)
             if why is not None:
                 errors[row] = why
         return True
 
-    def _too_many(self, message: bytes) -> str | None:
+    def _too_many(self, protobuf: _ProtobufCheck, message: bytes) -> str | None:
         """Why a message is too large to be decoded, or takes too long to be checked."""
-        why = self._meter.too_many(message)
-        if why is None and self._elements.values(message, self._elements_max) > self._elements_max:
+        why = protobuf.meter.too_many(message)
+        if why is None and protobuf.elements.values(message, self._elements_max) > self._elements_max:
             why = self._too_long()
         return why
-
-    def _few_error(self, message: bytes) -> str | None:
-        return self._few.refusal(message) if self._parsing_tells else self._few.error_of(message)
 
     def _too_long(self) -> str:
         return f"cannot be decoded as {self.source.message}: more than {self._elements_max} {TOO_MANY_FIELDS}"
@@ -188,24 +182,65 @@ class EdgeCheck:
             # Row numbers of the batch, because the nulls are dropped from the payloads.
             rows = rows[payloads.is_valid().to_numpy(zero_copy_only=False)]
             payloads = payloads.drop_null()
+        prefixes = arrow.nulls(len(payloads), pa.binary())
         if self.source.envelope is not None:
             found = opened(payloads, self.source.envelope)
             for row, why in found.errors.items():
                 errors[int(rows[row])] = f"cannot be decoded as {self.source.message}: {why}"
                 if cause_of(why) == "unknown_schema":
                     unknown[int(rows[row])] = int.from_bytes(payloads[row].as_py()[1:_ID_END], "big")
-            payloads = found.messages
-        large = dict.fromkeys(self._elements.beyond(payloads, self._elements_max), self._too_long())
-        large.update(dict.fromkeys(self._meter.beyond(payloads), refusal_of(self.source.message)))
+            payloads, prefixes = found.messages, found.prefixes
+        large = dict.fromkeys(self._beyond(payloads, prefixes, self._elements_max), self._too_long())
+        refused = dict.fromkeys(self._beyond(payloads, prefixes, None), refusal_of(self.source.message))
+        large.update(refused)
         for row, why in large.items():
             errors.setdefault(int(rows[row]), why)
         if large:
             # Their reason is known, and decoding them could take gigabytes of memory.
             payloads = emptied(payloads, list(large))
-        for start, end in portions(len(payloads), [self._meter.bounds(payloads)]):
-            for row, why in self._many.errors(payloads.slice(start, end - start)).items():
+        for start, end in portions(len(payloads), [self._bounds(payloads)]):
+            part = start, end - start
+            for row, why in self._errors(payloads.slice(*part), prefixes.slice(*part)).items():
                 # An earlier reason counts: rows with a damaged envelope are empty messages here.
                 errors.setdefault(int(rows[start + row]), why)
+
+    def _beyond(self, payloads: Array, prefixes: Array, elements_max: int | None) -> list[int]:
+        """The rows with more elements, or (None) with too many values to be decoded."""
+        if self._avro is not None:
+            return self._avro.beyond(payloads, prefixes, elements_max)
+        assert self._protobuf is not None
+        if elements_max is not None:
+            return self._protobuf.elements.beyond(payloads, elements_max)
+        return self._protobuf.meter.beyond(payloads)
+
+    def _bounds(self, payloads: Array) -> Counts | None:
+        if self._avro is not None:
+            return self._avro.bounds(payloads)
+        assert self._protobuf is not None
+        return self._protobuf.meter.bounds(payloads)
+
+    def _errors(self, payloads: Array, prefixes: Array) -> Mapping[int, str]:
+        if self._avro is not None:
+            return self._avro.errors(payloads, prefixes)
+        assert self._protobuf is not None
+        return self._protobuf.many.errors(payloads)
+
+
+class _ProtobufCheck:
+    """The engines and meters for Protobuf messages."""
+
+    def __init__(self, tree: MessageTree, columns: pa.StructType) -> None:
+        # Imported only here: the complete engine works where ptars cannot be installed.
+        from archiver.schema.protobuf.ptars_engine import PtarsEngine
+
+        self.few = ProtobufEngine(tree, columns)
+        self.many = PtarsEngine(tree, columns)
+        self.meter, self.elements = Meter(tree), Meter(tree, columns=False)
+        self._parsing_tells = _parsing_tells(tree)
+
+    def few_error(self, message: bytes) -> str | None:
+        """Why a message does not decode."""
+        return self.few.refusal(message) if self._parsing_tells else self.few.error_of(message)
 
 
 def _parsing_tells(tree: MessageTree) -> bool:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from archiver.schema.avro.source import with_writers_of
 from archiver.schema.columns import Json
 from archiver.schema.evolution.evolve import Policy, SideName, field_text, is_allowed, type_text
 from archiver.schema.evolution.field_history import inside, mapped, translations, trees_of
 from archiver.schema.evolution.recorded import SourceSchema, TopicSchema
 from archiver.schema.evolution.state import Decision, decide
 from archiver.schema.protobuf.descriptors import Source
-from archiver.schema.protobuf.tree import ERR, PREFIX, RAW, UNRECOGNIZED, MessageTree, Shape
+from archiver.schema.protobuf.tree import ERR, PREFIX, RAW, UNRECOGNIZED, MessageTree
 
 _SIDES: tuple[SideName, SideName] = ("key", "value")
 # Columns that the archiver adds have no Protobuf field.
@@ -29,7 +30,7 @@ class MappedField:
     field: str
     """Names of the Protobuf fields from the top; a dropped field has its last name."""
     path: str
-    """Field numbers from the top."""
+    """Field numbers from the top; of Avro names."""
     protobuf_type: str
     column: str
     """Names of the columns from the top."""
@@ -76,9 +77,12 @@ def mapping_of(history: Sequence[TopicSchema]) -> list[MappedField]:
                     side, names, path, kind, column, column_type, number, active, versions
                 )
     # As numbers: as text, field 10 would come before field 2.
-    return sorted(
-        found.values(), key=lambda one: (one.side, [int(part) for part in one.path.split("/")], one.versions)
-    )
+    return sorted(found.values(), key=lambda one: (one.side, _order(one.path), one.versions))
+
+
+def _order(path: str) -> list[tuple[int, str]]:
+    """Steps of a path in order: numbers as such, names (Avro) behind them."""
+    return [(int(part), "") if part.isdecimal() else (2**31, part) for part in path.split("/")]
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,11 @@ def with_envelope_of(source: Source, recorded: SourceSchema | None) -> Source:
     """An unregistered schema with the registry ids of the recorded one, so that its missing id is no
     change.
     """
-    return source if recorded is None else replace(source, envelope=recorded.envelope)
+    if recorded is None or recorded.format != source.format:
+        return source
+    if source.format == "avro":
+        return with_writers_of(source, recorded.source())
+    return replace(source, envelope=recorded.envelope)
 
 
 def _with_above(path: str) -> Iterator[str]:
@@ -164,19 +172,17 @@ def _id_of(recorded: SourceSchema, ids: Mapping[int, int], path: str) -> int | N
 def _fields(tree: MessageTree, numbers: str, names: str) -> Iterator[tuple[str, str, str]]:
     """Path of numbers, path of names and Protobuf type of every field, depth first."""
     for one in tree.fields:
-        path, name = f"{numbers}{one.number}", f"{names}{one.name}"
+        path, name = f"{numbers}{one.step}", f"{names}{one.name}"
         yield (
             path,
             name,
             field_text(one)
-            if one.message is None
+            if one.message is None or one.text
             else field_text(one).replace(one.kind.value, one.message.full_name),
         )
         if one.message is not None:
             # A map is a repeated message on the wire, with the key as field 1 and the value as field 2.
-            yield from _fields(
-                one.message, f"{path}/2/" if one.shape is Shape.MAP else f"{path}/", f"{name}."
-            )
+            yield from _fields(one.message, f"{path}{one.below}", f"{name}.")
 
 
 def _columns(column: Json) -> dict[int, tuple[str, str]]:

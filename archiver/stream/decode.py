@@ -1,4 +1,4 @@
-"""Messages as JSON for people, in Protobuf's own JSON mapping.
+"""Messages as JSON for people: Protobuf in its own JSON mapping, Avro as its columns.
 
 A record that cannot be decoded, or that has too many values (`archiver.schema.protobuf.decoded_size`), gives
 the reason instead of a message. For display only; records are never rebuilt from this form.
@@ -6,13 +6,22 @@ the reason instead of a message. For display only; records are never rebuilt fro
 
 from __future__ import annotations
 
+import base64
+import math
+from dataclasses import replace
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Protocol
+
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message, message_factory
 
 from archiver.schema.envelope import opened
-from archiver.schema.protobuf.decoded_size import Meter
+from archiver.schema.evolution.state import arrow_schema, column_tree, decide
+from archiver.schema.protobuf.decoded_size import Meter, refusal_of
 from archiver.schema.protobuf.descriptors import Envelope, Source, source_tree
-from archiver.schema.protobuf.tree import MessageTree
+from archiver.schema.protobuf.tree import ERR, PREFIX, RAW, MessageTree
+from archiver.schema.side_reader import side_reader
 
 _ANY = "google.protobuf.Any"
 ANY_BYTES_MAX = 2**20
@@ -25,8 +34,8 @@ class Decoder:
 
     def __init__(self, key: Source | None, value: Source | None) -> None:
         """A side without a schema is not decoded."""
-        self._key = None if key is None else _Side(key)
-        self._value = None if value is None else _Side(value)
+        self._key = None if key is None else _side(key)
+        self._value = None if value is None else _side(value)
 
     def decode(self, key: bytes | None, value: bytes | None) -> dict[str, object]:
         """`{"key": …, "value": …}`: the message's JSON; null without a schema or a message, `{"error": …}` if
@@ -35,7 +44,71 @@ class Decoder:
         return {"key": _decoded(self._key, key), "value": _decoded(self._value, value)}
 
 
-class _Side:
+class _Decoder(Protocol):
+    """Decodes keys or values."""
+
+    def decoded(self, data: bytes) -> dict[str, object]:
+        """The JSON, or why there is none."""
+        ...
+
+
+def _side(source: Source) -> _Decoder:
+    return _AvroSide(source) if source.format == "avro" else _ProtobufSide(source)
+
+
+class _AvroSide:
+    """Avro records, as the columns of the newest schema."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        # The types of columns of a topic without a past are those of the schema alone.
+        schema = decide("decode", (), None, replace(source, columns=())).schema
+        assert schema.value is not None, "the source is the value's"
+        columns = [
+            one for one in arrow_schema(schema).field("value").type if one.name not in (RAW, PREFIX, ERR)
+        ]
+        tree = column_tree(schema.value, schema.schema()["fields"][1]["type"])
+        self._reader = side_reader(source, tree, pa.struct(columns), "protobuf")
+
+    def decoded(self, data: bytes) -> dict[str, object]:
+        """The JSON, or why there is none."""
+        messages, prefixes = pa.array([data], pa.binary()), pa.nulls(1, pa.binary())
+        if self._source.envelope is not None:
+            found = opened(messages, self._source.envelope)
+            if found.errors:
+                return {"error": found.errors[0]}
+            messages, prefixes = found.messages, found.prefixes
+        if self._reader.beyond(messages, prefixes):
+            return {"error": refusal_of(self._source.message)}
+        columns, _, errors = self._reader.decode_exactly(messages, prefixes)
+        if errors:
+            return {"error": errors[0]}
+        shown = _plain(columns[0].as_py())
+        assert isinstance(shown, dict)
+        return shown
+
+
+def _plain(value: object) -> object:
+    """A column's value in JSON: bytes in base64, as Protobuf's JSON has them; times in ISO 8601."""
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list):
+        # Arrow gives a map as pairs.
+        if value and all(isinstance(one, tuple) for one in value):
+            return {name: _plain(one) for name, one in value}
+        return [_plain(one) for one in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return str(value) if isinstance(value, Decimal) else value
+
+
+class _ProtobufSide:
     """The message of the keys or the values, in a pool of its own."""
 
     def __init__(self, source: Source) -> None:
@@ -86,5 +159,5 @@ def _has_any(tree: MessageTree) -> bool:
     )
 
 
-def _decoded(side: _Side | None, data: bytes | None) -> object:
+def _decoded(side: _Decoder | None, data: bytes | None) -> object:
     return None if side is None or data is None else side.decoded(data)

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from archiver.schema.codec import decode_exactly
 from archiver.schema.protobuf.engine import Decoded
+from archiver.schema.side_reader import decode_exactly
 
 
 @dataclass

@@ -258,10 +258,6 @@ def not_given(server: RegistryServer) -> None:
     server.add("orders-value", 1, 1, HEAD + 'import "b.proto"; message Order {}')
 
 
-def avro(server: RegistryServer) -> None:
-    server.add("orders-value", 1, 1, '{"type": "string"}', kind=None)
-
-
 def json_schema(server: RegistryServer) -> None:
     server.add("orders-value", 1, 1, "{}", kind="JSON")
 
@@ -302,7 +298,7 @@ def not_registered(server: RegistryServer) -> None:
         (of_another_kind, r"refers to version 1 of subject b, which is of the type AVRO"),
         (not_there, r"refers to version 7 of subject b, which is not there"),
         (not_given, r'(?s)does not compile:\n.*orders-value\.proto:1:34: Import "b\.proto" was not found'),
-        (avro, r"version 1 of subject orders-value is of the type AVRO; only PROTOBUF"),
+        (json_schema, r"version 1 of subject orders-value is of the type JSON; only PROTOBUF and AVRO"),
         (json_schema, r"is of the type JSON"),
         (no_message, r"declares no message"),
         (nonsense, r"version 1 of subject orders-value does not compile"),

@@ -17,8 +17,9 @@ from archiver.registry.fetch import SchemaFetcher
 from archiver.registry.subjects import Fetched, is_serialized, parse_serialized
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import ConfigInvalid
-from archiver.schema.codec import EngineName, RecordCodec
+from archiver.schema.codec import RecordCodec
 from archiver.schema.evolution.state import decide
+from archiver.schema.side_reader import EngineName
 from tests.support.schema.protos import F, field
 from tests.support.schema.registry_server import RegistryServer
 

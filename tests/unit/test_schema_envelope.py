@@ -9,12 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from archiver.schema.codec import EngineName, RecordCodec
+from archiver.schema.codec import RecordCodec
 from archiver.schema.envelope import opened
 from archiver.schema.evolution.state import decide
 from archiver.schema.protobuf.descriptors import Envelope
 from archiver.schema.protobuf.error_causes import CAUSES, cause_of
 from archiver.schema.protobuf.tree import ERR, PREFIX, RAW
+from archiver.schema.side_reader import EngineName
 from tests.support.schema.protos import order_file, orders, source
 
 ENVELOPE = Envelope(((7, (0,)), (8, (1, 0)), (2**31 + 5, (70,))))

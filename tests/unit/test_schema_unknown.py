@@ -12,13 +12,14 @@ import pytest
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from archiver.schema.arrow import pc
-from archiver.schema.codec import EngineName, RecordCodec
+from archiver.schema.codec import RecordCodec
 from archiver.schema.evolution.state import arrow_schema, decide
 from archiver.schema.protobuf.complete_engine import ProtobufEngine
 from archiver.schema.protobuf.descriptors import Source, source_tree
 from archiver.schema.protobuf.ptars_engine import PtarsEngine
 from archiver.schema.protobuf.tree import ERR, PREFIX, RAW, UNRECOGNIZED, Kind, MessageTree, Shape
 from archiver.schema.protobuf.unknown_fields import EXTRAS_MAX, Extra, Path, Scanner, extended, learned
+from archiver.schema.side_reader import EngineName
 from tests.support.schema.protos import (
     F,
     field,

@@ -13,7 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
-from archiver.schema.columns import Json, column_type, field_ids, message_columns, new_column
+from archiver.schema.columns import (
+    Json,
+    column_type,
+    container_ids,
+    field_ids,
+    message_columns,
+    new_column,
+)
 from archiver.schema.evolution.field_history import Former, Past, inside, mapped
 from archiver.schema.protobuf.column_names import column_names
 from archiver.schema.protobuf.tree import EnumTree, FieldTree, Kind, MessageTree, Shape
@@ -129,7 +136,9 @@ class Difference:
 
 
 def field_text(field: FieldTree) -> str:
-    """A field's type in the words of Protobuf."""
+    """A field's type in the words of its format."""
+    if field.text:
+        return field.text
     kind = _kind_text(field)
     if field.key is not None:
         return f"map<{_kind_text(field.key)},{kind}>"
@@ -140,6 +149,9 @@ def wire_difference(was: FieldTree, now: FieldTree, names: bool) -> Difference |
     """What differs between two fields of one number that fit one column, their names only with `names`; None
     if nothing does.
     """
+    if now.text:
+        # An Avro record is read by the schema that wrote it, so a difference misleads no reader.
+        return None if was.text == now.text else Difference(was.text, now.text, compatible=True)
     before: list[str] = []
     after: list[str] = []
     pairs = _pairs(was, now)
@@ -317,7 +329,7 @@ class SideEvolution:
         that its fields ask for.
         """
         # A key or value that had no schema lacks the columns that only messages have.
-        message_columns(column["type"], self._ids)
+        message_columns(column["type"], self._ids, closed=tree.closed)
         self._message(
             tree, target, _Place(column["type"], column["id"], tree.full_name, "", "", f"{self._side}.")
         )
@@ -332,9 +344,9 @@ class SideEvolution:
         formers = [self._former(place, one, columns) for one in tree.fields]
         # All names of a level are decided together, so that two columns can swap theirs.
         names = _names(target.fields, formers, columns)
-        numbers = {former.field.name: number for number, former in self._current(place).items()}
+        steps = {former.field.name: step for step, former in self._current(place).items()}
         for one, want, former, name in zip(tree.fields, target.fields, formers, names, strict=True):
-            moved = _moved(one, place, numbers.get(one.name), tree)
+            moved = _moved(one, place, steps.get(one.name), tree)
             if former is None:
                 self._new(one, want, name, place, moved)
             else:
@@ -345,12 +357,17 @@ class SideEvolution:
         """The newest column of that field number whose type fits."""
         target = column_type(field)
         # Newest first: a field that returns to an earlier type returns to its earlier column.
-        candidates = self._past.formers.get((place.owner, field.number), ())
+        candidates = self._past.formers.get((place.owner, field.step), ())
         return next(
-            (one for one in candidates if widened(columns[one.column]["type"], target) is not None), None
+            (
+                one
+                for one in candidates
+                if one.field.form == field.form and widened(columns[one.column]["type"], target) is not None
+            ),
+            None,
         )
 
-    def _current(self, place: _Place) -> dict[int, Former]:
+    def _current(self, place: _Place) -> dict[str, Former]:
         return self._past.current.get(place.owner, {})
 
     def _new(self, field: FieldTree, want: FieldTree, name: str, place: _Place, moved: str) -> None:
@@ -360,17 +377,17 @@ class SideEvolution:
         place.struct["fields"].append(column)
         ids = field_ids(MessageTree((named,), ""), {"fields": [column]})
         self.field_ids.update({f"{place.numbers}{path}": number for path, number in ids.items()})
-        formers = self._past.formers.get((place.owner, field.number), ())
+        formers = self._past.formers.get((place.owner, field.step), ())
         now = type_text(column["type"])
         # The number had columns before, but none of a type that fits.
         if formers:
             # Compared with the column in use; a field that was dropped is compared with its newest column.
-            last = self._current(place).get(field.number, formers[0])
+            last = self._current(place).get(field.step, formers[0])
             difference = Difference(field_text(last.field), field_text(field), compatible=False)
             columns = {one["id"]: one for one in place.struct["fields"]}
             former = columns[last.column]
             why = (
-                f"field {field.name} = {field.number} of message {place.message} was {difference.was} "
+                f"field {field.named} of message {place.message} was {difference.was} "
                 f"and is {difference.now}, which does "
                 f"not fit column {place.columns}{former['name']}; older rows keep their values there"
             )
@@ -390,7 +407,7 @@ class SideEvolution:
         place: _Place,
         moved: str,
     ) -> None:
-        current = self._current(place).get(field.number)
+        current = self._current(place).get(field.step)
         was_name, was_type = column["name"], type_text(column["type"])
         kind = widened(column["type"], column_type(field))
         assert kind is not None
@@ -425,7 +442,7 @@ class SideEvolution:
         if field.message is not None and want.message is not None:
             # In a path of field numbers, 2 leads from a map to its value.
             struct, owner = inside(column)
-            numbers = f"{place.numbers}{field.number}/" + ("2/" if field.shape is Shape.MAP else "")
+            numbers = f"{place.numbers}{field.step}{field.below}"
             names, columns = f"{place.names}{field.name}.", f"{place.columns}{column['name']}."
             self._message(
                 field.message,
@@ -434,13 +451,10 @@ class SideEvolution:
             )
 
     def _record_ids(self, field: FieldTree, column: Json, place: _Place) -> None:
-        path = f"{place.numbers}{field.number}"
-        self.field_ids[path] = column["id"]
-        if field.shape is Shape.MAP:
-            self.field_ids[f"{path}/1"], self.field_ids[f"{path}/2"] = (
-                column["type"]["key-id"],
-                column["type"]["value-id"],
-            )
+        self.field_ids[f"{place.numbers}{field.step}"] = column["id"]
+        self.field_ids.update(
+            {f"{place.numbers}{path}": number for path, number in container_ids(field, column).items()}
+        )
 
     def _restored(
         self,
@@ -454,7 +468,7 @@ class SideEvolution:
         if current is not None:
             was = type_text(mapped(place.struct)[current.column]["type"])
             why = (
-                f"field {field.name} = {field.number} of message {place.message} was "
+                f"field {field.named} of message {place.message} was "
                 f"{field_text(current.field)} and is "
                 f"{field_text(field)} again; it goes on in the column that it had with that type"
             )
@@ -469,8 +483,9 @@ class SideEvolution:
         """
         # `drop_all` has no columns at hand.
         columns = columns or mapped(place.struct)
-        for number, former in sorted(self._current(place).items()):
-            if number not in tree.by_number():
+        steps = {one.step for one in tree.fields}
+        for step, former in sorted(self._current(place).items(), key=_in_order):
+            if step not in steps:
                 column = columns[former.column]
                 why = "its column stays, and new rows have null there"
                 self._tell(
@@ -498,7 +513,7 @@ class SideEvolution:
         self.changes.append(
             Change(
                 side=self._side,
-                path=f"{place.numbers}{field.number}",
+                path=f"{place.numbers}{field.step}",
                 field=f"{place.names}{field.name}",
                 what=what,
                 column=f"{place.columns}{column['name']}",
@@ -537,14 +552,21 @@ def _names(
     ]
 
 
-def _moved(field: FieldTree, place: _Place, before: int | None, tree: MessageTree) -> str:
+def _in_order(item: tuple[str, Former]) -> tuple[int, str]:
+    """Fields by number; fields without one by what identifies them."""
+    step, former = item
+    return former.field.number, step
+
+
+def _moved(field: FieldTree, place: _Place, before: str | None, tree: MessageTree) -> str:
     """Why it is incompatible that a field of that name had the number `before`; empty if there was none, or
-    it is the same.
+    it is the same. Without numbers (Avro) a name that passes to another field is no fault: each record is
+    read by its own schema.
     """
-    if before in (None, field.number):
+    if before in (None, field.step) or field.identity:
         return ""
     # Records of the former schema fill the field that has the former number now.
-    heir = next((one.name for one in tree.fields if one.number == before), None)
+    heir = next((one.name for one in tree.fields if one.step == before), None)
     return (
         f"field {field.name} of message {place.message} had number {before} and has number "
         f"{field.number}: to Protobuf these are two "

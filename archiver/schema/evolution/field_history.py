@@ -14,11 +14,12 @@ from functools import lru_cache
 from typing import Any
 
 from archiver.runtime.errors import ConfigInvalid
+from archiver.schema.avro.source import avro_source_tree
 from archiver.schema.columns import Json
 from archiver.schema.evolution.recorded import TopicSchema, parse_schema_json
 from archiver.schema.protobuf.column_names import wanted_names
 from archiver.schema.protobuf.descriptors import Source, source_tree
-from archiver.schema.protobuf.tree import FieldTree, MessageTree, Shape
+from archiver.schema.protobuf.tree import FieldTree, MessageTree
 
 TREES_KEPT = 256
 """Cached trees of recorded schemas. Every changed schema of a topic needs the trees of all its versions."""
@@ -41,7 +42,7 @@ def trees_of(source: Source, where: str) -> Trees:
     """The trees of a source; `where` opens the messages of errors. Raises ConfigInvalid as `source_tree`
     does.
     """
-    tree = source_tree(source, where)
+    tree = avro_source_tree(source, where) if source.format == "avro" else source_tree(source, where)
     try:
         return Trees(tree, wanted_names(tree, source.columns))
     except ConfigInvalid as error:
@@ -64,11 +65,11 @@ class Former:
 class Past:
     """Of one key or value."""
 
-    formers: dict[tuple[int, int], list[Former]] = field(default_factory=dict)
-    """By (id of the column, element or value that has the struct type, field number): the newest first, each
-    column once."""
-    current: dict[int, dict[int, Former]] = field(default_factory=dict)
-    """Of the newest version alone: by id of the struct's owner, then by number."""
+    formers: dict[tuple[int, str], list[Former]] = field(default_factory=dict)
+    """By (id of the column, element or value that has the struct type, `FieldTree.step`): the newest
+    first, each column once."""
+    current: dict[int, dict[str, Former]] = field(default_factory=dict)
+    """Of the newest version alone: by id of the struct's owner, then by step."""
 
 
 def side_past(history: Sequence[TopicSchema], index: int, column: Json, where: str) -> Past:
@@ -119,7 +120,7 @@ class _Collection:
         """A message of one version; `above` are the field numbers that lead to it."""
         columns = self._columns[owner]
         for one, want in zip(tree.fields, target.fields, strict=True):
-            path = f"{above}{one.number}"
+            path = f"{above}{one.step}"
             number = ids.by_path.get(path, 0)
             number = ids.translation.get(number, number)
             # The archiver that recorded the version did not map this field.
@@ -129,12 +130,11 @@ class _Collection:
             # The newest version that has the column decides what the field was then.
             if number not in self._known:
                 self._known.add(number)
-                self.past.formers.setdefault((owner, one.number), []).append(former)
+                self.past.formers.setdefault((owner, one.step), []).append(former)
             if ids.newest:
-                self.past.current.setdefault(owner, {})[one.number] = former
+                self.past.current.setdefault(owner, {})[one.step] = former
             if one.message is not None and want.message is not None:
-                below = f"{path}/2/" if one.shape is Shape.MAP else f"{path}/"
-                self.message(one.message, want.message, inside(columns[number])[1], ids, below)
+                self.message(one.message, want.message, inside(columns[number])[1], ids, f"{path}{one.below}")
 
 
 def mapped(struct: Json) -> dict[int, Json]:
@@ -143,15 +143,14 @@ def mapped(struct: Json) -> dict[int, Json]:
 
 
 def inside(column: Json) -> tuple[Json, int]:
-    """The struct in a column, and the id of the column, list element or map value that has the struct
-    type.
+    """The struct in a column, through lists and maps, and the id of the column, list element or map value
+    that has the struct type.
     """
-    kind = column["type"]
-    if kind["type"] == "list":
-        return kind["element"], kind["element-id"]
-    if kind["type"] == "map":
-        return kind["value"], kind["value-id"]
-    return kind, column["id"]
+    kind, owner = column["type"], column["id"]
+    while isinstance(kind, dict) and kind["type"] != "struct":
+        part = "element" if kind["type"] == "list" else "value"
+        kind, owner = kind[part], kind[f"{part}-id"]
+    return kind, owner
 
 
 def translations(history: Sequence[TopicSchema]) -> list[Mapping[int, int]]:

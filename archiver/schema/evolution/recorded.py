@@ -6,20 +6,25 @@ Reading a SCHEMA entry gives exactly what was written. Other packages import the
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from archiver.proto import control_log_pb2
 from archiver.runtime.errors import Corrupted
 from archiver.runtime.redaction import excerpt
 from archiver.schema.columns import Json
-from archiver.schema.protobuf.descriptors import Envelope, Source
+from archiver.schema.protobuf.descriptors import Envelope, SchemaFormat, Source
 from archiver.schema.protobuf.tree import RECURSION_DEPTH
+
+DOCUMENT_MAX: Final = 64 * 2**20
+"""Bytes of the Avro schemas of a topic's keys or values, all versions together."""
 
 
 @dataclass(frozen=True)
 class SourceSchema:
-    """The Protobuf side of a key or a value, as recorded."""
+    """The schema side of a key or a value, as recorded."""
 
     message: str
     """Full name of the message."""
@@ -34,10 +39,19 @@ class SourceSchema:
     """As in `Source`."""
     envelope: Envelope | None = None
     """As in `Source`."""
+    format: SchemaFormat = "protobuf"
+    """As in `Source`."""
 
     def source(self) -> Source:
         """The same without ids."""
-        return Source(self.message, self.descriptor_set, self.recursion_depth, self.columns, self.envelope)
+        return Source(
+            self.message,
+            self.descriptor_set,
+            self.recursion_depth,
+            self.columns,
+            self.envelope,
+            self.format,
+        )
 
     @staticmethod
     def of(source: Source, field_ids: Mapping[str, int]) -> SourceSchema:
@@ -49,6 +63,7 @@ class SourceSchema:
             source.recursion_depth,
             source.columns,
             source.envelope,
+            source.format,
         )
 
 
@@ -108,7 +123,12 @@ def parse_schema_json(text: str) -> Json:
 
 
 def _write(entry: control_log_pb2.SchemaChanged.Source, side: SourceSchema) -> None:
-    entry.message, entry.descriptor_set = side.message, side.descriptor_set
+    entry.message = side.message
+    if side.format == "avro":
+        # Schemas of many versions are nearly the same text.
+        entry.avro = zlib.compress(side.descriptor_set, 9)
+    else:
+        entry.descriptor_set = side.descriptor_set
     entry.field_ids.update(side.field_ids)
     # Omitted if it is the default, so that the entry of an unchanged topic stays equal byte for byte.
     if side.recursion_depth != RECURSION_DEPTH:
@@ -122,14 +142,29 @@ def _write(entry: control_log_pb2.SchemaChanged.Source, side: SourceSchema) -> N
 
 
 def _read(entry: control_log_pb2.SchemaChanged.Source) -> SourceSchema:
-    envelope = Envelope(tuple((one.id, tuple(one.indexes)) for one in entry.ids)) if entry.enveloped else None
+    is_avro = bool(entry.avro)
+    ids = tuple((one.id, tuple(one.indexes)) for one in entry.ids)
+    envelope = Envelope(ids, indexed=not is_avro) if entry.enveloped else None
     depth = entry.recursion_depth if entry.HasField("recursion_depth") else RECURSION_DEPTH
     return SourceSchema(
         entry.message,
-        entry.descriptor_set,
+        _unpacked(entry.avro) if is_avro else entry.descriptor_set,
         dict(entry.field_ids),
         depth,
         # Protobuf's maps have no order; `Source` has these in the order of the paths.
         tuple(sorted(entry.columns.items())),
         envelope,
+        "avro" if is_avro else "protobuf",
     )
+
+
+def _unpacked(data: bytes) -> bytes:
+    """The document of Avro schemas in an entry."""
+    unpacker = zlib.decompressobj()
+    try:
+        found = unpacker.decompress(data, DOCUMENT_MAX)
+    except zlib.error as error:
+        raise Corrupted(f"the Avro schemas of a SCHEMA entry cannot be read: {error}") from error
+    if not unpacker.eof:
+        raise Corrupted(f"the Avro schemas of a SCHEMA entry are cut off, or over {DOCUMENT_MAX:,} bytes")
+    return found

@@ -15,6 +15,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from archiver.schema.avro.source import check_readable, followed
 from archiver.schema.columns import (
     BoundedColumn,
     Json,
@@ -94,6 +95,10 @@ def decide(
     sources = [
         _without_gone_names(source, history, index, where[index]) for index, source in enumerate((key, value))
     ]
+    for index, source in enumerate(sources):
+        former = [one.source() for schema in history if (one := schema.sides()[index]) is not None]
+        check_readable(source, former, where[index])
+        sources[index] = followed(source, former, where[index])
     trees = [
         None if source is None else trees_of(source, at) for source, at in zip(sources, where, strict=True)
     ]
@@ -143,7 +148,7 @@ def _added(side: Literal["key", "value"], field: FieldTree, column: Json) -> Cha
     now = type_text(column["type"])
     return Change(
         side,
-        str(field.number),
+        field.step,
         field.name,
         "added",
         f"{side}.{column['name']}",
@@ -186,7 +191,10 @@ def _same(known: SourceSchema | None, source: Source | None, trees: Trees | None
     """Whether a key or a value is read and written as recorded, to columns of the names recorded."""
     if known is None or source is None or trees is None:
         return known is None and source is None
-    if known.message != source.message or known.envelope != source.envelope:
+    if (known.message, known.envelope, known.format) != (source.message, source.envelope, source.format):
+        return False
+    # Two Avro schemas may give the same columns and different bytes.
+    if source.format == "avro" and known.descriptor_set != source.descriptor_set:
         return False
     # Trees and not bytes: descriptor sets may differ in comments or files and map to the same columns.
     recorded = trees_of(known.source(), where)
@@ -197,10 +205,14 @@ def _paths(tree: MessageTree, above: str) -> list[str]:
     """Every path of field numbers that `columns.field_ids` gives."""
     found: list[str] = []
     for one in tree.fields:
-        path = f"{above}{one.number}"
-        found += [path, f"{path}/1", f"{path}/2"] if one.shape is Shape.MAP else [path]
+        path = f"{above}{one.step}"
+        found.append(path)
+        for shape in (one.shape, *one.inner):
+            if shape is Shape.MAP:
+                found += [f"{path}/1", f"{path}/2"]
+                path = f"{path}/2"
         if one.message is not None:
-            found += _paths(one.message, f"{path}/2/" if one.shape is Shape.MAP else f"{path}/")
+            found += _paths(one.message, f"{above}{one.step}{one.below}")
     return found
 
 
@@ -217,8 +229,12 @@ def _side_changes(side: SideName, known: SourceSchema | None, source: Source | N
         )
         return [Change(side, "", "", "message", side, None, was, now, why, compatible=True)]
     changes: list[Change] = []
-    if known.message != source.message:
-        why = "its fields go on by their numbers"
+    if (known.message, known.format) != (source.message, source.format):
+        why = (
+            "its fields go on by their numbers" if source.format == "protobuf" else "its fields go on by name"
+        )
+        if known.format != source.format:
+            why = "its format is another one, so its fields get columns of their own"
         changes.append(
             Change(side, "", "", "message", side, None, known.message, source.message, why, compatible=True)
         )
@@ -257,28 +273,27 @@ def _cut(struct: Json, tree: MessageTree, side: SourceSchema, above: str) -> Non
     `__unrecognized__`.
     """
     columns = mapped(struct)
-    unrecognized = next(one for one in struct["fields"] if one["name"] == UNRECOGNIZED)
+    # A closed message has none; the column of an earlier schema is a dropped one.
+    unrecognized = [one for one in struct["fields"] if one["name"] == UNRECOGNIZED and not tree.closed]
     kept = []
     for one in tree.fields:
-        path = f"{above}{one.number}"
+        path = f"{above}{one.step}"
         # By id and not by name, because a column may have been renamed since.
         column = columns[side.field_ids[path]]
         kept.append(column)
         if one.message is not None:
-            _cut(inside(column)[0], one.message, side, f"{path}/2/" if one.shape is Shape.MAP else f"{path}/")
-    struct["fields"] = [*kept, unrecognized]
+            _cut(inside(column)[0], one.message, side, f"{path}{one.below}")
+    struct["fields"] = [*kept, *unrecognized]
 
 
 def _column_message(tree: MessageTree, side: SourceSchema, struct: Json, above: str) -> MessageTree:
     columns = mapped(struct)
     fields: list[FieldTree] = []
     for one in tree.fields:
-        path = f"{above}{one.number}"
+        path = f"{above}{one.step}"
         column = columns[side.field_ids[path]]
         message = one.message
         if message is not None:
-            message = _column_message(
-                message, side, inside(column)[0], f"{path}/2/" if one.shape is Shape.MAP else f"{path}/"
-            )
+            message = _column_message(message, side, inside(column)[0], f"{path}{one.below}")
         fields.append(replace(one, name=column["name"], message=message))
     return replace(tree, fields=tuple(fields))

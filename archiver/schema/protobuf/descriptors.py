@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
@@ -573,6 +573,7 @@ def _enum(descriptor: EnumDescriptor | None) -> EnumTree:
 
 
 # --- Sources: a message with its descriptor set
+SchemaFormat = Literal["protobuf", "avro"]
 
 
 @dataclass(frozen=True)
@@ -584,6 +585,9 @@ class Envelope:
     ids: tuple[tuple[int, tuple[int, ...]], ...]
     """Schema id, and the message indexes under which that id's schema holds the topic's message; in the order
     of the ids."""
+    indexed: bool = True
+    """Whether message indexes follow the id. Without them (Avro) each payload must have an envelope, since
+    its own bytes may begin like one."""
 
 
 @dataclass(frozen=True)
@@ -593,7 +597,8 @@ class Source:
     message: str
     """Full name, as in `shop.Order`."""
     descriptor_set: bytes
-    """A serialized google.protobuf.FileDescriptorSet with every file the message needs."""
+    """A serialized google.protobuf.FileDescriptorSet with every file the message needs. Of Avro the document
+    of `archiver.schema.avro.source`: the newest schema and those of all ids."""
     recursion_depth: int = RECURSION_DEPTH
     """How often a message type may stand inside itself as columns; 0 to 10."""
     columns: tuple[tuple[str, str], ...] = ()
@@ -601,6 +606,7 @@ class Source:
     paths."""
     envelope: Envelope | None = None
     """The ids of a registry's envelopes; None: the payloads have none."""
+    format: SchemaFormat = "protobuf"
 
 
 def load_source(

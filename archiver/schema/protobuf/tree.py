@@ -70,6 +70,8 @@ class Kind(Enum):
     MESSAGE = "message"
     ENCODED = "encoded"
     """A message beyond the recursion depth: its encoded bytes, as they are on the wire. Not parsed."""
+    AVRO = "avro"
+    """A type of another format, whose column type and text the field states."""
 
 
 class Shape(Enum):
@@ -128,6 +130,36 @@ class FieldTree:
     unknown: bool = False
     """Not in the schema: a number found in records, added to collect the bytes of `__unrecognized__`. It has
     no column."""
+    inner: tuple[Shape, ...] = ()
+    """Of a list or a map that directly holds others (Avro): their shapes, from the outside. `kind` and
+    `message` describe the innermost item."""
+    identity: str = ""
+    """What identifies a field without a number (Avro): its name, or a former one."""
+    column: str = ""
+    """Of AVRO: Iceberg's name of the column's type."""
+    text: str = ""
+    """Of a field without a number: its type for people."""
+    aliases: tuple[str, ...] = ()
+    """Of a field without a number: its former names, as its schema states them."""
+    form: str = ""
+    """Of a message without field numbers: record, union or duration. A field of another form gets another
+    column."""
+
+    @property
+    def step(self) -> str:
+        """The field in a path of fields, as in `columns.field_ids`."""
+        return self.identity or str(self.number)
+
+    @property
+    def below(self) -> str:
+        """What leads from the field's path to the fields inside; in such a path 2 is a map's value."""
+        maps = (self.shape, *self.inner).count(Shape.MAP)
+        return "/" + "2/" * maps
+
+    @property
+    def named(self) -> str:
+        """The field for people, with its number if it has one."""
+        return self.name if self.identity else f"{self.name} = {self.number}"
 
 
 @dataclass(frozen=True)
@@ -142,6 +174,8 @@ class MessageTree:
     """Groups beyond the recursion depth (ENCODED and delimited). They have no column, since their bytes have
     no end of their own: they are in `__unrecognized__` with their tags. Only the complete engine checks
     them."""
+    closed: bool = False
+    """Records cannot have other fields (Avro), so there is no `__unrecognized__`."""
 
     def by_number(self) -> Mapping[int, FieldTree]:
         """The fields by number."""

@@ -1,0 +1,152 @@
+"""docs/schema-mapping-avro.md is true: every row of its tables holds with both engines, byte for byte."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from archiver.schema.avro.model import Kind, parse_schema
+from archiver.schema.avro.source import avro_source
+from archiver.schema.codec import RecordCodec
+from archiver.schema.evolution.state import decide
+from tests.support.schema.random_avro import LOGICAL, without_logical
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "schema-mapping-avro.md"
+HEAD = "| type | column | example | holds | raw |"
+
+
+@dataclass(frozen=True)
+class Row:
+    line: int
+    depth: int
+    type: Any
+    column: str
+    example: str
+    holds: Any
+    raw: str
+
+
+def page_rows() -> list[Row]:
+    """Every row of the page's tables; one that cannot be read is an error."""
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    found: list[Row] = []
+    for place, line in enumerate(lines):
+        comment = re.fullmatch(r"<!-- rows(?: recursion_depth=(\d+))? -->", line)
+        if comment is None:
+            continue
+        assert lines[place + 2] == HEAD, f"line {place + 3}"
+        at = place + 4
+        while lines[at].startswith("|"):
+            cells = [cell.strip().strip("`") for cell in lines[at].strip("|").split(" | ")]
+            kind, column, example, holds, raw = cells
+            found.append(
+                Row(at + 1, int(comment[1] or 2), json.loads(kind), column, example, json.loads(holds), raw)
+            )
+            at += 1
+    return found
+
+
+ROWS = page_rows()
+
+
+def type_text(kind: Any) -> str:
+    """An Iceberg type as the page spells it."""
+    if isinstance(kind, str):
+        return kind
+    if kind["type"] == "list":
+        return f"list<{type_text(kind['element'])}>"
+    if kind["type"] == "map":
+        return f"map<{type_text(kind['key'])}, {type_text(kind['value'])}>"
+    return f"struct<{', '.join(one['name'] + ' ' + type_text(one['type']) for one in kind['fields'])}>"
+
+
+def shown(value: Any) -> Any:
+    """A column's value as the page spells it."""
+    if isinstance(value, dict):
+        return {name: shown(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [shown(one) for one in value]
+    if isinstance(value, bytes):
+        return f"0x{value.hex()}"
+    if isinstance(value, datetime):
+        return (value.astimezone(UTC) if value.tzinfo else value).isoformat().replace("+00:00", "Z")
+    if isinstance(value, date | time):
+        return value.isoformat()
+    return str(value) if isinstance(value, Decimal) else value
+
+
+def payload_of(row: Row, record: Any) -> bytes:
+    """The bytes of a row's example, by another library."""
+    if row.example.startswith("0x"):
+        return bytes.fromhex(row.example[2:])
+    plain = fastavro.parse_schema(without_logical(record))
+    [value] = fastavro.json_reader(io.StringIO(json.dumps({"v": json.loads(row.example)})), plain)
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, plain, value)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[f"line {row.line}" for row in ROWS])
+def test_a_row_of_the_page(row: Row) -> None:
+    record = {"type": "record", "name": "R", "fields": [{"name": "v", "type": row.type}]}
+    payload = payload_of(row, record)
+    parsed = parse_schema(json.dumps(record).encode(), "the page", row.depth)
+    schema = decide("t", (), None, avro_source(parsed, "the page", row.depth)).schema
+    [*_, column] = schema.schema()["fields"][1]["type"]["fields"]
+    assert f"{column['name']} {type_text(column['type'])}" == row.column
+    for engine in ("ptars", "protobuf"):
+        codec = RecordCodec(schema, engine)
+        # Many, because the fast engine leaves few to the other.
+        values = pa.array([payload] * 20, pa.binary())
+        key, encoded = codec.encode_columns(pa.nulls(20, pa.binary()), values)
+        column_of: Any = encoded
+        [found, *_] = column_of.to_pylist()
+        assert (found["__err__"], found["__prefix__"]) == (None, None), engine
+        assert shown(found["v"]) == row.holds, engine
+        assert (found["__raw__"], row.raw) in ((None, "no"), (payload, "kept")), engine
+        assert codec.rebuild(key, encoded)[1].equals(values)
+
+
+def test_the_page_shows_every_type() -> None:
+    texts = [json.dumps(row.type) for row in ROWS]
+    for kind in Kind:
+        assert kind is Kind.UNION or kind is Kind.ENCODED or any(f'"{kind.value}"' in one for one in texts), (
+            kind
+        )
+    for logical in LOGICAL:
+        assert any(f'"{logical["logicalType"]}"' in one for one in texts), logical
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "held"),
+    [
+        ('"string"', b"\x02a", "a"),
+        ('["null", "long"]', b"\x02\x02", 1),
+        ('{"type": "array", "items": "int"}', b"\x02\x02\x00", [1]),
+    ],
+)
+def test_a_schema_that_is_no_record(kind: str, payload: bytes, held: Any) -> None:
+    parsed = parse_schema(kind.encode(), "test")
+    schema = decide("t", (), avro_source(parsed, "test"), None).schema
+    assert [one["name"] for one in schema.schema()["fields"][0]["type"]["fields"]] == [
+        "__raw__",
+        "__prefix__",
+        "__err__",
+        "value",
+    ]
+    codec = RecordCodec(schema)
+    payloads = pa.array([payload, None], pa.binary())
+    key, value = codec.encode_columns(payloads, payloads)
+    rows: Any = key
+    assert rows[0].as_py() == {"__raw__": payload, "__prefix__": None, "__err__": None, "value": held}
+    assert codec.rebuild(key, value)[0].equals(payloads)
