@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo parts test test-all test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-limit bench-writer bench-log bench-intake bench-schema bench-edge bench-fetch bench-record-batch bench-group-offsets bench-growth bench-backlog bench-deep-audit bench-mirror bench-kafka bench-control-topic bench-capacity bench-peers bench-freshness bench-partitions bench-late-store bench-memory bench-compaction bench-cost clean java dist screenshots audit-dependencies kafka-compat
+.PHONY: help setup demo parts test test-all test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-limit bench-writer bench-log bench-intake bench-schema bench-edge bench-fetch bench-record-batch bench-group-offsets bench-growth bench-backlog bench-deep-audit bench-mirror bench-kafka bench-workers bench-control-topic bench-capacity bench-peers bench-freshness bench-partitions bench-late-store bench-memory bench-compaction bench-cost clean java dist screenshots audit-dependencies kafka-compat
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -133,7 +133,7 @@ audit-dependencies:  ## Ask PyPI whether what the locks name has known vulnerabi
 		$(AUDIT)/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r requirements/$$lock.lock || exit 1; \
 	done
 
-bench: bench-limit bench-writer bench-capacity bench-log bench-intake bench-schema bench-edge bench-fetch bench-record-batch bench-deep-audit bench-growth bench-backlog bench-mirror bench-kafka bench-control-topic bench-peers bench-freshness bench-late-store bench-partitions bench-compaction bench-memory bench-requests bench-cost bench-etcd bench-group-offsets  ## Run all measurements, one after the other (many hours, 25 GB of disk)
+bench: bench-limit bench-writer bench-capacity bench-log bench-intake bench-schema bench-edge bench-fetch bench-record-batch bench-deep-audit bench-growth bench-backlog bench-mirror bench-kafka bench-workers bench-control-topic bench-peers bench-freshness bench-late-store bench-partitions bench-compaction bench-memory bench-requests bench-cost bench-etcd bench-group-offsets  ## Run all measurements, one after the other (many hours, 25 GB of disk)
 
 bench-limit: java $(INSTALLED)  ## Measure refinement against the libraries alone, and show where the time goes (needs Java)
 	$(BIN)/python -m bench.limit --output bench/results/limit.json
@@ -176,6 +176,9 @@ bench-mirror: java $(INSTALLED)  ## Measure the mirror beside a bare Kafka consu
 
 bench-kafka: java $(INSTALLED)  ## Compare the CPU of the Kafka listener with that of Apache Kafka's broker (needs Java, 10 GB of disk)
 	$(BIN)/python -m bench.kafka --output bench/results/kafka.json
+
+bench-workers: $(INSTALLED)  ## Measure the CPU of 1, 2 and 4 intake workers, and compare all records with those sent (10 GB of disk)
+	$(BIN)/python -m bench.workers --output bench/results/workers.json
 
 bench-control-topic: java $(INSTALLED)  ## Measure the publisher of control events beside a bare Kafka producer (needs Java)
 	$(BIN)/python -m bench.control_topic --output bench/results/control_topic.json

@@ -33,7 +33,7 @@ import numpy as np
 import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from archiver.daemon.daemon import collect_less_often
+from archiver.daemon.limits import collect_less_often
 from bench.outcome import tell
 from bench.writer import spread
 from tests.support.kafka.kafka_server import PACKAGES, KafkaServer
@@ -177,8 +177,10 @@ def produce(brokers: str, pid: int, case: Case, batches: int, values: Sequence[b
     return found
 
 
-def fetch(brokers: str, pid: int, case: Case, count: int) -> float:
-    """Return the CPU seconds of the server while one consumer reads `count` records."""
+def fetch(brokers: str, pid: int, case: Case, count: int, first: int = 0) -> float:
+    """Return the CPU seconds of the server while one consumer reads `count` records, from this offset of each
+    partition on.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": brokers,
@@ -190,7 +192,7 @@ def fetch(brokers: str, pid: int, case: Case, count: int) -> float:
     )
     try:
         cpu, deadline_s = cpu_seconds(pid), time.monotonic() + TIMEOUT_S
-        consumer.assign([TopicPartition(case.topic, number, 0) for number in range(case.partitions)])
+        consumer.assign([TopicPartition(case.topic, number, first) for number in range(case.partitions)])
         found = 0
         while found < count:
             assert time.monotonic() < deadline_s, f"{found} of {count} records of {case.topic}"

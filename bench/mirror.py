@@ -36,7 +36,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from archiver.config.groups import LogSettings
-from archiver.daemon.daemon import collect_less_often
+from archiver.daemon.limits import collect_less_often
 from archiver.log.sqlite import SqliteLogStore
 from archiver.objects.local import LocalObjectStore
 from bench.outcome import tell

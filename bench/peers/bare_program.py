@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from archiver.daemon.daemon import collect_less_often
+from archiver.daemon.limits import collect_less_often
 from bench import orders
 from bench.bare import DECODE_ROWS, Steps, decode, options_of, write_whole
 from bench.peers.tables import Tables

@@ -111,6 +111,60 @@ def fetch(results: Results) -> Section:
     )
 
 
+def workers(results: Results) -> Section:
+    """The CPU of a daemon by its number of intake workers."""
+    found = results("workers")
+    cases, limits = found.parts("cases"), found.at("limits")
+    many = results("log").at("several_writers.4")
+    most = whole(limits.number("workers"))
+    intro = f"""
+        Daemons with 1, 2 and 4 `intake.workers` run at the same time on the same two cores. A client program produces
+        {whole(found.number("batches"))} batches of {whole(found.number("batch_records"))} records of {whole(found.number("record_bytes"))}
+        bytes to each in turns, and reads each of them once, {whole(found.number("repetitions"))} times. The load has 100 partitions and 10 connections.
+        The CPU of the daemon and of its workers counts. A ratio divides it by that of the daemon without workers, in the same repetition.
+        The part of the daemon is what its own process takes; with workers, that is accepting, relayed requests and the log. The load is the same for all, so with more workers the flushes are smaller and more, and what each costs is paid more
+        often. At the end
+        each topic is read from its beginning: all records are there once, without a gap between offsets."""
+    head = [
+        "codec",
+        "workers",
+        "produced, MB per core-second",
+        "produce, CPU ratio",
+        "fetch, CPU ratio",
+        "part of the daemon: produce",
+        "fetch",
+        "p99 of an acknowledgement, ms",
+    ]
+    rows = [
+        [
+            name.rpartition("-")[2],
+            count,
+            shown(one.spread("produce_mb_per_core_second")),
+            shown(one.spread("produce_cpu_ratio")),
+            shown(one.spread("fetch_cpu_ratio")),
+            shown(one.spread("produce_share_of_daemon")),
+            shown(one.spread("fetch_share_of_daemon")),
+            shown(one.spread("p99_ms")),
+        ]
+        for name, case in cases.items()
+        for count, one in case.parts("workers").items()
+    ]
+    after = f"""
+        Two cores cannot show the throughput of many workers. This shows what limits their number. Every process reads every entry of the log,
+        which takes {shown(limits.spread("follow_ms"))} ms of CPU for an entry of these loads. An idle worker takes
+        {shown(limits.spread("idle_cores"))} of a core. A busy worker appends once in `intake.delay_max` (200 ms), so {most} workers append
+        {whole(limits.number("entries_per_second"))} entries a second. By calculation, {most} workers and the daemon take
+        {figure(limits.number("cores_to_follow"))} cores to read these entries. One process at a time appends:
+        {whole(many.number("writers"))} processes with that delay were measured to append
+        {whole(many.number("appends_per_second.median"))} entries a second to SQLite, on two cores ([the log](#the-log)). A longer
+        `intake.delay_max` makes entries fewer."""
+    return Section(
+        "Intake workers",
+        [("bench-workers", found)],
+        [paragraph(intro), table(head, rows), paragraph(after)],
+    )
+
+
 def record_batch(results: Results) -> Section:
     """Record batches decoded into columns and encoded from them."""
     found = results("record_batch")

@@ -32,6 +32,7 @@ SECTIONS: tuple[Callable[[Results], Section], ...] = (
     intake.mirror,
     kafka.listener,
     kafka.fetch,
+    kafka.workers,
     kafka.record_batch,
     logs.sqlite,
     logs.etcd,

@@ -501,3 +501,17 @@ def test_compaction_of_small_archives(tmp_path: Path) -> None:
         assert min(query["before_seconds"] + query["after_seconds"]) > 0
         assert query["faster"] > 0
     assert document["records_per_cpu_second"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.whole
+@pytest.mark.timeout(TIMEOUT_S + 60)
+def test_workers(tmp_path: Path) -> None:
+    document = measured("workers", tmp_path)
+    for case in document["cases"].values():
+        assert list(case["workers"]) == ["1", "3"]
+        for one in case["workers"].values():
+            check_spread(one["produce_mb_per_core_second"])
+            assert one["records_verified"] == 2 * document["batches"] * document["batch_records"]
+    assert document["limits"]["entries_per_second"] == 32 / 0.2
+    check_spread(document["limits"]["follow_ms"])
