@@ -1,6 +1,6 @@
 """A run of the outside harness over the Kafka port: two daemons, Kafka producers and Kafka readers.
 
-A round of archiving comes first. Then daemons are killed, or paused for longer than their registration, a proxy before
+One of the daemons has intake workers. A round of archiving comes first. Then daemons and workers are killed, or paused for longer than their registration, a proxy before
 each loses answers, store and log are slow, and senders of transactions are killed. Readers begin again at the
 archives all the time. A longer run archives and cleans again and again. Owns every process of the run.
 """
@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
 import yaml
 
 from tests.harness.daemons import Daemon, waited
@@ -36,10 +37,12 @@ from tests.support.kafka.kafka_clients import Clients
 from tests.support.servers.lossy_proxy import LossyProxy
 
 DAEMON_KILLED, DAEMON_PAUSED, ANSWER_LOST = "daemon-killed", "daemon-paused", "kafka-answer-lost"
+WORKER_KILLED, WORKER_PAUSED = "intake-worker-killed", "intake-worker-paused"
 STORE_SLOW, SENDER_KILLED = "store-slow", "transaction-left-open"
 MEMBER_KILLED, MEMBER_PAUSED, MEMBER_RESTARTED = "member-killed", "member-paused", "member-restarted"
 ACTS: Final = (
     *(DAEMON_KILLED, DAEMON_PAUSED, ANSWER_LOST, STORE_SLOW, SENDER_KILLED),
+    *(WORKER_KILLED, WORKER_PAUSED),
     *(MEMBER_KILLED, MEMBER_PAUSED, MEMBER_RESTARTED),
 )
 ACT_EVERY_S = 3.0
@@ -60,6 +63,9 @@ OPEN_S = TIMEOUT_S + 2.0
 AGAIN_S = 0.5
 """A killed client is started again so much later."""
 DAEMONS = 2
+WITH_WORKERS: Final = 1
+"""The daemon that has intake workers."""
+WORKERS: Final = 2
 SENDERS: Final = {
     "k0": ("kafka-idempotent", "kafka-idempotent", "kafka-plain"),
     "t0": ("kafka-transactional", "kafka-transactional"),
@@ -114,6 +120,8 @@ class KafkaScene(Scene):
             "group_session_timeout_min": "1s",
             "group_initial_rebalance_delay": "500ms",
         }
+        if number == WITH_WORKERS:
+            document["intake"]["workers"] = WORKERS
         path = self.folder / f"daemon-{number}.yaml"
         path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
         return path
@@ -148,6 +156,7 @@ class KafkaRun(Supervisor):
         """Answers with records to readers while faults went on, by where the records came from."""
         self._counted: list[Counter[str]] = [Counter() for _ in range(DAEMONS)]
         """What each daemon said last."""
+        self._paused_workers: list[psutil.Process] = []
         self.stopped: list[int] = []
         """Exit codes of the daemons that were asked to end."""
 
@@ -156,6 +165,9 @@ class KafkaRun(Supervisor):
             super().run()
         finally:
             self._clients.abandon()
+            for worker in self._paused_workers:
+                # One whose daemon was killed ends by itself once it runs.
+                _resume(worker)
             daemons = [one.process for one in self._daemons if one]
             for process in (*daemons, *([self._cleaning] if self._cleaning else [])):
                 if process.poll() is None:
@@ -306,6 +318,8 @@ class KafkaRun(Supervisor):
             self._later(SLOW_S, lambda: self._slow_no_more(target, slowed))
         elif act in (MEMBER_KILLED, MEMBER_PAUSED, MEMBER_RESTARTED):
             self._act_on_member(act, self._members.choice(list(MEMBERS)))
+        elif act in (WORKER_KILLED, WORKER_PAUSED):
+            self._act_on_worker(act)
         elif act == SENDER_KILLED and not self._clients["t0"].alive():
             self._later(AGAIN_S, lambda: self._act_on(act, target))
         elif act == SENDER_KILLED:
@@ -330,6 +344,23 @@ class KafkaRun(Supervisor):
             os.kill(daemon.pid, signal.SIGSTOP)
             self._play_fault(act, daemon.name)
             self._later(PAUSED_S, lambda: self._let_go_on(daemon))
+
+    def _act_on_worker(self, act: str) -> None:
+        daemon = self._daemons[WITH_WORKERS]
+        found = [] if daemon is None else _workers(daemon)
+        if daemon is None or not found:
+            # It is away, or the workers have not been started yet.
+            self._later(AGAIN_S, lambda: self._act_on_worker(act))
+            return
+        worker = self._members.choice(found)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if act == WORKER_KILLED:
+                worker.kill()
+            else:
+                worker.suspend()
+                self._paused_workers.append(worker)
+                self._later(PAUSED_S, lambda: _resume(worker))
+        self._play_fault(act, f"process {worker.pid} of {daemon.name}")
 
     def _act_on_member(self, act: str, name: str) -> None:
         client = self._clients[name]
@@ -408,6 +439,21 @@ class KafkaRun(Supervisor):
         return json.dumps(
             {path.name: path.read_text(encoding="utf-8", errors="replace")[-1500:] for path in logs}, indent=1
         )
+
+
+def _workers(daemon: Daemon) -> list[psutil.Process]:
+    """The intake workers of a daemon, by process id."""
+    found = []
+    for _, process in daemon.descendants():
+        with contextlib.suppress(psutil.Error):
+            if "archiver.daemon.intake_worker" in process.cmdline():
+                found.append(process)
+    return sorted(found, key=lambda process: process.pid)
+
+
+def _resume(worker: psutil.Process) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        worker.resume()
 
 
 def _sizes(topics: Mapping[str, dict[str, Any]]) -> dict[str, int]:
