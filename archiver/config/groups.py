@@ -563,6 +563,13 @@ class IntakeSettings(Group):
     one is archived. When it times out, a running writer, `archiver archive` or `archiver clean` aborts it and
     fences its producer. Opening its transactional id again aborts it at once. Default 15 min. Raise it for
     producers with longer transactions."""
+    workers: Annotated[StrictInt, Field(ge=1, le=64)] = 1
+    """Processes that receive and store records of clients. Default 1: the daemon itself. From 2 on the daemon
+    starts so many further processes. They serve the connections of Kafka clients, and the records of HTTP
+    requests. The daemon still accepts connections, and coordinates groups and transactions. Each process has
+    a writer, so limits of memory (`queue_bytes_max`, `kafka.requests_bytes_max`, `kafka.fetch_cache_bytes`)
+    apply to each, and each writes intake files of its own. Set it to the number of cores that clients may
+    use, if one core does not suffice for them."""
     row_group_bytes: Annotated[Size, Field(ge=4 * 2**10, le=2**30)] = 2**20
     """Raw bytes at which a row group or a chunk of record batches in an intake file ends, at the next segment
     boundary. A reader holds one of them in memory. Default 1 MiB."""

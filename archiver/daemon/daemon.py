@@ -8,10 +8,8 @@ only waits for signals and feeds the watchdog. It touches no dependency, so it c
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
-import resource
 import socket
 import stat
 import sys
@@ -28,6 +26,7 @@ from archiver.app.status_document import daemon_document, status_document
 from archiver.config.settings import Settings, load_settings
 from archiver.control_topic.publisher import EventPublisher, PublishedState
 from archiver.daemon.cycles import Cycles, Summary, summarize_error
+from archiver.daemon.limits import collect_less_often, connections_within, kafka_connections, raise_limit
 from archiver.daemon.notify import Notifier
 from archiver.daemon.operations import Backoff, DaemonOperations, Pace, Tick, Upkeep
 from archiver.daemon.otlp import OtlpExport
@@ -52,6 +51,7 @@ from archiver.status.lag_metrics import Family
 from archiver.status.metric_registry import Numbers, mirrors_of, sources_of
 from archiver.web.app import create_app
 from archiver.web.app_context import AppContext
+from archiver.web.forward import Forward
 from archiver.web.listener import CONNECTIONS_MAX
 from archiver.web.metrics import counting, exposition
 from archiver.web.page import PageValues, page
@@ -113,62 +113,6 @@ class Publication:
         """Stop publishing."""
         if self._publisher is not None:
             self._publisher.close()
-
-
-# --- Limits of the process
-OBJECTS = 10_000
-"""More than one request of the client holds (`intake.sources.kafka.client`); cycles keep little memory until
-then."""
-
-
-def collect_less_often() -> None:
-    """Raise the threshold of the garbage collector for this process."""
-    # Only of the youngest generation: the thresholds of the older ones count collections, not objects.
-    gc.set_threshold(OBJECTS, *gc.get_threshold()[1:])
-
-
-# Some programs close or iterate over every possible descriptor, so an unlimited number costs them time.
-LIMIT_MAX = 65_536
-"""Upper bound of the raised soft limit of open files."""
-RESERVE = 512
-"""Descriptors for the archiver itself. Measured: 46 while a daemon with Spark archived, audited and cleaned
-in local folders. Connections to stores, brokers, etcd and catalogs are extra, at most 32 to a bucket."""
-RESERVE_SHARE = 0.5
-"""Share reserved of a limit below twice the reserve."""
-
-
-def raise_limit() -> int:
-    """Raise the soft limit towards the hard limit; returns the resulting limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = LIMIT_MAX if hard == resource.RLIM_INFINITY else min(hard, LIMIT_MAX)
-    # Python has -1 for an infinite limit, so it must not be compared by size.
-    if soft == resource.RLIM_INFINITY or soft >= allowed:
-        return LIMIT_MAX if soft == resource.RLIM_INFINITY else soft
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    except (OSError, ValueError) as error:
-        # Python raises `ValueError` for EPERM and EINVAL. The daemon runs with fewer connections.
-        _log.warning(
-            "the limit of open files stays at %d, it cannot be raised to %d: %s", soft, allowed, error
-        )
-        return soft
-    return allowed
-
-
-def connections_within(limit: int, connections_max: int) -> int:
-    """Connections that the port may have beyond the reserve; warns if fewer than `connections_max`."""
-    reserve = min(RESERVE, round(RESERVE_SHARE * limit))
-    # At least one, so that health checks and commands still reach the daemon.
-    possible = max(1, limit - reserve)
-    if possible >= connections_max:
-        return connections_max
-    _log.warning(
-        "the port accepts at most %d connections instead of %d: %d files may be open, and %d of them "
-        "are kept for the daemon itself; raise "
-        "the hard limit (LimitNOFILE= of the systemd unit, ulimit -Hn) to %d",
-        *(possible, connections_max, limit, reserve, connections_max + RESERVE),
-    )
-    return possible
 
 
 # --- The daemon
@@ -271,7 +215,7 @@ class Daemon:
         """Held briefly at the changes from start to serving and from serving to shutdown."""
         # The soft limit is raised before a port exists, because it bounds the connections.
         limit = raise_limit()
-        kafka = _kafka_connections(settings, limit)
+        kafka = kafka_connections(settings, limit)
         self._resources = Resources(lambda: self._settings, environ, roles, self._clock, self._ids, kafka)
         self._publication = Publication(lambda: self._resources.publisher(self._stop.is_set))
         self._serving: Application | None = None
@@ -343,15 +287,20 @@ class Daemon:
             alive=self._is_alive,
             clock=self._clock,
             version=_version(),
+            forward=Forward(lambda: self._resources.workers, self._settings.http),
         )
 
     def _families(self) -> list[Family]:
-        return self._numbers.families(self._resources.writer, self._publication.state, self._kafka_port())
+        writer = self._resources.counting or self._resources.writer
+        return self._numbers.families(writer, self._publication.state, self._kafka_port())
 
     def _kafka_port(self) -> KafkaPort | None:
         # Read once: the start sets it in another thread.
-        kafka = self._resources.kafka
-        return None if kafka is None else kafka.state
+        kafka, workers = self._resources.kafka, self._resources.workers
+        if kafka is None or workers is None:
+            return None if kafka is None else kafka.state
+        state = kafka.state
+        return replace(state, counts=workers.counts_with(state.counts), workers=workers.shown)
 
     def _page(self, query: Mapping[str, str]) -> str:
         # Each is read once: a poll, a reload or the shutdown replaces it in another thread.
@@ -397,10 +346,11 @@ class Daemon:
 
     def _check_port(self) -> None:
         """Report a closed port as a failed check and to the service manager."""
-        kafka = self._resources.kafka
+        kafka, workers = self._resources.kafka, self._resources.workers
         for name, closed in (
             ("port", self._server.closed_because),
             ("Kafka port", None if kafka is None else kafka.server.closed_because),
+            ("intake workers", None if workers is None else workers.trouble),
         ):
             if closed == self._ports_closed.get(name):
                 continue
@@ -411,7 +361,7 @@ class Daemon:
             else:
                 self._ports_closed[name] = closed
                 # Without the Kafka port, records still arrive over HTTP; clients of Kafka go elsewhere.
-                required = name != "Kafka port"
+                required = name == "port"
                 self._journal.checked(name, closed, self._clock.now_us(), required=required)
         if self._journal.state == "serving" and self._serving_as() != self._announced:
             self._announce()
@@ -623,6 +573,8 @@ class Daemon:
         if application is not None:
             # First, because it declares new topics: if that raises, nothing has changed.
             application.apply_settings(plan.settings)
+        if self._resources.workers is not None:
+            self._resources.workers.apply_settings(plan.settings)
         self._settings = plan.settings
         self._numbers.declare(plan.settings.topics)
         # Topics that halted may continue with the new configuration, so the next round checks every topic.
@@ -722,10 +674,3 @@ def _version() -> str:
     except PackageNotFoundError:
         # The package is not installed when the source tree is run directly.
         return "unknown"
-
-
-def _kafka_connections(settings: Settings, limit: int) -> int:
-    """Most connections of Kafka clients within a limit of descriptors; 0 without a listener."""
-    if settings.kafka is None:
-        return 0
-    return connections_within(limit // 2, settings.kafka.connections_max)

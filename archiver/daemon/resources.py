@@ -39,6 +39,7 @@ from intake.sources.kafka.upstream import Upstream
 from intake.write.writer import IntakeWriter
 
 if TYPE_CHECKING:
+    from archiver.daemon.worker_pool import CountingWriter, WorkerPool
     from archiver.kafka.service import KafkaService
 
 _log = logging.getLogger(__name__)
@@ -162,6 +163,9 @@ class Resources:
         self.sources: FileSources | None = None
         self.mirrors: tuple[MirrorPump, ...] = ()
         self.kafka: KafkaService | None = None
+        self.workers: WorkerPool | None = None
+        self.counting: CountingWriter | None = None
+        """The writers of all processes; None without workers."""
         self.token: str | None = None
         self._settings = settings
         self._kafka_connections_max = kafka_connections_max
@@ -204,12 +208,17 @@ class Resources:
             mirror.begin_to_stop()
         if self.kafka is not None:
             self.kafka.close_intake()
+        if self.workers is not None:
+            self.workers.begin_to_stop()
         if self.sources is not None:
             self.sources.stop(threading.TIMEOUT_MAX)
         # Does not wait for a cluster without answer: records that are not in the log are read again later.
         stop_all(self.mirrors, self._settings().intake.close_timeout, self._clock)
         if self.writer is not None:
             self._close_writer(self.writer)
+        if self.workers is not None:
+            # As long as this process takes: they close a writer, and write their last answers.
+            self.workers.wait(self._settings().intake.close_timeout + 2 * KAFKA_STOP_S)
         if self.kafka is not None:
             # After the writer, whose outcomes its clients wait for.
             self.kafka.stop(KAFKA_STOP_S)
@@ -292,6 +301,8 @@ class Resources:
         for mirror in self.mirrors:
             mirror.start()
         settings = self._settings()
+        if self.writer is not None:
+            self._start_workers(settings, self.writer)
         if settings.kafka is not None and self.writer is not None and self.application is not None:
             # Only here: the protocol's schemas take time to load, and few deployments have a listener.
             from archiver.kafka.service import KafkaService
@@ -302,8 +313,17 @@ class Resources:
                 self.writer,
                 settings.daemon.retry_max,
                 self._kafka_connections_max,
+                self.workers,
             )
             self.kafka.start()
+
+    def _start_workers(self, settings: Settings, writer: IntakeWriter) -> None:
+        if settings.intake.workers > 1:
+            from archiver.daemon.worker_pool import CountingWriter, WorkerPool
+
+            self.workers = WorkerPool(settings, self._environ, self._clock)
+            self.counting = CountingWriter(writer.metrics, self.workers)
+            self.workers.start()
 
     def _mirror(self, kafka: KafkaSourceSettings) -> MirrorPump:
         assert self.application is not None, "an earlier step opens it"

@@ -1,18 +1,23 @@
-"""SaslHandshake and SaslAuthenticate: who a client is, before it may ask for anything else."""
+"""Who a client is, before it may ask for anything else: its certificate, SaslHandshake, SaslAuthenticate."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from archiver.config.kafka_listener import KafkaListenerSettings
+from archiver.kafka.acl import principal_of_certificate
 from archiver.kafka.listener import Body, Session
+from archiver.kafka.metadata import api_versions
 from archiver.kafka.protocol import ApiKey, KafkaRequest
 from archiver.kafka.sasl import SaslExchange, Users
+from archiver.kafka.users import UsersFile
 from archiver.runtime.errors import ArchiverError, AuthenticationFailed
 from archiver.runtime.ids import IdSource
 from archiver.runtime.logging import LogLimit
@@ -93,3 +98,50 @@ class Authenticator:
 
 def _failed(code: ErrorCode, why: str) -> Body:
     return {"error_code": int(code), "error_message": why, "auth_bytes": b"", "session_lifetime": 0}
+
+
+class Admission:
+    """Answers what a client may ask before it is authenticated, and ends connections that ask for more."""
+
+    def __init__(self, settings: KafkaListenerSettings, ids: IdSource) -> None:
+        self._uses_sasl = settings.sasl is not None
+        self._threads: ThreadPoolExecutor | None = None
+        self._authenticator: Authenticator | None = None
+        sasl, file = settings.sasl, settings.users_file
+        if sasl is not None and file is not None:
+            # One thread: clients that are not authenticated yet must not take the processors with PLAIN.
+            self._threads = ThreadPoolExecutor(1, "kafka-authentication")
+            users = UsersFile(file, ids).current
+            self._authenticator = Authenticator(sasl.mechanisms, users, self._threads, ids)
+
+    def session(self, peer: str, tls: ssl.SSLObject | None) -> Session:
+        """The session of a new connection; `tls` is its handshake."""
+        if self._uses_sasl:
+            return Session(peer, authenticated=False)
+        certificate = None if tls is None else tls.getpeercert(binary_form=True)
+        if certificate is None:
+            return Session(peer)
+        return Session(peer, principal_of_certificate(certificate))
+
+    def answers(self, session: Session, request: KafkaRequest) -> bool:
+        """Whether the answer to a request comes from here."""
+        return request.api in BEFORE or not session.authenticated
+
+    async def __call__(self, session: Session, request: KafkaRequest) -> Body | None:
+        """Answer a request for which `answers` is true."""
+        if request.api is ApiKey.API_VERSIONS:
+            return api_versions(request)
+        if request.api not in BEFORE:
+            session.closing = f"{request.api.name} before the authentication"
+        elif self._authenticator is None:
+            session.closing = "kafka.sasl is not configured, and the client authenticates"
+        elif request.api is ApiKey.SASL_HANDSHAKE:
+            return await self._authenticator.handshake(session, request)
+        else:
+            return await self._authenticator.authenticate(session, request)
+        return None
+
+    def stop(self) -> None:
+        """End the thread of authentications."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)

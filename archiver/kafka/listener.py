@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import ssl
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -21,10 +22,12 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from archiver.config.groups import IntakeSettings
 from archiver.config.kafka_listener import KafkaListenerSettings
 from archiver.kafka.frames import FrameReader, start_server
+from archiver.kafka.handover import HandingOver, Relay, Workers, read_principal
 from archiver.kafka.large import ELEMENTS_IN_LOOP, PLAIN, elements_of, sized
-from archiver.kafka.protocol import ApiKey, KafkaRequest, read_request, write_response
+from archiver.kafka.protocol import ApiKey, KafkaRequest, read_request, unread_request, write_response
 from archiver.kafka.sasl import SaslExchange
 from archiver.runtime.clock import uptime_s
 from archiver.runtime.logging import LogLimit
@@ -86,15 +89,28 @@ class Session:
     """By transactional id: the newest claim under which a request of this connection was answered."""
     release: Callable[[KafkaRequest], None] = lambda _: None
     """Frees the memory of a request that waits for other clients, and keeps nothing of its bytes."""
+    relay: Relay | None = None
+    """In a worker: to the daemon. It ends with the connection."""
+    relayed: bool = False
+    """In the daemon: the connection is a worker's end, and the worker sees its bytes and its times."""
     answer_bytes: int = 0
     """What the Fetch in work holds of `KafkaServer.answers`; given back when its answer is written."""
 
+    def end(self) -> None:
+        """The client sends nothing more."""
+        self.ended.set()
+        if self.relay is not None:
+            # What waits for other clients in the daemon ends there.
+            self.relay.end()
+
 
 Body = Mapping[str, Any]
-Handle = Callable[[Session, KafkaRequest], Awaitable[Body | None]]
+Answer = Body | bytes
+"""An answer by its fields, or from the daemon as on the wire."""
+Handle = Callable[[Session, KafkaRequest], Awaitable[Answer | None]]
 """Answers one request; None: it has no answer. What must keep the order of a connection happens before the
 first wait."""
-Handlers = Mapping[ApiKey, Handle]
+Handlers = Mapping[ApiKey, Callable[[Session, KafkaRequest], Awaitable[Body | None]]]
 """What answers the requests of each API."""
 
 
@@ -159,6 +175,12 @@ class AnswerMemory:
         self.held += size - granted
 
 
+def pause_max_s(intake: IntakeSettings) -> float:
+    """Longest time for which a process may not run and still accept what waits in its connections."""
+    # A client may repeat a batch for a quarter of it, and the writer has another eighth (decision 0086).
+    return intake.producer_idle_min / 8
+
+
 class KafkaServer(Port):
     """Serves the Kafka protocol on one address, from `start` to `stop`."""
 
@@ -171,10 +193,12 @@ class KafkaServer(Port):
         pause_max_s: float,
         new_session: Callable[[str, ssl.SSLObject | None], Session] = lambda peer, _: Session(peer),
         counts: ListenerCounts | None = None,
+        workers: Workers | None = None,
     ) -> None:
         """`connections_max` is what the process has descriptors for. If the process did not run for
         `pause_max_s`, connections are closed and what waits in them is not read. `new_session` makes the
-        session of a connection from its peer and its TLS. `counts` are shared with the handlers.
+        session of a connection from its peer and its TLS. `counts` are shared with the handlers. Connections
+        are handed over to `workers`, and only relayed requests are answered here.
         """
         # A client that is alone gets the largest answer.
         answers_bytes_max = max(settings.requests_bytes_max, ANSWER_PARTS * settings.fetch_bytes_max)
@@ -195,7 +219,9 @@ class KafkaServer(Port):
         self.counts = counts or ListenerCounts()
         self.settings = settings
         self.handle = handle
-        self._tls = None if settings.tls is None else ServerTls(settings.tls)
+        self._workers = workers
+        # With workers, they encrypt.
+        self._tls = None if settings.tls is None or workers is not None else ServerTls(settings.tls)
         self._new_session = new_session
         self._connections: set[_Connection] = set()
         self._pause_max_s = pause_max_s
@@ -229,6 +255,30 @@ class KafkaServer(Port):
         self._join(grace_s)
         self.large_threads.shutdown(wait=False, cancel_futures=True)
 
+    @property
+    def read_here(self) -> Container[ApiKey] | None:
+        """The APIs whose requests this process reads; None for all."""
+        return None
+
+    def session(self, writer: asyncio.StreamWriter) -> Session:
+        """The session of an accepted connection."""
+        peer = writer.get_extra_info("peername")
+        text = f"{peer[0]}:{peer[1]}" if peer else "?"
+        if self._workers is not None:
+            return Session(text, relayed=True)
+        return self._new_session(text, writer.get_extra_info("ssl_object"))
+
+    def _listening(self, create: Callable[..., Listener] = Listener) -> Listener:
+        workers = self._workers
+        if workers is None:
+            return super()._listening(create)
+        return super()._listening(lambda *socket: HandingOver(workers, self._may_accept, *socket))
+
+    def _may_accept(self) -> bool:
+        """Whether a connection may be served that waited until now (`paused`)."""
+        self.paused()
+        return uptime_s() - self._woke_s >= WOKEN_S
+
     def _serve(self, listener: Listener) -> None:
         context = None if self._tls is None else self._tls.context()
         with asyncio.Runner(loop_factory=PatientLoop) as runner:
@@ -248,11 +298,7 @@ class KafkaServer(Port):
                 # It may have waited to be accepted, and its request with it.
                 writer.close()
                 return
-            peer = writer.get_extra_info("peername")
-            session = self._new_session(
-                f"{peer[0]}:{peer[1]}" if peer else "?", writer.get_extra_info("ssl_object")
-            )
-            connection = _Connection(self, reader, writer, session, budget)
+            connection = _Connection(self, reader, writer, self.session(writer), budget)
             connections.add(connection)
             self.counts.connections += 1
             try:
@@ -345,14 +391,18 @@ class KafkaServer(Port):
         )
 
     def answered(
-        self, session: Session, entry: _Entry, body: Body | None, sent: int, errors: Mapping[str, int]
+        self, session: Session, entry: _Entry, body: Answer | None, sent: int, errors: Mapping[str, int]
     ) -> None:
         """Count a request whose answer of `sent` bytes is written, and log it by `kafka.access_log`."""
+        # The worker has the bytes of a client, and the daemon has the rest of a relayed request.
+        if not session.relayed:
+            self.counts.bytes_out += sent
+        if isinstance(body, bytes):
+            return
         api = api_name(entry.request.api.name)
         seconds = asyncio.get_running_loop().time() - entry.began_s
         self.counts.answered(api, seconds)
         self.counts.failed(api, errors)
-        self.counts.bytes_out += sent
         if body is not None and body.get("throttle_time"):
             self.counts.throttled += 1
         if self.settings.access_log:
@@ -378,7 +428,7 @@ class _Entry:
     """A request in work."""
 
     request: KafkaRequest
-    task: asyncio.Task[Body | None]
+    task: asyncio.Task[Answer | None]
     size: int
     """Bytes of the request."""
     began_s: float
@@ -408,6 +458,9 @@ class _Connection:
         self._sizes: dict[int, int] = {}
         """Bytes that requests in work hold of the budget, by the identity of the request."""
         session.release = self._release
+        if session.relay is not None:
+            # The daemon has freed the place of this connection.
+            session.relay.on_lost = self.end
         self._in_work = 0
         """Requests that are not answered yet."""
         self.closed = asyncio.Event()
@@ -433,6 +486,8 @@ class _Connection:
             await asyncio.gather(self._reading, self._writing, return_exceptions=True)
             self._discard()
             self._give_answer()
+            if self._session.relay is not None:
+                self._session.relay.close()
             self._writer.close()
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 await self._writer.wait_closed()
@@ -456,6 +511,8 @@ class _Connection:
         # keep its connection.
         limit_s = asyncio.get_running_loop().time() + server.settings.authentication_timeout
         try:
+            if session.relayed:
+                session.principal = await read_principal(self._reader)
             while True:
                 frame, size = await self._frame(limit_s)
                 # asyncio reads from sockets before it runs timers, so this request may be the first to know.
@@ -464,13 +521,9 @@ class _Connection:
                     return
                 try:
                     request = await self._request(frame)
-                    if request.api is ApiKey.FETCH:
-                        # The connection ends with any error, so the place is given back by the writer only.
-                        await self._fetches.acquire()
                 except BaseException:
                     self._budget.give(size)
                     raise
-                session.client_id = request.client_id
                 # It would stay until the next request comes.
                 del frame
                 self._sizes[id(request)] = size
@@ -498,7 +551,7 @@ class _Connection:
             pass
         finally:
             self._ended = True
-            self._session.ended.set()
+            session.end()
             # Wakes the writer. It does not sleep while the queue is full.
             with contextlib.suppress(asyncio.QueueFull):
                 self._answers.put_nowait(None)
@@ -507,6 +560,9 @@ class _Connection:
         """The size of the next request. A client that is not authenticated has until `limit_s`, and so has
         the first request of any client.
         """
+        if self._session.relayed:
+            # The worker ends the connection of a client that rests too long.
+            return await self._reader.take(_SIZE.size, math.inf)
         while True:
             may_rest = self._requested and self._session.authenticated
             now_s = asyncio.get_running_loop().time()
@@ -536,17 +592,26 @@ class _Connection:
         except BaseException:
             self._budget.give(size)
             raise
-        server.counts.bytes_in += size + _SIZE.size
+        if not self._session.relayed:
+            server.counts.bytes_in += size + _SIZE.size
         self._requested = True
         return frame, size
 
     async def _request(self, frame: bytes | memoryview) -> KafkaRequest:
+        read_here = self._server.read_here
+        if read_here is not None and (unread := unread_request(frame, read_here)) is not None:
+            return unread
         data = memoryview(frame)
         try:
-            return read_request(data, ELEMENTS_IN_LOOP)
+            request = read_request(data, ELEMENTS_IN_LOOP)
         except ManyElements:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._server.large_threads, read_request, data)
+            request = await loop.run_in_executor(self._server.large_threads, read_request, data)
+        self._session.client_id = request.client_id
+        if request.api is ApiKey.FETCH:
+            # The connection ends with any error, so the place is given back by the writer only.
+            await self._fetches.acquire()
+        return request
 
     async def _write_all(self) -> None:
         while not (self._ended and self._answers.empty()):
@@ -556,8 +621,11 @@ class _Connection:
             request, task = entry.request, entry.task
             try:
                 body = await task
-                elements = 0 if body is None else elements_of(body)
+                elements = 0 if body is None or isinstance(body, bytes) else elements_of(body)
                 pieces, errors = await sized(self._server.large_threads, elements, _written, request, body)
+            except ConnectionError:
+                # The daemon has ended its side of this connection.
+                return
             except Exception:  # noqa: BLE001
                 # Other connections go on, and the client reconnects.
                 self._server.note_defect(self._session, request)
@@ -621,12 +689,16 @@ class _TooLarge(Exception):
     pass
 
 
-async def _answer(handle: Handle, session: Session, request: KafkaRequest) -> Body | None:
+async def _answer(handle: Handle, session: Session, request: KafkaRequest) -> Answer | None:
     return await handle(session, request)
 
 
-def _written(request: KafkaRequest, body: Body | None) -> tuple[Sequence[bytes | memoryview], dict[str, int]]:
+def _written(
+    request: KafkaRequest, body: Answer | None
+) -> tuple[Sequence[bytes | memoryview], dict[str, int]]:
     """The bytes of an answer in pieces, and its errors."""
+    if isinstance(body, bytes):
+        return (body,), {}
     return ((), {}) if body is None else (write_response(request, body), _errors(body))
 
 

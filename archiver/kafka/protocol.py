@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
@@ -146,6 +146,9 @@ class KafkaRequest:
     """False for `ApiVersions` of an unknown version, which Kafka answers instead of closing (KIP-511)."""
     elements: int = 0
     """Elements of all its arrays, and tagged fields."""
+    unread: bool = False
+    """Whether another process reads it; then `body` has the one field `frame`, the whole request without its
+    size, until it is sent."""
 
 
 _HEAD: Final = struct.Struct(">hhi")
@@ -161,17 +164,32 @@ def _codecs(
     return codec(schema.__header_schema__), codec(schema)
 
 
-def read_request(data: memoryview, elements_now: int | None = None) -> KafkaRequest:
-    """Read one request, without its size. Raises `Malformed`, and `ManyElements` if it has more than
-    `elements_now`.
-    """
+def _head(data: bytes | memoryview) -> tuple[ApiKey, int, int]:
+    """API, version and correlation id of a request; raises `Malformed`."""
     if len(data) < _HEAD.size:
         raise Malformed("less than a request header")
     key, version, correlation_id = _HEAD.unpack_from(data)
     try:
-        api = ApiKey(key)
+        return ApiKey(key), version, correlation_id
     except ValueError:
         raise Malformed(f"API key {key} is not supported") from None
+
+
+def unread_request(frame: bytes | memoryview, read_here: Container[ApiKey]) -> KafkaRequest | None:
+    """A request for another process, which checks and reads it; None if its API is in `read_here`. Raises
+    `Malformed` for an unknown API.
+    """
+    api, version, correlation_id = _head(frame)
+    if api in read_here:
+        return None
+    return KafkaRequest(api, version, correlation_id, "", SimpleNamespace(frame=frame), unread=True)
+
+
+def read_request(data: memoryview, elements_now: int | None = None) -> KafkaRequest:
+    """Read one request, without its size. Raises `Malformed`, and `ManyElements` if it has more than
+    `elements_now`.
+    """
+    api, version, correlation_id = _head(data)
     lowest, highest = VERSIONS[api]
     if not lowest <= version <= highest:
         if api is ApiKey.API_VERSIONS:

@@ -4,35 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from archiver.app.application import Application
-from archiver.config.kafka_listener import KafkaListenerSettings, Operation
-from archiver.kafka.acl import Authorizer, Resource, principal_of_certificate
-from archiver.kafka.authentication import BEFORE, Authenticator
-from archiver.kafka.consume import ConsumeHandler
+from archiver.config.kafka_listener import KafkaListenerSettings
+from archiver.kafka.acl import Authorizer, Resource
+from archiver.kafka.authentication import Admission
 from archiver.kafka.consumer_group_requests import ConsumerGroupRequests
 from archiver.kafka.coordinator import GroupCoordinator
-from archiver.kafka.fetch import FetchLimits, FetchReader
+from archiver.kafka.data_requests import DataRequests
 from archiver.kafka.group_offsets import OffsetRequests
 from archiver.kafka.groups import GroupRequests
-from archiver.kafka.listener import Body, Handlers, KafkaServer, Session
-from archiver.kafka.log_view import Bounds, LogView
+from archiver.kafka.handover import Workers
+from archiver.kafka.listener import Body, Handlers, KafkaServer, Session, pause_max_s
+from archiver.kafka.log_view import Bounds
 from archiver.kafka.membership import Membership
-from archiver.kafka.metadata import MetadataHandler, api_versions
+from archiver.kafka.metadata import MetadataHandler
 from archiver.kafka.offset_queue import OffsetQueue
-from archiver.kafka.produce import BatchQueue, ProduceHandler, ProducerIds
+from archiver.kafka.produce import ProducerIds
 from archiver.kafka.protocol import ApiKey, KafkaRequest
 from archiver.kafka.slot_claims import SlotClaims
-from archiver.kafka.topic_configs import TopicConfigs, batch_bytes_max
+from archiver.kafka.topic_configs import TopicConfigs
 from archiver.kafka.topic_regexes import TopicRegexes
 from archiver.kafka.topics import TopicRequests, Topics
 from archiver.kafka.transaction_views import TransactionViews
 from archiver.kafka.transactions import TransactionRequests
-from archiver.kafka.users import UsersFile
 from archiver.log.brokers import Broker
 from archiver.runtime.errors import ArchiverError, OutcomeUnknown, RetryLater
 from archiver.runtime.ids import TopicId
@@ -61,15 +59,14 @@ class KafkaService:
         writer: IntakeWriter,
         retry_max_s: float,
         connections_max: int,
+        workers: Workers | None = None,
     ) -> None:
+        """With `workers`, they serve the connections of clients, and this answers what they relay."""
         self._settings = settings
         self._application = application
-        self._writer: IntakeWriter | None = writer
         self._threads = ThreadPoolExecutor(THREADS, "kafka-request")
-        self._authentication: ThreadPoolExecutor | None = None
-        self._authenticator = self._authenticator_of_users()
+        self._admission = Admission(settings, application.ids)
         intake, clock = application.configured.intake, application.clock
-        self._batches = BatchQueue(settings.uncompressed_bytes_max, clock, intake.delay_max)
         # Half of the time for which the log knows their entry.
         self._producer_ids = ProducerIds(self._threads, clock, intake.producer_idle_max / 2)
         sequencer = writer.sequencer
@@ -78,51 +75,32 @@ class KafkaService:
             return sequencer.fold.topics_by_name
 
         self._authorizer = Authorizer(settings.acls, authenticates=settings.authenticates)
-        self._log = LogView(
-            lambda: sequencer.view, sequencer.refresh, application.ledger_reader(), application.clock
-        )
         # Threads of their own: a request for many topics may take a minute.
         self._topic_threads = ThreadPoolExecutor(TOPIC_THREADS, "kafka-topics")
         self._topics = self._topic_requests()
         counts = ListenerCounts()
-        self.server = self._new_server(retry_max_s, connections_max, counts)
+        self.server = KafkaServer(
+            self._handle,
+            settings,
+            retry_max_s,
+            connections_max,
+            pause_max_s(intake),
+            self._admission.session,
+            counts,
+            workers,
+        )
+        self._data = DataRequests(
+            settings, application, writer, self._authorizer, self.server.answers, counts
+        )
+        self._log = self._data.log
         self._metadata = MetadataHandler(
             application.cluster.cluster_id,
             topics,
             self._brokers,
-            self._may("describe"),
+            lambda principal, name: self._authorizer.allows(principal, "describe", Resource.TOPIC, name),
             self._read_on,
             self.server.large_threads,
             self._topics.auto_create if settings.auto_create_topics else None,
-        )
-        self._reader = self._fetch_reader()
-        # Threads of their own: consumers that are far behind must not take those that producers need.
-        self._fetch_threads = ThreadPoolExecutor(THREADS, "kafka-fetch")
-        # A thread of its own: consumers that keep up must not wait for those that read archives.
-        self._watch_threads = ThreadPoolExecutor(1, "kafka-log-watch")
-        self._consume = ConsumeHandler(
-            self._reader,
-            self._log,
-            topics,
-            self._may("read"),
-            self._may("describe"),
-            self._fetch_threads,
-            self._watch_threads,
-            application.clock,
-            self.server.answers,
-            bytes_max=settings.fetch_bytes_max,
-            wait_max_s=settings.request_timeout,
-            counts=counts,
-        )
-        sequencer.on_advance(self._consume.watch.advanced)
-        self._produce = ProduceHandler(
-            lambda: self._writer,
-            self._may("write"),
-            self._may("write", Resource.TRANSACTIONAL_ID),
-            self._batches,
-            self._log_start,
-            lambda name: batch_bytes_max(topics().get(name)),
-            counts,
         )
         # One thread: claims and commits are appended in their order.
         self._offset_threads = ThreadPoolExecutor(1, "kafka-offsets")
@@ -150,14 +128,6 @@ class KafkaService:
             groups=self._group_counts,
         )
 
-    def _authenticator_of_users(self) -> Authenticator | None:
-        sasl, file, ids = self._settings.sasl, self._settings.users_file, self._application.ids
-        if sasl is None or file is None:
-            return None
-        # One thread: clients that are not authenticated yet must not take the processors with PLAIN.
-        self._authentication = ThreadPoolExecutor(1, "kafka-authentication")
-        return Authenticator(sasl.mechanisms, UsersFile(file, ids).current, self._authentication, ids)
-
     def _own_membership(self) -> Membership:
         settings = self._settings
         return Membership(
@@ -166,34 +136,6 @@ class KafkaService:
             settings.rack or "",
             settings.broker_timeout,
         )
-
-    def _new_server(self, retry_max_s: float, connections_max: int, counts: ListenerCounts) -> KafkaServer:
-        return KafkaServer(
-            self._handle,
-            self._settings,
-            retry_max_s,
-            connections_max,
-            # A client may repeat a batch for a quarter of it, and the writer has another eighth.
-            self._application.configured.intake.producer_idle_min / 8,
-            self._session,
-            counts,
-        )
-
-    def _fetch_reader(self) -> FetchReader:
-        application = self._application
-        return FetchReader(
-            self._log,
-            application.objects,
-            application.stream_of,
-            application.cluster.cluster_id,
-            application.clock,
-            FetchLimits(cache_bytes=self._settings.fetch_cache_bytes),
-        )
-
-    def _may(self, operation: Operation, resource: Resource = Resource.TOPIC) -> Callable[[str, str], bool]:
-        """Whether a principal may do that with the resource of a name."""
-        allows = self._authorizer.allows
-        return lambda principal, name: allows(principal, operation, resource, name)
 
     def _topic_requests(self) -> TopicRequests:
         parts = self._application, self._settings, self._authorizer
@@ -265,7 +207,7 @@ class KafkaService:
         Raises as `OffsetRequests.reset`; `RetryLater` if the port is not open.
         """
         loop = self.server.loop
-        if loop is None or self._writer is None:
+        if loop is None or self._data.writer is None:
             raise RetryLater("the Kafka port is not open now; try again")
         work = asyncio.run_coroutine_threadsafe(self._offsets.reset(group, topic_id, offsets), loop)
         try:
@@ -279,9 +221,7 @@ class KafkaService:
 
     def _of_topics(self) -> Handlers:
         return {
-            ApiKey.PRODUCE: self._produce,
-            ApiKey.FETCH: self._consume.fetch,
-            ApiKey.LIST_OFFSETS: self._consume.offsets,
+            **self._data.handlers,
             ApiKey.METADATA: self._metadata,
             ApiKey.DESCRIBE_CLUSTER: self._metadata.cluster,
             **self._topics.handlers,
@@ -324,67 +264,37 @@ class KafkaService:
     def close_intake(self) -> None:
         """Refuse further records, so that clients go to another daemon, and answer waiting consumers."""
         self._membership.leave()
-        self._writer = None
+        answer_waiting = self._data.close_intake()
         if (loop := self.server.loop) is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended by itself
-                loop.call_soon_threadsafe(self._consume.stop)
+                loop.call_soon_threadsafe(answer_waiting)
                 loop.call_soon_threadsafe(self._coordinator.stop)
 
     def stop(self, grace_s: float) -> None:
         """Answer what is in work and close, within `grace_s`."""
         self.server.stop(grace_s)
-        self._batches.close()
-        self._fetch_threads.shutdown(wait=True, cancel_futures=True)
-        self._reader.close()
+        self._data.stop()
+        self._admission.stop()
         for threads in (
             self._threads,
-            self._watch_threads,
             self._topic_threads,
             self._offset_threads,
             self._transaction_threads,
-            self._authentication,
         ):
-            if threads is not None:
-                threads.shutdown(wait=False, cancel_futures=True)
-
-    def _session(self, peer: str, tls: ssl.SSLObject | None) -> Session:
-        if self._settings.sasl is not None:
-            return Session(peer, authenticated=False)
-        certificate = None if tls is None else tls.getpeercert(binary_form=True)
-        if certificate is None:
-            return Session(peer)
-        return Session(peer, principal_of_certificate(certificate))
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def _handle(self, session: Session, request: KafkaRequest) -> Body | None:
-        if not session.authenticated and request.api not in BEFORE:
-            session.closing = f"{request.api.name} before the authentication"
-            return None
-        match request.api:
-            case ApiKey.SASL_HANDSHAKE if self._authenticator is not None:
-                return await self._authenticator.handshake(session, request)
-            case ApiKey.SASL_AUTHENTICATE if self._authenticator is not None:
-                return await self._authenticator.authenticate(session, request)
-            case ApiKey.SASL_HANDSHAKE | ApiKey.SASL_AUTHENTICATE:
-                session.closing = "kafka.sasl is not configured, and the client authenticates"
-                return None
-            case ApiKey.INIT_PRODUCER_ID if request.body.transactional_id is None:
-                allowed = self._authorizer.allows_idempotent_write(session.principal)
-                return await self._producer_ids(session, self._writer, allowed=allowed)
-            case ApiKey.API_VERSIONS:
-                return api_versions(request)
+        if self._admission.answers(session, request):
+            return await self._admission(session, request)
+        if request.api is ApiKey.INIT_PRODUCER_ID and request.body.transactional_id is None:
+            allowed = self._authorizer.allows_idempotent_write(session.principal)
+            return await self._producer_ids(session, self._data.writer, allowed=allowed)
         return await self._handlers[request.api](session, request)
 
     def _bounds(self, topic_id: TopicId, partition: int) -> Bounds:
         """As `LogView.bounds`, in a thread that may read the control log."""
         self._log.ledger()
         return self._log.bounds(topic_id, partition)
-
-    def _log_start(self, topic: TopicState, partition: int) -> int:
-        try:
-            return self._log.log_start(topic.topic_id, partition)
-        except ArchiverError:
-            # Deleted in the meantime, or the control log does not answer: the batch is stored all the same.
-            return -1
 
     async def _read_on(self) -> None:
         # Without an answer the topics that are known stand.

@@ -382,6 +382,8 @@ _KAFKA: dict[str, Metric] = {
             "too_large; not_appended and unknown (the metadata store did not answer in time); unknown_producer and fenced (of a "
             "transaction); refused (the member is unknown, or of another generation)", "commit", shown="intake",
     ),
+    "archiver_intake_workers": _gauge("intake workers that serve clients (intake.workers)", shown="intake"),
+    "archiver_intake_worker_restarts_total": _counter("intake workers that were started in place of ended ones", shown="intake"),
 }  # fmt: skip
 
 _PROCESS: dict[str, Metric] = {

@@ -22,6 +22,10 @@ from archiver.status.lag_metrics import Family
 _FROM_ZERO: Final = (("Produce", "UNKNOWN_SERVER_ERROR"), ("Fetch", "CORRUPT_MESSAGE"))
 
 
+_BY_NAME: Final = ("requests", "seconds", "refused", "fetched")
+_PLAIN: Final = ("bytes_in", "bytes_out", "connections", "throttled", "produced_batches", "produced_records")
+
+
 class ListenerCounts:
     """Counters since the process started. The listener's thread changes them, any thread reads them."""
 
@@ -45,6 +49,26 @@ class ListenerCounts:
         self.produced_batches = 0
         self.produced_records = 0
         """Stored record batches and their records; a repeated batch that was stored before counts again."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The counters, for another process."""
+        # Copies, because the listener adds keys at the same time.
+        return {
+            **{name: dict(getattr(self, name)) for name in _BY_NAME},
+            **{name: getattr(self, name) for name in _PLAIN},
+            "errors": [[*labels, count] for labels, count in dict(self.errors).items()],
+        }
+
+    def add(self, counts: Mapping[str, Any]) -> None:
+        """Add the counters of another process, of `to_json`. An empty mapping adds nothing."""
+        for name in _BY_NAME:
+            own = getattr(self, name)
+            for key, count in counts.get(name, {}).items():
+                own[key] = own.get(key, 0) + count
+        for name in _PLAIN:
+            setattr(self, name, getattr(self, name) + counts.get(name, 0))
+        for api, error, count in counts.get("errors", ()):
+            self.errors[api, error] = self.errors.get((api, error), 0) + count
 
     def refuse(self, reason: str) -> None:
         """Count a connection that is cut off."""
@@ -95,6 +119,17 @@ class GroupCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkersShown:
+    """The intake workers of a daemon."""
+
+    configured: int
+    """`intake.workers`."""
+    serving: int
+    restarts: int
+    """Processes that were started in place of ended ones."""
+
+
+@dataclass(frozen=True, slots=True)
 class LiveBroker:
     """A live daemon in the list that Kafka clients are given."""
 
@@ -122,6 +157,8 @@ class KafkaPort:
     """The live daemons as of the last renewal."""
     counts: ListenerCounts = field(default_factory=ListenerCounts)
     groups: GroupCounts = field(default_factory=GroupCounts)
+    workers: WorkersShown | None = None
+    """None if the daemon serves the connections itself."""
 
 
 def kafka_document(port: KafkaPort) -> dict[str, Any]:
@@ -142,12 +179,19 @@ def kafka_document(port: KafkaPort) -> dict[str, Any]:
         "produced_records": counts.produced_records,
         "groups": dict(sorted(port.groups.states.items())),
         "group_members": port.groups.members,
+        "workers": None
+        if port.workers is None
+        else {
+            "configured": port.workers.configured,
+            "serving": port.workers.serving,
+            "restarts": port.workers.restarts,
+        },
     }
 
 
 def kafka_families(port: KafkaPort) -> list[Family]:
     """Metrics of the listener."""
-    counts, groups = port.counts, port.groups
+    counts, groups, workers = port.counts, port.groups, port.workers
     # Copies: the listener's thread adds keys while a scrape reads.
     requests, seconds, errors = dict(counts.requests), dict(counts.seconds), dict(counts.errors)
     return [
@@ -178,6 +222,14 @@ def kafka_families(port: KafkaPort) -> list[Family]:
         Family("archiver_kafka_group_slots_lost_total", {(): float(groups.slots_lost)}),
         Family("archiver_kafka_group_rebalances_total", {(): float(groups.rebalances)}),
         Family("archiver_kafka_offset_commits_total", _of(dict(groups.commits), OFFSET_COMMITS)),
+        *(
+            []
+            if workers is None
+            else [
+                Family("archiver_intake_workers", {(): float(workers.serving)}),
+                Family("archiver_intake_worker_restarts_total", {(): float(workers.restarts)}),
+            ]
+        ),
     ]
 
 

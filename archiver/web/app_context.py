@@ -5,9 +5,11 @@ It holds no connections.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from starlette.responses import Response
 
 from archiver.config.daemon import HttpSettings
 from archiver.runtime.clock import Clock
@@ -54,6 +56,23 @@ class Operations(Protocol):
         """Commit `offsets` (`partition:offset`, with commas) for a consumer group without members."""
 
 
+@dataclass(frozen=True, slots=True)
+class Records:
+    """A whole produce request."""
+
+    topic: str
+    kind: str
+    """Media type of the body."""
+    text: bool
+    """Whether keys and values of JSON lines are text."""
+    body: bytes
+
+
+async def keep(_: Records) -> Response | None:
+    """`AppContext.forward` of a daemon without intake workers."""
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppContext:
     """Everything that the port shows or calls.
@@ -84,3 +103,5 @@ class AppContext:
     """Whether the threads of the daemon run; independent of any dependency."""
     clock: Clock
     version: str
+    forward: Callable[[Records], Awaitable[Response | None]] = keep
+    """Lets an intake worker answer a produce request; None if no worker can. Raises a refusal."""

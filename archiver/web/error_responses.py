@@ -77,7 +77,7 @@ def error_document(kind: str, message: str) -> dict[str, object]:
     }
 
 
-async def refused(_: Request, error: Exception) -> Response:
+async def refused(_: Request | None, error: Exception) -> Response:
     """Turn an exception of a handler into an answer."""
     if not isinstance(error, HTTPException):
         # Details may carry paths or secrets, so they go to the log only.

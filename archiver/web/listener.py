@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,10 +166,14 @@ class Listener(socket.socket):
             plain.close()
             raise ConnectionAbortedError(errno.ECONNABORTED, os.strerror(errno.ECONNABORTED))
         self._full.ends()
-        return _Counted(self, plain), address
+        return self._accepted(plain), address
+
+    def _accepted(self, plain: socket.socket) -> socket.socket:
+        """The socket that asyncio serves. Raises `ConnectionAbortedError` if the connection is closed."""
+        return CountedSocket(self, plain)
 
 
-class _Counted(socket.socket):
+class CountedSocket(socket.socket):
     """Connection that counts until it is closed, and reports its sends."""
 
     def __init__(self, listener: Listener, plain: socket.socket) -> None:
@@ -267,12 +271,13 @@ def listening(
     backlog: int,
     connections_max: int | None = None,
     unsent_bytes_max: int = UNSENT_BYTES_MAX,
+    create: Callable[..., Listener] = Listener,
 ) -> Listener:
-    """Socket that listens on the first address of the name; raises `OSError`."""
+    """Socket that listens on the first address of the name, made by `create`; raises `OSError`."""
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    listener = Listener(family, kind, protocol)
+    listener = create(family, kind, protocol)
     listener.watch = WriteWatch(unsent_bytes_max)
     if connections_max is not None:
         listener.connections_max = connections_max

@@ -20,9 +20,10 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
+from archiver.config.daemon import HttpSettings
 from archiver.runtime.errors import ArchiverError, InvalidInput, NotFound, RetryLater
 from archiver.runtime.redaction import excerpt
-from archiver.web.app_context import AppContext
+from archiver.web.app_context import AppContext, Records
 from archiver.web.bodies import BodyBudget, media_type, read_body
 from archiver.web.error_responses import refusal, require_bearer, retry_after
 from archiver.web.openapi import NDJSON, PROTOBUF
@@ -117,22 +118,131 @@ class FairThreads:
             future.set_result(result)
 
 
+class RecordRequests:
+    """Sends the records of whole requests, and answers with their outcomes."""
+
+    def __init__(self, http: HttpSettings) -> None:
+        self._http = http
+        self._parsers = FairThreads(PARSERS, TOPIC_PARSERS, "http-records")
+
+    def close(self) -> None:
+        """Release the threads."""
+        self._parsers.close()
+
+    async def answer(self, writer: IntakeWriter, records: Records) -> Response:
+        """Send the records of one request and wait for their outcomes. Raises a refusal."""
+        loop = asyncio.get_running_loop()
+        # One wake-up per request instead of one for each record.
+        countdown = _Countdown(loop)
+
+        def hand_over() -> list[PendingRecord]:
+            return self._handed_over(writer, self._parsed(writer, records), countdown)
+
+        topic = records.topic
+        pending = await asyncio.wrap_future(self._parsers.submit(topic, hand_over))
+        timeout_s = self._http.request_timeout
+        if pending:
+            try:
+                await asyncio.wait_for(countdown.over.wait(), timeout_s)
+            except TimeoutError:
+                # Records without an outcome by now are reported as unknown.
+                pass
+            except asyncio.CancelledError:
+                # The server stops: report the known outcomes at once, without a turn of the parsers.
+                return self._acknowledgements(pending, timeout_s)
+        # Thousands of lines take time to encode, so this happens outside the event loop.
+        return await asyncio.wrap_future(
+            self._parsers.submit(topic, lambda: self._acknowledgements(pending, timeout_s))
+        )
+
+    def _parsed(self, writer: IntakeWriter, records: Records) -> list[Input]:
+        """Records of the body; raises a refusal."""
+        records_max = self._http.records_max
+        try:
+            writer.check_topic(records.topic)
+        except NotFound as error:
+            raise refusal(404, f"{error}; nothing was sent") from error
+        except InvalidInput as error:
+            raise refusal(400, f"{error}; nothing was sent") from error
+        except ArchiverError as error:
+            raise self._unavailable(error) from error
+        inputs: list[Input] = []
+        try:
+            for item in _read(records, writer.settings.record_bytes_max):
+                # Checked while parsing, so that a body of tiny records cannot take memory first.
+                if len(inputs) == records_max:
+                    raise refusal(
+                        413,
+                        f"more than http.records_max = {records_max} records in one request; nothing "
+                        "was sent, split it",
+                    )
+                inputs.append(item)
+        except InvalidInput as error:
+            raise refusal(400, f"{error}; nothing was sent") from error
+        return inputs
+
+    def _handed_over(
+        self, writer: IntakeWriter, inputs: Sequence[Input], countdown: _Countdown
+    ) -> list[PendingRecord]:
+        """Put all records into the queue of the writer, or none and raise a refusal."""
+        # Before sending: outcomes may come before `try_send` returns.
+        countdown.left = len(inputs)
+        try:
+            pending = writer.try_send(inputs, countdown.one_less)
+        except InvalidInput as error:
+            raise refusal(400, f"{error}; nothing was sent") from error
+        except ArchiverError as error:
+            raise self._unavailable(error) from error
+        # Does not wait for room: a full queue must not occupy the parsers.
+        if pending is None:
+            raise refusal(
+                429,
+                "there is no room for these records in the intake queue; nothing was sent",
+                retry_after_s=self._http.retry_after,
+            )
+        return pending
+
+    def _unavailable(self, error: ArchiverError) -> Exception:
+        # A `Halt` needs an operator, so no time for a retry is named.
+        again_s = self._http.retry_after if isinstance(error, RetryLater) else None
+        return refusal(503, f"{error}; nothing was sent", retry_after_s=again_s)
+
+    def _acknowledgements(self, pending: Sequence[PendingRecord], timeout_s: float) -> Response:
+        """Answer with a line per record; the status follows from all outcomes together."""
+        outcomes_of = [_outcome(one, timeout_s) for one in pending]
+        outcomes = {one.outcome for one in outcomes_of}
+        lines = "".join(
+            json.dumps(one.to_json(), ensure_ascii=False, separators=(",", ":")) + "\n" for one in outcomes_of
+        )
+        # Also for a body without records.
+        if outcomes <= {"ok"}:
+            return Response(lines, 200, media_type=NDJSON)
+        # Resending refused records cannot help, unlike after a failure.
+        if all(one.outcome == "ok" or one.refused for one in outcomes_of):
+            return Response(lines, 422, media_type=NDJSON)
+        # Nothing is stored, so the whole request may be sent again.
+        if outcomes == {"failed"}:
+            return Response(lines, 503, retry_after(self._http.retry_after), NDJSON)
+        # Mixed or unknown: the client must read the lines before it sends anything again.
+        return Response(lines, 500, media_type=NDJSON)
+
+
 class Producing:
     """Handler of produce requests."""
 
     def __init__(self, context: AppContext) -> None:
         self._context = context
+        self._records = RecordRequests(context.http)
         self._under_way = 0
         """Open requests with a complete body."""
         # All bodies together hold no more than the requests that may be open at once.
         self._budget = BodyBudget(
             context.http.requests_max * context.http.body_bytes_max, context.http.retry_after
         )
-        self._parsers = FairThreads(PARSERS, TOPIC_PARSERS, "http-records")
 
     def close(self) -> None:
         """Release the threads."""
-        self._parsers.close()
+        self._records.close()
 
     async def answer(self, request: Request) -> Response:
         """Send the records of one request and wait for their outcomes."""
@@ -167,7 +277,10 @@ class Producing:
             # Counted from here, so that slow senders block no others.
             self._under_way += 1
             try:
-                return await self._send(writer, body, request.path_params["topic"], kind, text)
+                records = Records(request.path_params["topic"], kind, text, body)
+                # A worker if one serves, because parsing takes most of the time.
+                forwarded = await self._context.forward(records)
+                return forwarded or await self._records.answer(writer, records)
             finally:
                 self._under_way -= 1
 
@@ -197,102 +310,6 @@ class Producing:
                 retry_after_s=context.http.retry_after,
             )
         return writer
-
-    async def _send(self, writer: IntakeWriter, body: bytes, topic: str, kind: str, text: bool) -> Response:
-        loop = asyncio.get_running_loop()
-        # One wake-up per request instead of one for each record.
-        countdown = _Countdown(loop)
-
-        def hand_over() -> list[PendingRecord]:
-            inputs = self._parsed(writer, body, topic, kind, text)
-            return self._handed_over(writer, inputs, countdown)
-
-        pending = await asyncio.wrap_future(self._parsers.submit(topic, hand_over))
-        timeout_s = self._context.http.request_timeout
-        if pending:
-            try:
-                await asyncio.wait_for(countdown.over.wait(), timeout_s)
-            except TimeoutError:
-                # Records without an outcome by now are reported as unknown.
-                pass
-            except asyncio.CancelledError:
-                # The server stops: report the known outcomes at once, without a turn of the parsers.
-                return self._acknowledgements(pending, timeout_s)
-        # Thousands of lines take time to encode, so this happens outside the event loop.
-        return await asyncio.wrap_future(
-            self._parsers.submit(topic, lambda: self._acknowledgements(pending, timeout_s))
-        )
-
-    def _parsed(self, writer: IntakeWriter, body: bytes, topic: str, kind: str, text: bool) -> list[Input]:
-        """Records of the body; raises a refusal."""
-        records_max = self._context.http.records_max
-        try:
-            writer.check_topic(topic)
-        except NotFound as error:
-            raise refusal(404, f"{error}; nothing was sent") from error
-        except InvalidInput as error:
-            raise refusal(400, f"{error}; nothing was sent") from error
-        except ArchiverError as error:
-            raise self._unavailable(error) from error
-        inputs: list[Input] = []
-        try:
-            for item in _read(body, topic, kind, text, writer.settings.record_bytes_max):
-                # Checked while parsing, so that a body of tiny records cannot take memory first.
-                if len(inputs) == records_max:
-                    raise refusal(
-                        413,
-                        f"more than http.records_max = {records_max} records in one request; nothing "
-                        "was sent, split it",
-                    )
-                inputs.append(item)
-        except InvalidInput as error:
-            raise refusal(400, f"{error}; nothing was sent") from error
-        return inputs
-
-    def _handed_over(
-        self, writer: IntakeWriter, inputs: Sequence[Input], countdown: _Countdown
-    ) -> list[PendingRecord]:
-        """Put all records into the queue of the writer, or none and raise a refusal."""
-        # Before sending: outcomes may come before `try_send` returns.
-        countdown.left = len(inputs)
-        try:
-            pending = writer.try_send(inputs, countdown.one_less)
-        except InvalidInput as error:
-            raise refusal(400, f"{error}; nothing was sent") from error
-        except ArchiverError as error:
-            raise self._unavailable(error) from error
-        # Does not wait for room: a full queue must not occupy the parsers.
-        if pending is None:
-            raise refusal(
-                429,
-                "there is no room for these records in the intake queue; nothing was sent",
-                retry_after_s=self._context.http.retry_after,
-            )
-        return pending
-
-    def _unavailable(self, error: ArchiverError) -> Exception:
-        # A `Halt` needs an operator, so no time for a retry is named.
-        again_s = self._context.http.retry_after if isinstance(error, RetryLater) else None
-        return refusal(503, f"{error}; nothing was sent", retry_after_s=again_s)
-
-    def _acknowledgements(self, pending: Sequence[PendingRecord], timeout_s: float) -> Response:
-        """Answer with a line per record; the status follows from all outcomes together."""
-        outcomes_of = [_outcome(one, timeout_s) for one in pending]
-        outcomes = {one.outcome for one in outcomes_of}
-        lines = "".join(
-            json.dumps(one.to_json(), ensure_ascii=False, separators=(",", ":")) + "\n" for one in outcomes_of
-        )
-        # Also for a body without records.
-        if outcomes <= {"ok"}:
-            return Response(lines, 200, media_type=NDJSON)
-        # Resending refused records cannot help, unlike after a failure.
-        if all(one.outcome == "ok" or one.refused for one in outcomes_of):
-            return Response(lines, 422, media_type=NDJSON)
-        # Nothing is stored, so the whole request may be sent again.
-        if outcomes == {"failed"}:
-            return Response(lines, 503, retry_after(self._context.http.retry_after), NDJSON)
-        # Mixed or unknown: the client must read the lines before it sends anything again.
-        return Response(lines, 500, media_type=NDJSON)
 
 
 class _Countdown:
@@ -328,11 +345,11 @@ def _outcome(pending: PendingRecord, timeout_s: float) -> Sent:
     return Sent(done.topic, done.partition, done.offset, done.outcome, done.error, done.refused)
 
 
-def _read(body: bytes, topic: str, kind: str, text: bool, record_bytes_max: int) -> Iterator[Input]:
-    source = io.BytesIO(body)
-    if kind == NDJSON:
-        return read_inputs(source, "jsonl", topic, text, record_bytes_max)
-    return read_messages(source, topic, record_bytes_max)
+def _read(records: Records, record_bytes_max: int) -> Iterator[Input]:
+    source = io.BytesIO(records.body)
+    if records.kind == NDJSON:
+        return read_inputs(source, "jsonl", records.topic, records.text, record_bytes_max)
+    return read_messages(source, records.topic, record_bytes_max)
 
 
 def _is_text(query: QueryParams) -> bool:

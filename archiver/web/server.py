@@ -11,6 +11,7 @@ import contextlib
 import errno
 import logging
 import threading
+from collections.abc import Callable
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -140,9 +141,13 @@ class Port:
         }.get(getattr(error, "errno", None) or 0, "")
         return f"cannot listen on {host}:{port}: {error}{advice}"
 
+    def _listening(self, create: Callable[..., Listener] = Listener) -> Listener:
+        """The socket of the port, made by `create` from family, type and protocol; raises `OSError`."""
+        return listening(*self._listen_at, BACKLOG, self._connections_max, self._unsent_bytes_max, create)
+
     def _serve_once(self) -> None:
         """Serve until a stop is requested; raises `OSError` if the address cannot be opened."""
-        with listening(*self._listen_at, BACKLOG, self._connections_max, self._unsent_bytes_max) as listener:
+        with self._listening() as listener:
             self._serve(listener)
             if not self._stopping.is_set():
                 # uvicorn ends without an error if its lifespan fails.

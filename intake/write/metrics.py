@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Final
+
+LAST: Final = frozenset({"upload_seconds", "append_seconds"})
+"""Durations of the last operation; of several writers the longest counts."""
+GAUGES: Final = LAST | {"queue_bytes", "queue_bytes_max"}
+"""Numbers that say how things are now; the others only grow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +31,10 @@ class WriterMetrics:
     upload_seconds: float
     append_seconds: float
     clock_refusals: int
+
+    def to_json(self) -> Mapping[str, float]:
+        """The numbers by their names here."""
+        return asdict(self)
 
 
 def metrics_of(numbers: WriterMetrics) -> dict[str, float]:

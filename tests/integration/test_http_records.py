@@ -23,9 +23,10 @@ from tests.support.process.web import PATIENCE_S, Daemon, Reply
 PROTOBUF = "application/x-protobuf"
 
 
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    with Daemon(Deployment(tmp_path / "d")) as daemon:
+@pytest.fixture(params=["here", "forwarded"])
+def daemon(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Daemon]:
+    """A daemon that stores the records itself, and one with an intake worker."""
+    with Daemon(Deployment(tmp_path / "d"), forwarded=request.param == "forwarded") as daemon:
         yield daemon
 
 

@@ -345,7 +345,7 @@ def test_a_request_for_many_partitions_ends_in_time(
 def test_an_unexpected_fault_stays_with_its_partition(
     open_listener: Listening, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reader = open_listener.service._reader
+    reader = open_listener.service._data._reader
     read, list_offset = reader.read, reader.list_offset
 
     def faulty(method: Any) -> Any:
@@ -410,9 +410,9 @@ def test_readers_do_not_delay_the_watch_of_the_log(tmp_path: Path, monkeypatch: 
         monkeypatch.setattr(service._log, "_read_on", read.set)
         try:
             for _ in range(THREADS):
-                service._fetch_threads.submit(free.wait)
+                service._data._fetch_threads.submit(free.wait)
             assert service.server.loop is not None
-            waiting = service._consume.watch.grown(service._log.generation)
+            waiting = service._data._consume.watch.grown(service._log.generation)
             asyncio.run_coroutine_threadsafe(waiting, service.server.loop)
             assert read.wait(30)
         finally:
@@ -422,7 +422,7 @@ def test_readers_do_not_delay_the_watch_of_the_log(tmp_path: Path, monkeypatch: 
 def test_the_control_log_is_read_before_the_port_opens(tmp_path: Path) -> None:
     with listening(configured(tmp_path, TOPICS)) as found:
         topic = found.application.topic("late")
-        assert found.service._log_start(topic, 0) == 0
+        assert found.service._data._log_start(topic, 0) == 0
 
 
 # --- transactions

@@ -37,9 +37,15 @@ BROKEN: dict[str, bytes] = {
 future."""
 GOOD = b"\x08\x07\x12\x03ada"
 
-ELSEWHERE = ("archiver_mirror_", "archiver_control_topic_", "archiver_kafka_", "archiver_group_lag_")
+ELSEWHERE = (
+    "archiver_mirror_",
+    "archiver_control_topic_",
+    "archiver_kafka_",
+    "archiver_group_lag_",
+    "archiver_intake_worker",
+)
 """Prefixes of parts that this application does not have; test_kafka_served.py, test_control_topic_served.py,
-test_kafka_observed.py and test_groups_command.py scrape them."""
+test_kafka_observed.py, test_groups_command.py and test_intake_workers.py scrape them."""
 
 
 def deployment_in(folder: Path) -> Deployment:
@@ -255,7 +261,7 @@ def test_every_name_is_exported_and_every_exported_name_is_in_the_table(process:
     process.look()
     found = process.scrape()
     elsewhere = {name for name in METRICS if name.startswith(ELSEWHERE)}
-    assert len(elsewhere) == 29
+    assert len(elsewhere) == 31
     assert table_names(found) == set(METRICS) - elsewhere
     assert found[series("archiver_audit_verdict", verdict="valid")] == 1
     assert found[series("archiver_checkpoint_index")] == application.sequencer.checkpoint_index

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from archiver.config.settings import load_settings
-from archiver.daemon.daemon import OBJECTS, Daemon, collect_less_often
+from archiver.daemon.daemon import Daemon
+from archiver.daemon.limits import OBJECTS, collect_less_often
 from archiver.daemon.signals import Signals
 from intake.sources.kafka.client import PORTION_RECORDS
 from tests.support.builders.deployment import Deployment

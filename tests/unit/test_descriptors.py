@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
-from archiver.daemon.daemon import LIMIT_MAX, RESERVE, connections_within
+from archiver.daemon.limits import LIMIT_MAX, RESERVE, connections_within
 
 RAISED = (
-    "import resource as r; from archiver.daemon.daemon import raise_limit; print(raise_limit(), "
+    "import resource as r; from archiver.daemon.limits import raise_limit; print(raise_limit(), "
     "*r.getrlimit(r.RLIMIT_NOFILE))"
 )
 

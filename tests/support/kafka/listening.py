@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,10 @@ from archiver.config.settings import load_settings
 from archiver.kafka.service import KafkaService
 from archiver.stream.records import StreamRecord
 from intake.write.writer import IntakeWriter
+from tests.support.kafka.handing_over import WorkersInThreads
 
+WORKERS = "ARCHIVER_TESTS_WORKERS"
+"""Variable with a number of workers that serve the connections of every listener of the tests."""
 QUICK: Mapping[str, Any] = {"delay_max": "20ms", "close_timeout": "10s"}
 
 
@@ -26,6 +30,7 @@ class Listening:
     application: Application
     writer: IntakeWriter
     service: KafkaService
+    workers: WorkersInThreads | None = None
 
     @property
     def address(self) -> tuple[str, int]:
@@ -62,28 +67,35 @@ def configured(root: Path, topics: Sequence[Mapping[str, Any]], **groups: Any) -
 
 
 @contextmanager
-def listening(path: Path) -> Iterator[Listening]:
+def listening(path: Path, workers: int = 0) -> Iterator[Listening]:
     """Open the listener of a configuration file, and close all of it again."""
     application = Application(load_settings(path, {}), {}, lasting=True)
     try:
-        with listening_of(application) as found:
+        with listening_of(application, workers) as found:
             yield found
     finally:
         application.close()
 
 
 @contextmanager
-def listening_of(application: Application) -> Iterator[Listening]:
-    """Open the listener of an application, and close it again."""
+def listening_of(application: Application, workers: int = 0) -> Iterator[Listening]:
+    """Open the listener of an application, and close it again. With `workers`, threads as these serve its
+    connections.
+    """
     settings = application.settings.kafka
     assert settings is not None
     application.warm()
     writer = application.intake.writer()
-    service = KafkaService(settings, application, writer, 1.0, settings.connections_max)
-    try:
-        service.start()
-        yield Listening(application, writer, service)
-    finally:
-        service.close_intake()
-        writer.close()
-        service.stop(5)
+    with ExitStack() as parts:
+        count = workers or int(os.environ.get(WORKERS, "0"))
+        pool = parts.enter_context(WorkersInThreads(application, count)) if count else None
+        service = KafkaService(settings, application, writer, 1.0, settings.connections_max, pool)
+        try:
+            service.start()
+            yield Listening(application, writer, service, pool)
+        finally:
+            service.close_intake()
+            writer.close()
+            # As the daemon: its workers end before it.
+            parts.close()
+            service.stop(5)

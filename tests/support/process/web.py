@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from starlette.responses import Response
+
 from archiver.app.application import Application
 from archiver.config.daemon import HttpSettings
 from archiver.config.settings import Settings, load_settings
@@ -24,7 +26,8 @@ from archiver.runtime.exit_codes import Done
 from archiver.status.journal import Journal
 from archiver.stream.records import StreamRecord
 from archiver.web.app import create_app
-from archiver.web.app_context import AppContext, Progress
+from archiver.web.app_context import AppContext, Progress, Records
+from archiver.web.forward import Forward
 from archiver.web.openapi import document
 from archiver.web.server import WebServer
 from archiver.web.tls import client_context
@@ -32,6 +35,7 @@ from intake.write.writer import IntakeWriter
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import refine_here
 from tests.support.objects.faulty_objects import FaultyObjectStore
+from tests.support.process.forwarding import OneWorker
 
 TOKEN = "correct horse battery"
 PATIENCE_S = 60.0
@@ -122,8 +126,10 @@ class Daemon:
         *,
         roles: frozenset[str] = ROLES,
         listen: str = "127.0.0.1:0",
+        forwarded: bool = False,
         **http: Any,
     ) -> None:
+        """With `forwarded`, an intake worker answers produce requests."""
         self.deployment = deployment
         self.settings: Settings = load_settings(deployment.config, {})
         self.application = Application(self.settings, {}, lasting=True)
@@ -151,7 +157,14 @@ class Daemon:
             alive=lambda: self.alive,
             clock=SystemClock(),
             version="1.2.3",
+            forward=self._forwarded,
         )
+        self._forward: Forward | None = None
+        self.worker: OneWorker | None = None
+        if forwarded:
+            self.worker = OneWorker(self.application.intake.writer(), self.face.http)
+            self.worker.__enter__()
+            self.forward_to(self.worker.forward)
         self.server = WebServer(create_app(self.face), listen, 1.0, self.face.http.tls)
         self.server.start()
 
@@ -159,11 +172,20 @@ class Daemon:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self.worker is not None:
+            self.worker.__exit__()
         if self.writer is not None:
             self.writer.close()
         self.server.stop(5.0)
         self.application.leadership.resign()
         self.application.close()
+
+    def forward_to(self, forward: Forward) -> None:
+        """Let workers answer produce requests from now on."""
+        self._forward = forward
+
+    async def _forwarded(self, records: Records) -> Response | None:
+        return None if self._forward is None else await self._forward(records)
 
     @property
     def address(self) -> tuple[str, int]:
