@@ -1,8 +1,9 @@
 """Measures intake workers: the CPU of a daemon with 1, 2 and 4 of them, and whether records are stored once.
 
 The daemons run at the same time on the same cores, each with its own log and folder. One client
-program (librdkafka) produces the same records to each in turns, and reads each of them once. The CPU of the daemon and of its workers is counted, and divided between them. At the
-end every record is read and compared with what was acknowledged.
+program (librdkafka) produces the same records to each in turns, and reads each of them once. The CPU
+of the daemon and of its workers is counted, and divided between them. At the end every record is read
+and compared with what was acknowledged.
 
 A second part measures what limits the number of workers. Every process reads every entry of the log:
 the CPU to read the log of these loads from its beginning is divided by its entries. `bench.log`
