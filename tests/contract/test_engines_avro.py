@@ -322,6 +322,18 @@ def test_a_writer_of_another_schema_fills_what_fits() -> None:
     assert rows[0][PREFIX] == b"\0\0\0\0\1"
 
 
+def test_branches_that_would_share_a_column_do_not() -> None:
+    one = {"type": "enum", "name": "One", "symbols": ["W", "X"]}
+    two = {"type": "enum", "name": "Two", "symbols": ["Y"]}
+    schema = registered(
+        {"type": "record", "name": "R", "fields": [{"name": "v", "type": [one, two]}]},
+        {"type": "record", "name": "R", "fields": [{"name": "v", "type": two}]},
+    )
+    payloads = [enveloped(1, b"\x00\x02"), enveloped(1, b"\x02\x00"), enveloped(2, b"\x00")] * 20
+    rows = same_columns(schema, payloads).to_pylist()[:3]
+    assert [(row["v"], row[RAW] is None) for row in rows] == [(None, False), ("Y", True), ("Y", True)]
+
+
 def test_records_without_an_envelope_are_no_records_of_a_subject() -> None:
     schema = registered(ORDER)
     payloads = [enveloped(1, order(1)), order(1), enveloped(9, order(1)), b"\0\0", b""] * 5

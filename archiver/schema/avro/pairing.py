@@ -59,7 +59,7 @@ def _pair(writer: Node, reader: Node, column: Any) -> Plan:
     """The plan of a type; `column` is the column of the reader's type."""
     core = reader.core
     if writer.kind is Kind.UNION:
-        parts, places = zip(*(_into(one, core, column) for one in writer.branches), strict=True)
+        parts, places = _branches(writer, core, column)
         # A union of which nothing arrives would be a column of nulls, like one that is read over.
         if all(one is None for one in places) and any(one.kind is not Kind.NULL for one in writer.branches):
             return _dropped(writer)
@@ -68,6 +68,24 @@ def _pair(writer: Node, reader: Node, column: Any) -> Plan:
     if place in (WHOLE, None):
         return plan
     return Plan(writer, column, (plan,), (place,), wrapped=True)
+
+
+def _branches(writer: Node, core: Node, column: Any) -> tuple[tuple[Plan, ...], tuple[int | None, ...]]:
+    """The plans of a union's branches and their places. No two branches share a place: a value could then
+    not be encoded as the branch that it came from.
+    """
+    found = [_into(one, core, column) for one in writer.branches]
+    names = [one.branch for one in (core.values if core.kind is Kind.UNION else (core,))]
+    taken: set[int] = set()
+    # Branches whose type is that of their place come first.
+    for same in (True, False):
+        for index, (branch, (_, place)) in enumerate(zip(writer.branches, found, strict=True)):
+            if place is None or same is not (names[max(place, 0)] == branch.branch):
+                continue
+            if place in taken:
+                found[index] = _dropped(branch), None
+            taken.add(place)
+    return tuple(plan for plan, _ in found), tuple(place for _, place in found)
 
 
 def _into(branch: Node, core: Node, column: Any) -> tuple[Plan, int | None]:
