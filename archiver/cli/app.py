@@ -50,7 +50,7 @@ COMMANDS = {
     "ledger": "Show the control log, and encode and decode control events.",
     "config": "Check, show and describe the configuration.",
     "dlq": "List records that could not be decoded, and decode them again after their schema is fixed.",
-    "schema": "Show the column of every Protobuf field, and what a newer schema would do to the table.",
+    "schema": "Show the column of every field of a schema, and what a newer schema would do to the table.",
 }
 """The subcommands in the order of the help, each with the first sentence of its own help.
 

@@ -160,8 +160,6 @@ class ArchiveWriter:
         self._memory: pa.BufferOutputStream | None = None
         """Where an archive with a single small row group is written first."""
         self._opened: pq.ParquetWriter | None = None
-        self._chosen: Encodings | None = None
-        """The encodings, once the writer is opened."""
         self._metadata: list[pq.FileMetaData] = []
         """The footer, once the file is closed."""
 
@@ -189,17 +187,11 @@ class ArchiveWriter:
         these rows.
         """
         if self._opened is None:
-            leaves, rows = self._columns.leaves, self._pending
-            self._chosen = (
-                self._encodings.of(leaves, rows, self.pending_bytes)
-                if self._memory is None
-                else self._encodings.of_whole(leaves, rows, self.pending_bytes)
-            )
             self._opened = _open_writer(
                 self._closed_new_file() if self._memory is None else self._memory,
                 self._columns,
                 self._zstd_level,
-                self._chosen,
+                self._encodings.of(self._columns.leaves, self._pending, self.pending_bytes),
                 self._metadata,
             )
         return self._opened
@@ -228,8 +220,6 @@ class ArchiveWriter:
             writer.add_key_value_metadata(footer.values())
             writer.close()
             (metadata,) = self._metadata
-            if self._memory is not None and self._chosen is not None:
-                self._encodings.learn(self._chosen, metadata)
             size, sha256 = self._sealed_file() if self._memory is None else self._sealed_memory(self._memory)
             assert self._path is not None
             return SpooledArchive(self._path, size, sha256, metadata, footer, self._floats.columns())

@@ -15,8 +15,8 @@ Measured in `bench/limit.py` and `bench/partitions.py`; `docs/performance-notes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -58,14 +58,6 @@ _PRESENT = 0.9
 """Share of the sampled rows that must have a value, for the trial to be made."""
 _DENSE = 0.97
 """Deltas that keep this share of their bytes are not compressed."""
-_LEARNED_FIRST, _LEARNED_EVERY = 4, 16
-"""Of the small archives that share a choice, the first ones and every sixteenth are compressed as a whole, to
-see which columns become smaller."""
-_GAIN_BYTES, _GAIN_SHARE = 128, 0.05
-"""A column of a small archive is worth compressing if it becomes smaller by these bytes and this share. A
-compression context takes as long as encoding a few hundred values."""
-_GROWN = 1.5
-"""Small archives with so many times the bytes of a row are not like those before."""
 _NAMES = ("key.__raw__",)
 """Binary columns that are treated as texts: keys name things. Other binary columns are messages or parts of
 them."""
@@ -91,7 +83,6 @@ class SharedEncodings:
     def __init__(self) -> None:
         self._sampled = False
         self._found: Encodings | None = None
-        self._compression = _SharedCompression()
 
     def of(
         self, leaves: Sequence[Leaf], batches: Sequence[pa.RecordBatch], nbytes: int | None = None
@@ -107,84 +98,6 @@ class SharedEncodings:
         if self._found is None or (rows >= ROWS_MIN and not self._sampled):
             self._sampled, self._found = rows >= ROWS_MIN, chosen(leaves, batches)
         return self._found
-
-    def of_whole(self, leaves: Sequence[Leaf], batches: Sequence[pa.RecordBatch], nbytes: int) -> Encodings:
-        """As `of`, for an archive whose only row group these batches of `nbytes` in memory are; `learn` must
-        follow. Columns that compression did not make smaller in others like it are not compressed.
-        """
-        found = self.of(leaves, batches, nbytes)
-        # A large archive has its own choice, and says nothing about small ones.
-        if found is not self._found:
-            return found
-        rows = sum(batch.num_rows for batch in batches)
-        plain = self._compression.uncompressed(rows, nbytes)
-        return replace(found, uncompressed=frozenset(leaves[position].path for position in plain))
-
-    def learn(self, encodings: Encodings, metadata: pq.FileMetaData) -> None:
-        """Take in the footer of an archive that was written with these encodings of `of_whole`."""
-        # The lists are the same objects only where the choice was the shared one.
-        if self._found is not None and encodings.others is self._found.others:
-            self._compression.learn(metadata)
-
-
-class _SharedCompression:
-    """Which columns of small archives are not compressed, by position: those that no archive compressed as a
-    whole had smaller by it.
-    """
-
-    def __init__(self) -> None:
-        self._archives = 0
-        self._whole = False
-        """Whether the archive that is being written is compressed as a whole."""
-        self._rows = 1
-        self._row_bytes = self._row_bytes_max = 0.0
-        """Bytes of a row in memory: of the archive that is being written, and the most of those that were
-        compressed as a whole."""
-        self._worth: set[int] = set()
-        """Columns that became smaller once."""
-        self._sizes: dict[int, float] = {}
-        """Bytes of a row of all others without compression: the most that was seen."""
-
-    def uncompressed(self, rows: int, nbytes: int) -> Iterable[int]:
-        """The columns of the next archive that are not compressed."""
-        self._archives += 1
-        self._rows = max(1, rows)
-        self._row_bytes = nbytes / self._rows
-        self._whole = (
-            self._archives <= _LEARNED_FIRST
-            or self._archives % _LEARNED_EVERY == 0
-            # Other kinds of rows may have other columns filled.
-            or self._row_bytes > _GROWN * self._row_bytes_max
-        )
-        return () if self._whole else self._sizes
-
-    def learn(self, metadata: pq.FileMetaData) -> None:
-        """Take in the footer of the archive that `uncompressed` was asked for."""
-        if not metadata.num_row_groups:
-            return
-        group = metadata.row_group(0)
-        if not self._whole:
-            for position, size in list(self._sizes.items()):
-                # Nothing is known about what a column of this size would become.
-                plain = group.column(position).total_uncompressed_size
-                if plain > _GAIN_BYTES + _GROWN * size * self._rows:
-                    self._compress(position)
-            return
-        self._row_bytes_max = max(self._row_bytes_max, self._row_bytes)
-        for position in range(group.num_columns):
-            if position in self._worth:
-                continue
-            column: Any = group.column(position)
-            plain = column.total_uncompressed_size
-            gain = plain - column.total_compressed_size
-            if gain > _GAIN_BYTES and gain > _GAIN_SHARE * plain:
-                self._compress(position)
-            else:
-                self._sizes[position] = max(self._sizes.get(position, 0.0), plain / self._rows)
-
-    def _compress(self, position: int) -> None:
-        self._worth.add(position)
-        self._sizes.pop(position, None)
 
 
 def chosen(leaves: Sequence[Leaf], batches: Sequence[pa.RecordBatch]) -> Encodings:

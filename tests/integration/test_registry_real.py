@@ -109,15 +109,25 @@ def test_a_serialized_schema_is_read_as_registered(real_registry: RealRegistry) 
 
 
 def test_other_kinds_of_schemas_are_named(real_registry: RealRegistry) -> None:  # noqa: F811
-    real_registry.register("avro", '{"type": "string"}', kind="AVRO")
     real_registry.register(
         "json", '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}', kind="JSON"
     )
-    for subject, kind in (("avro", "AVRO"), ("json", "JSON")):
-        with pytest.raises(
-            ConfigInvalid, match=f"version 1 of subject {subject} is of the type {kind}; only PROTOBUF"
-        ):
-            fetch_of(real_registry)(SchemaSettings(subject=subject), None)
+    with pytest.raises(
+        ConfigInvalid, match="version 1 of subject json is of the type JSON; only PROTOBUF and"
+    ):
+        fetch_of(real_registry)(SchemaSettings(subject="json"), None)
+
+
+def test_avro_schemas_of_a_real_registry_become_columns(real_registry: RealRegistry) -> None:  # noqa: F811
+    fields = '[{"name": "number", "type": "long"}, {"name": "note", "type": ["null", "string"]}]'
+    number = real_registry.register(
+        "avro", f'{{"type": "record", "name": "Sale", "fields": {fields}}}', kind="AVRO"
+    )
+    fetched = fetch_of(real_registry)(SchemaSettings(subject="avro"), None)
+    assert fetched.source.format == "avro"
+    assert fetched.source.message == "Sale"
+    assert fetched.source.envelope is not None
+    assert fetched.source.envelope.ids == ((number, ()),)
 
 
 # archiving

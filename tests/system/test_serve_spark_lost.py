@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for descendants in /proc"),
 ]
 
-RECORDS = 16_000
+RECORDS = 40_000
 VALUE = b"v" * 500
 FILES_MORE_MAX = 12
 """File descriptors that a daemon may have more after it has lost Spark a second time: connections of threads
@@ -130,7 +130,7 @@ def test_spark_is_killed_in_the_middle_of_a_job(
         assert files(daemon) <= before + FILES_MORE_MAX
         assert {line["level"] for line in daemon.logged("tick:")} <= {"info", "warning"}, daemon.log_text()
         assert daemon.stop() == 0
-        assert not foreign_lines(daemon), "whatever is told is told in the log"
+        assert not foreign_lines(daemon), "every line is in the log"
 
 
 def foreign_lines(daemon: Served) -> list[str]:
@@ -155,8 +155,8 @@ def test_the_jvm_hangs_in_the_middle_of_a_job(deployment: Deployment, tmp_path: 
         hanging = jvm(daemon)
         for pid in hanging:
             os.kill(pid, SIGSTOP)
-        until("the watch tells of it", lambda: check(daemon, "spark") is False)
-        until("the round is told as stuck", lambda: check(daemon, "tick") is False)
+        until("the watch reports it", lambda: check(daemon, "spark") is False)
+        until("the round is reported as stuck", lambda: check(daemon, "tick") is False)
         until("the round has failed", partial(failed, daemon, 1))
         daemon.until_logged("gave no sign of life for 10 s")
         # Its connections are closed, and the round has failed, before the last of its threads has ended.

@@ -228,7 +228,7 @@ def test_bounds_of_a_partition_whose_open_transaction_is_deleted(bench: LogBench
     append(one, topic, 0, 10)
     producer_id, epoch = one.open_producer("t", 60_000_000)
     append(one, topic, 0, 5, Stamp(producer_id, epoch, 0, transactional=True))
-    ledger = cast("LedgerFold", SimpleNamespace(topic=lambda _: SimpleNamespace(start=lambda _: 3)))
+    ledger = cast("LedgerFold", SimpleNamespace(topics={topic.topic_id: SimpleNamespace(start=lambda _: 3)}))
     view = LogView(lambda: one.view, one.refresh, lambda: ledger, bench.clock)
     view.ledger()
     found: list[Any] = [view.bounds(topic.topic_id, 0)]

@@ -30,6 +30,7 @@ WORST: dict[str, tuple[Worst, ...]] = {
     "archiver.cli.unread_config._HOST": _NAME,
     "archiver.config.kafka_listener._is_wildcard": (("", "0", ""), ("", "0.", "a"), ("", "*", "")),
     "archiver.config.topics._NOT_IN_TABLE": _NAME,
+    "archiver.schema.avro.model._NAME": _NAME,
     "archiver.daemon.operations._OFFSET": (*_DIGITS, ("1:", "1", "!")),
     "archiver.kafka.membership._RACK": (("", ",rack=", ""), ("rack=", "a", ""), ("", " rack=a", "!")),
     "archiver.catalog.iceberg.remote_limits._CHANGES_A_PATH": _NAME,
