@@ -13,6 +13,7 @@ import struct
 from typing import Any, Final
 
 from archiver.config.settings import Settings
+from archiver.runtime.redaction import hide, secrets_of
 
 READY: Final = "ready"
 """Key of the first message of a worker that serves."""
@@ -32,10 +33,12 @@ def send_settings(channel: socket.socket, settings: Settings) -> None:
 
 
 def receive_settings(channel: socket.socket) -> Settings:
-    """In the worker: the next settings; raises `ChannelClosed`."""
+    """In the worker: the next settings, whose secrets are redacted from then on; raises `ChannelClosed`."""
     # Only the parent process has the other end.
     found = pickle.loads(_receive(channel))  # noqa: S301
     assert isinstance(found, Settings), "the daemon sends nothing else"
+    # The daemon redacts the secrets that it has read from the file, and a worker has read none.
+    hide(secrets_of(found))
     return found
 
 

@@ -22,9 +22,17 @@ import pytest
 
 from archiver.config.settings import Settings, load_settings
 from archiver.daemon import worker_pool
-from archiver.daemon.worker_channel import READY, ChannelClosed, receive_numbers, send_settings
+from archiver.daemon.worker_channel import (
+    READY,
+    ChannelClosed,
+    receive_numbers,
+    receive_settings,
+    send_settings,
+)
 from archiver.daemon.worker_pool import FIRST_WAIT_S, CountingWriter, WorkerPool
+from archiver.runtime import redaction
 from archiver.runtime.clock import SystemClock
+from archiver.runtime.redaction import Redactor, redacted
 from archiver.status.kafka_port import ListenerCounts
 from intake.write.metrics import WriterMetrics
 from tests.support.kafka.listening import configured
@@ -44,7 +52,7 @@ def settings_of(root: Path, workers: int = 2, topics: int = 1, **groups: Any) ->
     """Settings with a listener and workers."""
     named = [{"name": f"topic-{number}", "partitions": 1} for number in range(topics)]
     groups = {"intake": {"workers": workers}, "daemon": {"retry_max": RETRY_MAX_S}, **groups}
-    return load_settings(configured(root, named, **groups), {})
+    return load_settings(configured(root, named, **groups), os.environ)
 
 
 def children_of_this_process() -> set[int]:
@@ -550,3 +558,18 @@ def test_settings_to_a_worker_that_has_ended_are_an_end_of_the_channel(tmp_path:
     with near, pytest.raises(ChannelClosed):
         send_settings(near, settings_of(tmp_path))
     assert READY
+
+
+def test_a_worker_redacts_the_secrets_of_its_settings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads no configuration file, so the daemon's redaction does not cover its log."""
+    secret = "canary-of-the-port-0123456789"
+    monkeypatch.setenv("CANARY", secret)
+    settings = settings_of(folder.parent, http={"produce_token": {"env": "CANARY"}})
+    monkeypatch.setattr(redaction, "_process", Redactor(frozenset()))
+    assert secret in redacted(f"a line with {secret}")
+    near, far = socket.socketpair()
+    with near, far:
+        send_settings(near, settings)
+        found = receive_settings(far)
+    assert found == settings
+    assert secret not in redacted(f"a line with {secret}")
