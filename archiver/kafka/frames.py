@@ -15,7 +15,8 @@ from typing import Final
 import numpy as np
 
 RECEIVE_BYTES: Final = 16 * 1024
-"""Most bytes that are received before they are wanted, twice: a connection with more of them is not read."""
+"""Bytes that may be received before `take` asks for them, and the most in one step. A connection that has so
+many is not read."""
 
 Serve = Callable[["FrameReader", asyncio.StreamWriter], Awaitable[None]]
 
@@ -36,9 +37,9 @@ class FrameReader(asyncio.StreamReader):
         """Bytes of it that are there."""
         self._whole: memoryview | None = None
         """The same once all of it is there."""
-        self._wanted = 0
+        self._requested = 0
         self._waiting: asyncio.Future[None] | None = None
-        """Of the `take` that waits for `_wanted` bytes."""
+        """Of the `take` that waits for `_requested` bytes."""
         self._until_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         """Fires at or before `_until_s` while a `take` waits."""
@@ -68,7 +69,7 @@ class FrameReader(asyncio.StreamReader):
             self._frame = np.empty(count, np.uint8).data
             self._frame[:early] = memoryview(self._early)[self._early_at :]
             self._early, self._early_at, self._filled = b"", 0, early
-        self._wanted = count
+        self._requested = count
         await self._arrival(until_s)
         if self._whole is not None:
             frame, self._whole = self._whole, None
@@ -77,7 +78,7 @@ class FrameReader(asyncio.StreamReader):
         return self._early[:count]
 
     async def _arrival(self, until_s: float) -> None:
-        """Wait until the wanted bytes are there, alone: what was early stands at the begin of it."""
+        """Wait until the requested bytes have arrived. What came early is the beginning of them."""
         self._early, self._early_at = self._early[self._early_at :], 0
         if self.at_eof():
             raise self._incomplete()
@@ -95,7 +96,7 @@ class FrameReader(asyncio.StreamReader):
 
     def _incomplete(self) -> asyncio.IncompleteReadError:
         partial = self._early if self._frame is None else bytes(self._frame[: self._filled])
-        return asyncio.IncompleteReadError(partial, self._wanted)
+        return asyncio.IncompleteReadError(partial, self._requested)
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -121,7 +122,7 @@ class FrameReader(asyncio.StreamReader):
         """So many bytes are there."""
         if self._frame is not None:
             self._filled += count
-            if self._filled == self._wanted:
+            if self._filled == self._requested:
                 self._frame, self._whole = None, self._frame
                 self._arrived()
             return
@@ -132,7 +133,7 @@ class FrameReader(asyncio.StreamReader):
                 # The client waits in its own send buffer.
                 self._resting = True
                 self._connection.pause_reading()
-        elif len(self._early) >= self._wanted:
+        elif len(self._early) >= self._requested:
             self._arrived()
 
     def _arrived(self) -> None:

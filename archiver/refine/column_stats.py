@@ -187,12 +187,12 @@ class _Chunk(NamedTuple):
     """Whether `low` and `high` hold for all values."""
 
 
-def _chunk(chunk: Any, leaf: Leaf, form: str | None, wanted: bool) -> _Chunk:
+def _chunk(chunk: Any, leaf: Leaf, form: str | None, has_statistics: bool) -> _Chunk:
     """Read one column chunk. Called for every column of every archive, so it asks for each value once."""
     if chunk.path_in_schema != leaf.path:
         raise Corrupted(f"a footer has the column {chunk.path_in_schema} where its schema has {leaf.path}")
     size, values = chunk.total_compressed_size, chunk.num_values
-    statistics = chunk.statistics if wanted else None
+    statistics = chunk.statistics if has_statistics else None
     if statistics is None:
         return _Chunk(size, values, None)
     nulls = statistics.null_count if statistics.has_null_count else None

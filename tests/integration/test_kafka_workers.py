@@ -152,7 +152,7 @@ def test_a_worker_denies_what_the_principal_may_not_do(secured: Listening) -> No
 
 
 def test_a_principal_cannot_be_put_into_a_request(secured: Listening) -> None:
-    """What a client sends is one frame in the pair, whatever it has inside."""
+    """What a client sends is one frame in the pair, for any content."""
     name = b"User:bob"
     inner = struct.pack(">i", len(name)) + name + request_bytes(ApiKey.METADATA, 8, 99, ALL_TOPICS)
     with _logged_in(secured, "alice") as client:
