@@ -34,6 +34,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "used before its definition": (record("B", record(name="B")), "its type 'shop.B' is not defined"),
     "defined twice": (record(record(name="B"), record(name="B")), "field f1 defines 'shop.B' a second time"),
+    "a long name": (record(name="a" * 1025), "has a name of 1025 characters; at most 1024"),
+    "a long field": (
+        {**record(), "fields": [{"name": "a" * 1025, "type": "int"}]},
+        "has a name of 1025 characters",
+    ),
     "a bad name": (record(name="a-b"), "'a-b', which Avro does not allow"),
     "a bad field": (
         {"type": "record", "name": "R", "fields": [{"name": "a b", "type": "int"}]},

@@ -23,6 +23,9 @@ TEXT_MAX: Final = 4 * 2**20
 """Bytes of one schema's text."""
 _JSON_DEPTH_MAX: Final = 200
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAME_MAX: Final = 1024
+"""Most characters of a full name and of a field's name. The name of a schema is in the error text of each
+record that does not decode."""
 _FIXED_SIZE_MAX: Final = 2**24
 DECIMAL_DIGITS_MAX: Final = 38
 """Most digits of a decimal column in Iceberg. A wider Avro decimal stays bytes."""
@@ -307,6 +310,10 @@ class _Normalizer:
         if not isinstance(name, str) or not isinstance(own, str):
             raise self._refused(path, "is a definition whose name or namespace is no text")
         full = name if "." in name or not own else f"{own}.{name}"
+        if len(full) > _NAME_MAX:
+            raise self._refused(
+                path, f"has a name of {len(full)} characters; at most {_NAME_MAX} are possible"
+            )
         if not all(_NAME.fullmatch(part) for part in full.split(".")):
             raise self._refused(
                 path, f"is a definition with the name {excerpt(full, 80)!r}, which Avro does not allow"
@@ -331,6 +338,10 @@ class _Normalizer:
             if not isinstance(one, dict) or not isinstance(one.get("name"), str) or "type" not in one:
                 raise self._refused(path, "is a record with a field that has no name or no type")
             name = one["name"]
+            if len(name) > _NAME_MAX:
+                raise self._refused(
+                    path, f"has a name of {len(name)} characters; at most {_NAME_MAX} are possible"
+                )
             here = f"{path}.{name}".lstrip(".")
             if not _NAME.fullmatch(name):
                 raise self._refused(
