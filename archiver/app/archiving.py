@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from archiver.publish.events import RoundEvents
 from archiver.publish.round import ArchiveRun
 from archiver.publish.scope import Scope
 from archiver.refine.prepare_topic import TopicSetup
+from archiver.refine.task import PlanResult, RefineJob
 from archiver.rewrite.commit import TableRewriter
 from archiver.rewrite.replay import ReplayRun
 from archiver.rewrite.undecoded import UndecodedListing, UndecodedReport
@@ -56,16 +57,11 @@ class Archiving:
 
         Raises as `Deployment.ready_to_append`.
         """
-        from archiver.refine.spark_job import SparkRefiner
-
         at = self._deployment
         # Before any entry: a log that lost entries must not grow.
         at.ready_to_append()
         at.checkpointer.run_if_due()
         self.ledger_checkpointer.run_if_due()
-        refiner = SparkRefiner(
-            self._sessions.session, at.settings.spark.job_timeout, self._sessions.answering
-        )
         return ArchiveRun(
             settings=at.settings,
             cluster_id=at.cluster.cluster_id,
@@ -75,9 +71,9 @@ class Archiving:
             publisher=self._round_events(),
             committer=at.committer,
             # The deep audit uses the same session, so both take turns.
-            refine=self._spark_turns.taking(refiner.refine, "refinement"),
+            refine=self._spark_turns.taking(self._refine, "refinement"),
             options=at.refine_options(),
-            cores=self._sessions.cores,
+            cores=self._cores,
             memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             clock=at.clock,
             progress=progress,
@@ -126,6 +122,17 @@ class Archiving:
         return RoundEvents(at.cluster.name, at.leader, at.clock, at.ids, at.settings.events)
 
     # Spark
+
+    def _cores(self) -> int:
+        return self._sessions.cores()
+
+    def _refine(self, job: RefineJob) -> Sequence[PlanResult]:
+        # Imported here: a round without work, the usual one, needs neither pyspark nor a session.
+        from archiver.refine.spark_job import SparkRefiner
+
+        sessions = self._sessions
+        timeout_s = self._deployment.settings.spark.job_timeout
+        return SparkRefiner(sessions.session, timeout_s, sessions.answering).refine(job)
 
     @cached_property
     def _sessions(self) -> SparkSessions:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from archiver.cli.options import ConfigOption, config_path
+from archiver.cli.options import ConfigOption, config_path, put_off_pandas
 from archiver.runtime.errors import InvalidInput
 
 # The values of `config.settings.Role`; the option replaces the setting `roles`.
@@ -39,6 +39,8 @@ def serve(
     settings = load_settings(path, os.environ)
     chosen = frozenset(settings.roles) if roles is None else parse_roles(roles)
     with Signals() as signals:  # before the imports, which take longest
+        # A daemon needs pandas with its first Spark job, and one that only takes records never.
+        put_off_pandas()
         from archiver.app.application import arm_failpoints
         from archiver.daemon.daemon import Daemon
         from archiver.runtime.logging import setup_logging

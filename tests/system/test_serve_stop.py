@@ -97,6 +97,19 @@ def test_nothing_acknowledged_is_lost(number: Signals, deployment: Deployment, t
     assert reported.items() <= stored.items()
 
 
+def test_a_daemon_without_work_imports_neither_pandas_nor_spark(
+    deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+    with Served(deployment, scratch=tmp_path / "scratch") as daemon:
+        daemon.until_ready()
+        until("two cycles of archiving have ended", lambda: daemon.cycles("tick", "fine") >= 2)
+        assert daemon.stop() == 0
+        imported = {line.rpartition("|")[2].strip() for line in daemon.command.err if "import time:" in line}
+    assert {"archiver.app.archiving", "pyarrow.lib"} <= imported
+    assert not {"pandas.core.frame", "pyspark"} & imported
+
+
 def test_a_second_signal_ends_it_at_once(deployment: Deployment, tmp_path: Path) -> None:
     document = deployment.document()
     # The place of the data folder hangs: opening the pipe blocks until the other end is open.
