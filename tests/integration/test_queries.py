@@ -25,6 +25,7 @@ from tests.support.catalog.query_lake import ARCHIVES, BROKEN, CATALOG, DAYS, La
 from tests.support.catalog.rest_catalog import RestCatalog
 from tests.support.objects.s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server
 from tests.support.pages import ROOT, Block, blocks
+from tests.support.schema import change_events
 from tests.support.schema.mapping_page import hexadecimal
 from tests.support.schema.shaped_rows import shaped
 from tests.support.servers.trino_server import TrinoServer
@@ -39,6 +40,7 @@ pytestmark = [
 
 PAGE = ROOT / "docs" / "queries.md"
 QUERIES = [block for block in blocks(PAGE) if block.language == "sql"]
+CHANGES = [block for block in blocks(change_events.PAGE) if block.language == "sql"]
 ENGINES = ("trino", "spark", "duckdb")
 FILES = 2 * ARCHIVES * DAYS
 UNCACHED = "\niceberg.metadata-cache.enabled=false\n"
@@ -301,6 +303,50 @@ def test_every_type_of_the_mapping(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_every_type_of_the_mapping_for_avro(
+    lake: Lake, engines: Mapping[str, Callable[[str], Answer]], engine: str
+) -> None:
+    kind, table = avro_type(lake), table_of(engine, "avro_types")
+    answer = engines[engine](f"SELECT value FROM {table}")
+    ((full,),) = answer.rows
+    binary = base64.b64decode if engine == "duckdb" else bytes
+    values = shaped(full, kind, binary)
+    assert values["__err__"] is None
+    columns = {field["name"]: field["type"] for field in kind["fields"]}
+    for place, row in enumerate(lake.avro_types):
+        (inner,) = columns[f"r{place}"]["fields"]
+        holds = shaped(row.holds, inner["type"], hexadecimal)
+        assert values[f"r{place}"]["v"] == holds, f"line {row.line} of the page"
+    assert f"have {len(lake.avro_types)} rows, all in one topic" in " ".join(
+        PAGE.read_text(encoding="utf-8").split()
+    )
+
+
+def avro_type(lake: Lake) -> dict[str, Any]:
+    """Type of the value column of the topic with all types of Avro."""
+    fields = {field["name"]: field for field in lake.avro_schema["fields"]}
+    found: dict[str, Any] = fields["value"]["type"]
+    return found
+
+
+def table_of(engine: str, name: str) -> str:
+    """A table of the lake as an engine names it."""
+    return f"shop.{name}" if engine == "duckdb" else f"{CATALOG}.shop.{name}"
+
+
+@pytest.mark.parametrize("block", CHANGES, ids=[f"{block.options[0]}-{block.title}" for block in CHANGES])
+def test_a_query_of_the_page_about_debezium(
+    engines: Mapping[str, Callable[[str], Answer]], block: Block
+) -> None:
+    expected = {
+        "current": change_events.CURRENT,
+        "deleted": change_events.DELETED,
+        "types": change_events.TYPES,
+    }
+    assert reported(engines[block.options[0]](block.text)) == expected[block.title or ""]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_what_the_page_calls_the_types(
     lake: Lake, engines: Mapping[str, Callable[[str], Answer]], engine: str
 ) -> None:
@@ -310,18 +356,23 @@ def test_what_the_page_calls_the_types(
         re.MULTILINE,
     )
     found = {iceberg: dict(zip(ENGINES, names, strict=True)) for iceberg, *names in rows}
-    places: dict[str, tuple[int, str]] = {}
+    places: dict[str, str] = {}
     for place, row in enumerate(lake.types):
         name, _, kind = row.columns[0].partition(" ")
-        places.setdefault(kind, (place, name))
+        places.setdefault(kind, f"r{place}.{name}")
     leaves = {kind for kind in places if not kind.startswith(("struct", "list", "map"))}
     assert leaves <= found.keys()
-    chosen = ", ".join(
-        f"typeof(value.r{place}.{name}) AS c{place}" for place, name in (places[kind] for kind in found)
-    )
-    table = "shop.types" if engine == "duckdb" else f"{CATALOG}.shop.types"
-    answer = engines[engine](f"SELECT {chosen} FROM {table} WHERE kafka.offset = 0")
-    assert list(answer.rows[0]) == [names[engine] for names in found.values()]
+    more: dict[str, str] = {}
+    for place, one in enumerate(lake.avro_types):
+        kind = one.column.partition(" ")[2]
+        if kind not in places:
+            more.setdefault(kind, f"r{place}.v")
+    for table, columns in (("types", places), ("avro_types", more)):
+        asked = [kind for kind in found if kind in columns]
+        chosen = ", ".join(f"typeof(value.{columns[kind]}) AS c{n}" for n, kind in enumerate(asked))
+        answer = engines[engine](f"SELECT {chosen} FROM {table_of(engine, table)} WHERE kafka.offset = 0")
+        assert list(answer.rows[0]) == [found[kind][engine] for kind in asked]
+    assert {"date", "timestamp"} <= more.keys() & found.keys() <= found.keys() <= places.keys() | more.keys()
 
 
 @pytest.mark.parametrize("engine", ENGINES)

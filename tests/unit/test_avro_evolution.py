@@ -124,6 +124,23 @@ def test_unions_and_records_do_not_share_a_column() -> None:
     ]
 
 
+def test_times_and_plain_numbers_do_not_share_a_column() -> None:
+    millis, micros = (
+        {"type": kind, "logicalType": f"time-{unit}"}
+        for kind, unit in (("int", "millis"), ("long", "micros"))
+    )
+    first, second, third = schema(("v", "int")), schema(("v", millis)), schema(("v", micros))
+    history = walked(first, second, third, first)
+    assert changes(history[:2], first, second) == [("new_column", "v", "value.v_v2", False)]
+    # Both units are microseconds in the column.
+    assert [
+        one.compatible for one in decide("t", history[:2], None, registered(first, second, third)).changes
+    ]
+    assert changes(history[:3], first, second, third) == [("unchanged_column", "v", "value.v_v2", True)]
+    names = [[one.name for one in arrow_schema(version).field("value").type][3:] for version in history]
+    assert names == [["v"], ["v_v2"], ["v_v2"], ["v"]]
+
+
 def test_lists_of_maps_have_ids_at_each_level() -> None:
     inner = {"type": "record", "name": "In", "fields": [{"name": "x", "type": "int"}]}
     more = {

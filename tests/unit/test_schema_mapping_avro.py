@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
-import re
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
-import fastavro
 import pyarrow as pa
 import pytest
 
@@ -19,44 +14,10 @@ from archiver.schema.avro.model import Kind, parse_schema
 from archiver.schema.avro.source import avro_source
 from archiver.schema.codec import RecordCodec
 from archiver.schema.evolution.state import decide
-from tests.support.schema.random_avro import LOGICAL, without_logical
+from tests.support.schema.avro_page import AvroRow, avro_page_rows, payload_of, record_of
+from tests.support.schema.random_avro import LOGICAL
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "schema-mapping-avro.md"
-HEAD = "| type | column | example | holds | raw |"
-
-
-@dataclass(frozen=True)
-class Row:
-    line: int
-    depth: int
-    type: Any
-    column: str
-    example: str
-    holds: Any
-    raw: str
-
-
-def page_rows() -> list[Row]:
-    """Every row of the page's tables; one that cannot be read is an error."""
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
-    found: list[Row] = []
-    for place, line in enumerate(lines):
-        comment = re.fullmatch(r"<!-- rows(?: recursion_depth=(\d+))? -->", line)
-        if comment is None:
-            continue
-        assert lines[place + 2] == HEAD, f"line {place + 3}"
-        at = place + 4
-        while lines[at].startswith("|"):
-            cells = [cell.strip().strip("`") for cell in lines[at].strip("|").split(" | ")]
-            kind, column, example, holds, raw = cells
-            found.append(
-                Row(at + 1, int(comment[1] or 2), json.loads(kind), column, example, json.loads(holds), raw)
-            )
-            at += 1
-    return found
-
-
-ROWS = page_rows()
+ROWS = avro_page_rows()
 
 
 def type_text(kind: Any) -> str:
@@ -85,22 +46,10 @@ def shown(value: Any) -> Any:
     return str(value) if isinstance(value, Decimal) else value
 
 
-def payload_of(row: Row, record: Any) -> bytes:
-    """The bytes of a row's example, by another library."""
-    if row.example.startswith("0x"):
-        return bytes.fromhex(row.example[2:])
-    plain = fastavro.parse_schema(without_logical(record))
-    [value] = fastavro.json_reader(io.StringIO(json.dumps({"v": json.loads(row.example)})), plain)
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, plain, value)
-    return out.getvalue()
-
-
 @pytest.mark.parametrize("row", ROWS, ids=[f"line {row.line}" for row in ROWS])
-def test_a_row_of_the_page(row: Row) -> None:
-    record = {"type": "record", "name": "R", "fields": [{"name": "v", "type": row.type}]}
-    payload = payload_of(row, record)
-    parsed = parse_schema(json.dumps(record).encode(), "the page", row.depth)
+def test_a_row_of_the_page(row: AvroRow) -> None:
+    payload = payload_of(row)
+    parsed = parse_schema(json.dumps(record_of(row)).encode(), "the page", row.depth)
     schema = decide("t", (), None, avro_source(parsed, "the page", row.depth)).schema
     [*_, column] = schema.schema()["fields"][1]["type"]["fields"]
     assert f"{column['name']} {type_text(column['type'])}" == row.column

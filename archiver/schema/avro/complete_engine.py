@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -420,7 +420,7 @@ def _conversion(node: Node, column: Any) -> tuple[Callable[[Value], Value], Call
         return _date, lambda value: (value - _FIRST_DAY).days
     if logical.startswith("time-"):
         factor = 1000 if logical.endswith("millis") else 1
-        return partial(_time, factor), lambda value: _time_us(value) // factor
+        return partial(_time, factor), lambda value: value // factor
     if logical:
         return _timestamps(logical)
     if node.kind in (Kind.INT, Kind.LONG) and pa.types.is_floating(column):
@@ -500,10 +500,6 @@ def _time(factor: int, value: int) -> int:
     if not 0 <= value * factor < DAY_US:
         raise Malformed("a time is outside of a day")
     return value * factor
-
-
-def _time_us(value: time) -> int:
-    return ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
 
 
 def _timestamps(logical: str) -> tuple[Callable[[Value], Value], Callable[[Value], Value]]:

@@ -124,8 +124,16 @@ def _field(name: str, node: Node, identity: str = "") -> FieldTree:
         identity=identity or name,
         column="" if message is not None else column_of(inner),
         text=node.text,
-        form="" if message is None else inner.logical or inner.kind.value,
+        form=_form(inner, message),
     )
+
+
+def _form(node: Node, message: MessageTree | None) -> str:
+    """What keeps values of one Iceberg type in columns of their own."""
+    if message is not None:
+        return node.logical or node.kind.value
+    # A column of times has microseconds for both units. No plain number may join it.
+    return "time" if node.logical.startswith("time-") else ""
 
 
 def _message(node: Node) -> MessageTree | None:
@@ -150,8 +158,9 @@ def column_of(node: Node) -> str:
         return f"decimal({node.precision}, {node.scale})"
     if logical == "date":
         return "date"
+    # Spark refuses a table that has a column of Iceberg's type time.
     if logical.startswith("time-"):
-        return "time"
+        return "long"
     if logical.startswith("timestamp-"):
         return "timestamptz"
     if logical.startswith("local-timestamp-"):

@@ -142,8 +142,8 @@ class FieldTree:
     aliases: tuple[str, ...] = ()
     """Of a field without a number: its former names, as its schema states them."""
     form: str = ""
-    """Of a message without field numbers: record, union or duration. A field of another form gets another
-    column."""
+    """Of a message without field numbers: record, union or duration; of a number that is a time of day:
+    time. A field of another form gets another column."""
 
     @property
     def step(self) -> str:

@@ -4,7 +4,8 @@ engine must find in it is known.
 `Lake.orders` is the topic of docs/queries.md: three days, two partitions, two archives each, its message
 changed each morning. `Lake.types` has one message with a field for each row of docs/schema-mapping.md, as far
 as one topic can have them. `Lake.readings` is one archive with so many rows that its encodings are chosen
-from them.
+from them. `Lake.avro_types` has a field for each row of docs/schema-mapping-avro.md, and the topic of
+docs/debezium.md has its events.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import pyarrow.parquet as pq
+import yaml
 from google.protobuf import text_format
 from grpc_tools import protoc
 
@@ -31,11 +33,15 @@ from tests.support.builders.driver import AheadClock, Driver
 from tests.support.catalog.rest_catalog import RestCatalog
 from tests.support.objects.s3_faults import S3Faults
 from tests.support.objects.s3_server import S3Server, data_group
+from tests.support.schema import change_events
+from tests.support.schema.avro_page import AvroRow, avro_page_rows, payload_of
 from tests.support.schema.mapping_page import PageRow, hexadecimal, page_rows, proto_files
 from tests.support.schema.protos import message_class
+from tests.support.schema.registry_server import RegistryServer
 from tests.support.servers.http_faults import Asked, Operation
 
 CATALOG: Final = "lake"
+AVRO_TYPES: Final = "avro-types"
 DAY_S: Final = 86_400.0
 DAYS: Final = 3
 ARCHIVES: Final = 2
@@ -128,6 +134,10 @@ class Lake:
     """The rows of the mapping's page; the field of each is `r` and its place."""
     types_schema: dict[str, Any] = field(default_factory=dict)
     """Of their table, as Iceberg has it."""
+    avro_types: list[AvroRow] = field(default_factory=list)
+    """The rows of the mapping's page for Avro; the field of each is `r` and its place, and in it `v`."""
+    avro_schema: dict[str, Any] = field(default_factory=dict)
+    """Of their table."""
     readings: list[dict[str, Any]] = field(default_factory=list)
     """The fields of each, by offset."""
     encodings: dict[str, set[str]] = field(default_factory=dict)
@@ -159,9 +169,12 @@ def compiled(folder: Path, files: dict[str, str]) -> bytes:
 
 def filled(folder: Path, server: S3Server, catalog: RestCatalog) -> Iterator[Lake]:
     """The lake, as long as its server is asked through the proxy."""
-    with Reads(server) as reads:
-        lake = Lake(_deployment(folder / "d", server, catalog, reads), reads)
+    with Reads(server) as reads, RegistryServer() as registry:
+        change_events.register(registry, "avsc", "AVRO")
+        lake = Lake(_deployment(folder / "d", server, catalog, reads, registry), reads)
         _fill_types(lake, folder / "protos")
+        _fill_avro_types(lake)
+        _fill_change_events(lake)
         _fill_readings(lake)
         clock = AheadClock()
         clock.ahead_s = DAY_S - (clock.now_us() / 1e6 + DAY_S / 2) % DAY_S  # Each day's orders come at noon.
@@ -174,7 +187,9 @@ def filled(folder: Path, server: S3Server, catalog: RestCatalog) -> Iterator[Lak
         yield lake
 
 
-def _deployment(folder: Path, server: S3Server, catalog: RestCatalog, reads: Reads) -> Deployment:
+def _deployment(
+    folder: Path, server: S3Server, catalog: RestCatalog, reads: Reads, registry: RegistryServer
+) -> Deployment:
     data = data_group(folder, server.new_bucket(), reads.uri)
     topics = [
         {
@@ -189,11 +204,57 @@ def _deployment(folder: Path, server: S3Server, catalog: RestCatalog, reads: Rea
             ("readings", 1, "shop.Reading"),
         )
     ]
+    avro = {"avsc": "types.avsc", "recursion_depth": 1}
+    topics.append({**topics[1], "name": AVRO_TYPES, "value": avro})
+    topics[-1]["archive"] = {"kind": "iceberg", "catalog": CATALOG, "table": "shop.avro_types"}
+    page = yaml.safe_load(change_events.titled("archiver.yaml"))
+    topics += page["topics"]
     catalogs = [{"name": CATALOG, **catalog.properties}]
-    return Deployment(
-        folder,
-        overrides={"data": data, "catalogs": catalogs, "topics": topics, "intake": {"clock_skew_max": "1d"}},
-    )
+    overrides = {
+        "data": data,
+        "catalogs": catalogs,
+        "topics": topics,
+        "intake": {"clock_skew_max": "1d"},
+        "schema_registry": {"confluent": {"url": registry.url}},
+    }
+    return Deployment(folder, overrides=overrides)
+
+
+def _fill_avro_types(lake: Lake) -> None:
+    """One record: each row's example in a record of a namespace of its own, because rows share names."""
+    rows = avro_page_rows()
+    fields = [
+        {
+            "name": f"r{place}",
+            "type": {
+                "type": "record",
+                "name": "Row",
+                "namespace": f"r{place}",
+                "fields": [{"name": "v", "type": row.type}],
+            },
+        }
+        for place, row in enumerate(rows)
+    ]
+    schema = {"type": "record", "name": "All", "fields": fields}
+    (lake.deployment.root / "types.avsc").write_text(json.dumps(schema), encoding="utf-8")
+    with Driver(lake.deployment) as driver:
+        driver.send(AVRO_TYPES, [b"".join(payload_of(row) for row in rows)], 0)
+        _archive(driver, AVRO_TYPES)
+        view = driver.application.table(AVRO_TYPES)
+    assert view is not None
+    lake.avro_types, lake.avro_schema = rows, json.loads(view.schema_json)
+
+
+def _fill_change_events(lake: Lake) -> None:
+    with Driver(lake.deployment) as driver:
+        with driver.application.intake.writer() as writer:
+            waiting = [
+                writer.send(change_events.TOPIC, record, partition)
+                for partition, record in change_events.avro_records()
+            ]
+            writer.flush()
+        assert all(one.result(WAIT_S).offset is not None for one in waiting)
+        _archive(driver, change_events.TOPIC)
 
 
 def _fill_types(lake: Lake, folder: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import struct
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -260,7 +260,7 @@ class Maker:
             moment = EPOCH + timedelta(microseconds=micros)
             column = moment if logical.startswith("timestamp") else moment.replace(tzinfo=None)
             if logical.startswith("time-"):
-                column = time(moment.hour, moment.minute, moment.second, moment.microsecond)
+                column = micros
         return Datum(varint(number), number, column)
 
     def _decimal(self, kind: Schema) -> Datum:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any
 
 Binary = Callable[[Any], bytes]
@@ -25,15 +26,17 @@ def shaped(value: Any, kind: Any, binary: Binary = bytes) -> Any:
         return _nested(value, kind, binary)
     if kind == "binary":
         return binary(value)
-    if kind in _WHOLE or kind.startswith("decimal"):
+    if kind in _WHOLE:
         return int(value)
+    if kind.startswith("decimal"):
+        return Decimal(value)
     if kind in ("float", "double"):
         return repr(float(value))  # by which NaN is itself and -0.0 is not 0.0
     if kind == "boolean":
         return value if isinstance(value, bool) else {"true": True, "false": False}[value]
-    if isinstance(value, dt.datetime):
+    if isinstance(value, dt.datetime) and value.tzinfo is not None:
         return value.astimezone(dt.UTC).isoformat().replace("+00:00", "Z")
-    return value
+    return value.isoformat() if isinstance(value, dt.date) else value
 
 
 def _nested(value: Any, kind: Mapping[str, Any], binary: Binary) -> Any:
