@@ -102,8 +102,8 @@ class AvroSubjects:
         """The parsed schema of a version, with the definitions of its references."""
         definitions = _References(self._client, self._settings, until_s).of(found)
         if strict:
-            return parse_schema(found.text, found.label, recursion_depth, definitions)
-        # Only the newest version becomes columns.
+            return parse_schema(found.text, found.label, recursion_depth, definitions, defaults=True)
+        # Only the newest version becomes columns, and a former one cannot be corrected.
         return parse_schema(found.text, found.label, recursion_depth, definitions, levels_max=None)
 
 

@@ -291,6 +291,28 @@ def test_a_key_twice_in_a_map_is_one_column() -> None:
     assert (rows[0]["m"], rows[0][RAW]) == ([], None)
 
 
+def test_fields_that_differ_only_in_case() -> None:
+    fields = [
+        {"name": name, "type": kind} for name, kind in (("id", "int"), ("ID", "string"), ("Id", "long"))
+    ]
+    schema = bare({"type": "record", "name": "R", "fields": fields})
+    payload = varint(1) + b"\x02a" + varint(3)
+    [row, *_] = same_columns(schema, [payload] * 20).to_pylist()
+    assert plain(row) == {"id": 1, "ID_v2": "a", "Id_v3": 3}
+    assert row[RAW] is None
+
+
+def test_3000_fields() -> None:
+    fields = [{"name": f"f{number}", "type": ["null", "long"]} for number in range(3000)]
+    schema = bare({"type": "record", "name": "R", "fields": fields})
+    payload = b"".join(b"\0" if number % 3 else b"\x02" + varint(number) for number in range(3000))
+    [row, *_] = same_columns(schema, [payload] * 10).to_pylist()
+    assert [row[f"f{number}"] for number in range(3000)] == [
+        None if number % 3 else number for number in range(3000)
+    ]
+    assert row[RAW] is None
+
+
 def test_a_writer_of_another_schema_fills_what_fits() -> None:
     first = {
         "type": "record",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,10 @@ from archiver.schema.avro.source import avro_source, load_avro_source
 def record(*fields: Any, name: str = "shop.Order", **more: Any) -> dict[str, Any]:
     named = [{"name": f"f{number}", "type": kind} for number, kind in enumerate(fields)]
     return {"type": "record", "name": name, "fields": named, **more}
+
+
+def with_default(kind: Any, default: Any, name: str = "shop.Order") -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": "v", "type": kind, "default": default}]}
 
 
 def deep(levels: int) -> Any:
@@ -68,6 +73,28 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a fixed without size": (record({"type": "fixed", "name": "F"}), "is a fixed whose size is none"),
     "no symbols": (record({"type": "enum", "name": "E", "symbols": []}), "an enum without a list of symbols"),
     "a symbol twice": (record({"type": "enum", "name": "E", "symbols": ["A", "A"]}), "a symbol twice"),
+    "a default of another type": (
+        with_default("int", "5"),
+        'field v has the default "5", which is no int; correct the default or remove it',
+    ),
+    "a default of a union": (
+        with_default(["null", "string"], 5),
+        r"field v has the default 5, which is no \[null, string\]; correct",
+    ),
+    "a default in a list": (
+        with_default({"type": "array", "items": "long"}, [1, None]),
+        r"field v has the default \[1, null\], which is no array; correct",
+    ),
+    "a default of a record": (
+        with_default(record("int", name="In"), {"f0": True}),
+        "field v has the default .*, which is no shop.In; correct",
+    ),
+    "a default inside": (
+        record({"type": "map", "values": with_default("boolean", 1, "In")}),
+        r"field f0.values.v has the default 1, which is no boolean; correct",
+    ),
+    "a number of 33 bits": (with_default("int", 2**31), "has the default 2147483648, which is no int"),
+    "a fraction": (with_default("long", 0.5), "has the default 0.5, which is no long"),
     "5,000 fields": (record(*["int"] * 5000), "field f4000 is behind more than 4000 fields"),
     "fields that double": (
         record(
@@ -91,7 +118,50 @@ def test_refused(case: str) -> None:
     given, why = REFUSED[case]
     text = given if isinstance(given, str) else json.dumps(given)
     with pytest.raises(ConfigInvalid, match=f"version 3 of subject orders-value.*{why}"):
-        parse_schema(text.encode(), "version 3 of subject orders-value")
+        parse_schema(text.encode(), "version 3 of subject orders-value", defaults=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        (["null", "int"], None),
+        (["null", "int"], 5),
+        (["string", "null"], None),
+        ("double", 0),
+        ("long", -(2**63)),
+        ("int", 2.0),
+        ("bytes", "\u00ff"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, "A"),
+        ({"type": "fixed", "name": "F", "size": 2}, "ab"),
+        ({"type": "array", "items": ["null", "string"]}, ["a", None]),
+        ({"type": "map", "values": "float"}, {"a": 1.5, "b": 2}),
+        (record("int", "string", name="In"), {"f0": 1}),
+        ({"type": "int", "connect.default": 0, "logicalType": "date"}, 0),
+    ],
+)
+def test_a_default_of_the_fields_type(kind: Any, default: Any) -> None:
+    text = json.dumps(with_default(kind, default)).encode()
+    found = parse_schema(text, "test", defaults=True)
+    # Defaults change no column, so the normal form has none.
+    assert found == parse_schema(text, "test")
+    assert "default" not in found.text
+
+
+def test_defaults_that_take_long_to_judge() -> None:
+    """A value that many branches could be, at each of many levels."""
+    # Of no branch at its end, so that each combination of them is tried.
+    deep: Any = 5
+    for _ in range(30):
+        deep = {"v": deep}
+    tree = {
+        "type": "record",
+        "name": "T",
+        "fields": [{"name": "v", "type": ["null", "T", {"type": "map", "values": "T"}]}],
+    }
+    given = with_default(tree, deep)
+    began = time.process_time()
+    parse_schema(json.dumps(given).encode(), "test", defaults=True)
+    assert time.process_time() - began < 5
 
 
 def test_the_normal_form_has_full_names_and_nothing_that_changes_no_column() -> None:

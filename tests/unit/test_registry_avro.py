@@ -32,6 +32,14 @@ def record(name: str, **fields: Any) -> str:
 
 ORDER, WIDER = record("shop.Order", id="long"), record("shop.Order", id="long", note=["null", "string"])
 
+WRONG_DEFAULT = json.dumps(
+    {
+        "type": "record",
+        "name": "shop.Order",
+        "fields": [{"name": "id", "type": "long", "default": None}],
+    }
+)
+
 
 def fetcher(server: RegistryServer, when_down: Any = "wait", **more: Any) -> SchemaFetcher:
     confluent = ConfluentSettings(
@@ -174,9 +182,18 @@ def reused(server: RegistryServer) -> None:
     server.add("orders-value", 2, 1, WIDER, kind="AVRO")
 
 
+def wrong_default(server: RegistryServer) -> None:
+    server.add("orders-value", 1, 1, ORDER, kind="AVRO")
+    server.add("orders-value", 2, 2, WRONG_DEFAULT, kind="AVRO")
+
+
 @pytest.mark.parametrize(
     ("prepare", "why"),
     [
+        (
+            wrong_default,
+            r"version 2 of subject orders-value: field id has the default null, which is no long; correct",
+        ),
         (
             missing,
             r"version 1 of subject orders-value: field a its type 'Address' is not defined; .* reference",
@@ -198,6 +215,14 @@ def test_what_is_wrong_with_a_subject(prepare: Callable[[RegistryServer], None],
         fetch = fetcher(server, depth_max=5, references_max=10, schema_bytes_max=2048)
         with pytest.raises(ConfigInvalid, match=why):
             fetch(SUBJECT, None)
+
+
+def test_a_former_version_may_have_a_wrong_default() -> None:
+    """It stays in the registry for ever, and the newest one is correct."""
+    with RegistryServer() as server:
+        server.add("orders-value", 1, 1, WRONG_DEFAULT, kind="AVRO")
+        server.add("orders-value", 2, 2, WIDER, kind="AVRO")
+        assert fields_of(fetcher(server)(SUBJECT, None)) == {1: ["id"], 2: ["id", "note"]}
 
 
 def test_what_a_topic_may_not_ask_of_avro() -> None:

@@ -17,6 +17,7 @@ from typing import Any, Final, NoReturn, TypeGuard
 
 from archiver.runtime.errors import ConfigInvalid
 from archiver.runtime.redaction import excerpt
+from archiver.schema.avro.defaults import Default, check_defaults, refused
 from archiver.schema.protobuf.tree import COLUMNS_MAX, DEPTH_MAX, LIBRARY_LEVELS_MAX, RECURSION_DEPTH
 
 TEXT_MAX: Final = 4 * 2**20
@@ -183,13 +184,15 @@ def parse_schema(
     *,
     columns_max: int = COLUMNS_MAX,
     levels_max: int | None = LIBRARY_LEVELS_MAX,
+    defaults: bool = False,
 ) -> Schema:
     """The schema of a text; `definitions` are those of its references. `where` opens the messages of errors.
+    With `defaults`, a default must be of its field's type.
 
     Raises `ConfigInvalid`, which names the path inside the schema, for a text that is no Avro schema, a type
     that is not defined, and a schema that is too large or too deep.
     """
-    normal, found = normalized(text, where, definitions or {})
+    normal, found = normalized(text, where, definitions or {}, defaults=defaults)
     builder = _Builder(where, found, recursion_depth, columns_max, levels_max)
     node = builder.build(normal, "", (), 1)
     # The definitions of references are written where they are used first, so the text stands alone.
@@ -197,7 +200,9 @@ def parse_schema(
     return Schema(json.dumps(whole, separators=(",", ":"), ensure_ascii=False), found, node)
 
 
-def normalized(text: bytes, where: str, definitions: Mapping[str, Json]) -> tuple[Json, dict[str, Json]]:
+def normalized(
+    text: bytes, where: str, definitions: Mapping[str, Json], *, defaults: bool = False
+) -> tuple[Json, dict[str, Json]]:
     """The JSON of a schema with full names, and all named types: those given and its own."""
     if len(text) > TEXT_MAX:
         raise ConfigInvalid(f"{where} has {len(text):,} bytes, more than {TEXT_MAX:,}; use a smaller schema")
@@ -207,7 +212,10 @@ def normalized(text: bytes, where: str, definitions: Mapping[str, Json]) -> tupl
     except (ValueError, RecursionError) as error:
         raise ConfigInvalid(f"{where} is not an Avro schema in JSON: {error}") from error
     reader = _Normalizer(where, dict(definitions))
-    return reader.type(parsed, "", "", 0), reader.definitions
+    normal = reader.type(parsed, "", "", 0)
+    if defaults:
+        check_defaults(reader.defaults, reader.definitions, where)
+    return normal, reader.definitions
 
 
 def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
@@ -229,6 +237,7 @@ class _Normalizer:
     def __init__(self, where: str, definitions: dict[str, Json]) -> None:
         self._where = where
         self.definitions = definitions
+        self.defaults: list[Default] = []
 
     def type(self, given: Json, namespace: str, path: str, depth: int) -> Json:
         """A type in normal form: a name, a list of branches, or an object."""
@@ -354,6 +363,8 @@ class _Normalizer:
                 "name": name,
                 "type": self.type(one["type"], namespace, here, depth + 1),
             }
+            if "default" in one:
+                self.defaults.append(Default(here, entry["type"], one["default"]))
             aliases = one.get("aliases", [])
             if not isinstance(aliases, list) or not all(isinstance(alias, str) for alias in aliases):
                 raise self._refused(here, "has aliases that are no list of names")
@@ -363,12 +374,7 @@ class _Normalizer:
         return result
 
     def _refused(self, path: str, why: str) -> ConfigInvalid:
-        return _refused(self._where, path, why)
-
-
-def _refused(where: str, path: str, why: str) -> ConfigInvalid:
-    at = f"field {excerpt(path, 200)}" if path else "the schema"
-    return ConfigInvalid(f"{where}: {at} {why}")
+        return refused(self._where, path, why)
 
 
 def _annotated(given: dict[str, Json], kind: str, size: int) -> Json:
@@ -445,7 +451,7 @@ class _Builder:
     def build(self, normal: Json, path: str, above: tuple[str, ...], level: int) -> Node:
         """The tree of a type inside the records `above`."""
         if self._levels_max is not None and level > self._levels_max:
-            raise _refused(
+            raise refused(
                 self._where,
                 path,
                 f"is {level} levels deep as Arrow counts them (a record is 1, an array 2, a map 3), at most "
@@ -453,7 +459,9 @@ class _Builder:
                 "holds itself",
             )
         if isinstance(normal, list):
-            for _ in normal:
+            values = [one for one in normal if one != "null"]
+            # A nullable type is one column. The branches of any other union are columns.
+            for _ in values if len(values) > 1 else ():
                 self._counted(path)
             return Node(Kind.UNION, branches=tuple(self.build(one, path, above, level + 1) for one in normal))
         if isinstance(normal, str):
@@ -467,7 +475,7 @@ class _Builder:
             item = self.build(part, path, above, level + _LEVELS[found])
             # A few bytes could be any number of them.
             if found is Kind.ARRAY and _takes_nothing(item):
-                raise _refused(
+                raise refused(
                     self._where,
                     path,
                     f"is an array of {item.text}, whose items take no bytes; archive the topic without a "
@@ -491,7 +499,7 @@ class _Builder:
         if above.count(name) > self._depth:
             return Node(Kind.ENCODED, name=name)
         if len(above) >= DEPTH_MAX:
-            raise _refused(
+            raise refused(
                 self._where,
                 path,
                 f"has more than {DEPTH_MAX} levels of records; use a flatter schema or a smaller "
@@ -508,7 +516,7 @@ class _Builder:
     def _counted(self, path: str) -> None:
         self._count += 1
         if self._count > self._columns_max:
-            raise _refused(
+            raise refused(
                 self._where,
                 path,
                 f"is behind more than {self._columns_max} fields at all levels together; use a smaller "

@@ -88,7 +88,7 @@ def load_avro_source(
             data = file.read(TEXT_MAX + 1)
     except OSError as error:
         raise ConfigInvalid(f"{where} cannot be read: {error.strerror or error}") from error
-    schema = parse_schema(data, where, recursion_depth)
+    schema = parse_schema(data, where, recursion_depth, defaults=True)
     check_name(schema, message, where)
     return avro_source(schema, where, recursion_depth, columns)
 
