@@ -36,6 +36,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.update(class_data.for_spark())
 
 BEFORE_MIDNIGHT_S = 60
+BUSY = 3
+"""Time limits of tests hold for a quiet machine; a busy one takes up to so many times as long."""
 LONGEST = (
     *("tests/system/test_soak.py", "tests/system/test_serve_spark_lost.py", "tests/system/test_installed.py"),
     *(
@@ -142,8 +144,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only `make test-all` plays and what another day plays, and put the longest files first; the
-    order is random otherwise.
+    """Leave out what only `make test-all` plays and what another day plays, extend the time limits, and put the
+    longest files first; the order is random otherwise.
     """
     if not WHOLE:
         left_out = {item for item in items if item.get_closest_marker("whole")}
@@ -151,4 +153,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             left_out |= set(not_today(items))
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
+    for item in items:
+        if (limit := item.get_closest_marker("timeout")) is not None:
+            item.add_marker(pytest.mark.timeout(BUSY * limit.args[0]), append=False)
     items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))

@@ -122,7 +122,8 @@ class Sender(threading.Thread):
                 "enable.idempotence": True,
                 "linger.ms": 2,
                 "batch.num.messages": 20,
-                "delivery.timeout.ms": 60_000,
+                # Longer than a restart takes on a busy machine.
+                "delivery.timeout.ms": 150_000,
                 **CLIENT,
                 **options,
             }

@@ -28,29 +28,54 @@ pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for descendants in /proc"),
 ]
 
-RECORDS = 40_000
+RECORDS = 16_000
+"""Of one backlog: a thousand archives."""
 VALUE = b"v" * 500
 FILES_MORE_MAX = 12
 """File descriptors that a daemon may have more after it has lost Spark a second time: connections of threads
 that come and go."""
 
 
+class Backlog:
+    """Records in intake that take some seconds to archive: many small archives."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        self.records = 0
+        self.archives_before = 0
+        """Archives that there were when the last records were added."""
+
+    def add(self) -> None:
+        numbers = range(self.records, self.records + RECORDS)
+        table = pa.table({"value": [VALUE + str(number).encode() for number in numbers]})
+        self.archives_before = self._archives()
+        with Driver(self._deployment) as driver, driver.application.intake.writer() as writer:
+            writer.send_batch("clicks", table)
+        self.records += RECORDS
+
+    def has_begun(self) -> bool:
+        """Whether a job has made an archive of the last records."""
+        return self._archives() > self.archives_before
+
+    def _archives(self) -> int:
+        return sum(path.suffix == ".parquet" for path in self._deployment.data.glob("archive/**/*"))
+
+
 @pytest.fixture
 def deployment(tmp_path: Path) -> Deployment:
-    """With a backlog that takes some seconds: many small archives."""
     made = Deployment(tmp_path / "d")
     document = quick(made.document())
     document["archive"] |= {"max_bytes": "8KiB"}
     document["intake"] = {"delay_max": "20ms", "delay_max_bytes": "64KiB"}
     made.write(document)
-    fill(made, 0)
     return made
 
 
-def fill(deployment: Deployment, begin: int) -> None:
-    table = pa.table({"value": [VALUE + str(number).encode() for number in range(begin, begin + RECORDS)]})
-    with Driver(deployment) as driver, driver.application.intake.writer() as writer:
-        writer.send_batch("clicks", table)
+@pytest.fixture
+def backlog(deployment: Deployment) -> Backlog:
+    made = Backlog(deployment)
+    made.add()
+    return made
 
 
 def workers(daemon: Served) -> list[int]:
@@ -80,52 +105,52 @@ def state(pid: int) -> list[str]:
         return []
 
 
-def archives(deployment: Deployment) -> int:
-    return sum(path.suffix == ".parquet" for path in deployment.data.glob("archive/**/*"))
-
-
-def makes_archives(deployment: Deployment, made: int) -> bool:
-    return archives(deployment) > made
-
-
-def in_the_middle(
-    daemon: Served, deployment: Deployment, made: int, victim: Callable[[Served], list[int]]
-) -> list[int]:
-    """The processes to kill. A worker that has lost its JVM may still bring an archive: then there is no
-    process to kill yet."""
-    return victim(daemon) if makes_archives(deployment, made) else []
-
-
 def failed(daemon: Served, times: int) -> bool:
     return daemon.cycles("tick", "untold") >= times
 
 
-def kill_until_failed(daemon: Served, times: int, at_work: Callable[[], list[int]]) -> bool:
-    """Whether so many rounds have failed; kills the processes if not. Once is not enough: Spark replaces a worker
-    that was between two tasks."""
-    if failed(daemon, times):
-        return True
-    for pid in at_work():
-        with suppress(ProcessLookupError):
-            os.kill(pid, SIGKILL)
-    return False
+class Killer:
+    """Kills processes of Spark in the middle of jobs, until so many rounds have failed."""
+
+    def __init__(
+        self, daemon: Served, backlog: Backlog, victim: Callable[[Served], list[int]], rounds: int
+    ) -> None:
+        self._daemon = daemon
+        self._backlog = backlog
+        self._victim = victim
+        self._rounds = rounds
+        self._fine = daemon.cycles("tick", "fine")
+
+    def has_failed_a_round(self) -> bool:
+        """Whether so many rounds have failed; kills if not. Once is not enough: Spark replaces a worker that was
+        between two tasks, and a job may end before its JVM is killed."""
+        if failed(self._daemon, self._rounds):
+            return True
+        if self._backlog.has_begun():
+            for pid in self._victim(self._daemon):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, SIGKILL)
+        # The second round that ended well since then has seen all records: there is no job to kill.
+        if (fine := self._daemon.cycles("tick", "fine")) > self._fine + 1:
+            self._backlog.add()
+            self._fine = fine
+        return False
 
 
 @pytest.mark.parametrize("victim", [jvm, workers], ids=["the JVM", "the Python workers"])
 def test_spark_is_killed_in_the_middle_of_a_job(
-    victim: Callable[[Served], list[int]], deployment: Deployment, tmp_path: Path
+    victim: Callable[[Served], list[int]], deployment: Deployment, backlog: Backlog, tmp_path: Path
 ) -> None:
     with Served(deployment, scratch=tmp_path / "scratch") as daemon:
         daemon.until_ready()
         for time in (1, 2):
-            at_work = partial(in_the_middle, daemon, deployment, archives(deployment), victim)
-            until("a job is in the middle", at_work)
-            until("the round has failed", partial(kill_until_failed, daemon, time, at_work))
+            killer = Killer(daemon, backlog, victim, time)
+            until("the round has failed", killer.has_failed_a_round)
             daemon.until_logged("the refinement job failed")
-            daemon.until_archived("clicks", time * RECORDS)
+            daemon.until_archived("clicks", backlog.records)
             if time == 1:
                 before = files(daemon)  # with Spark at work, as in the end
-                fill(deployment, RECORDS)
+                backlog.add()
         assert zombies(daemon) == []
         assert files(daemon) <= before + FILES_MORE_MAX
         assert {line["level"] for line in daemon.logged("tick:")} <= {"info", "warning"}, daemon.log_text()
@@ -144,14 +169,16 @@ def check(daemon: Served, name: str) -> bool | None:
     return found[0] if found else None
 
 
-def test_the_jvm_hangs_in_the_middle_of_a_job(deployment: Deployment, tmp_path: Path) -> None:
+def test_the_jvm_hangs_in_the_middle_of_a_job(
+    deployment: Deployment, backlog: Backlog, tmp_path: Path
+) -> None:
     document = quick(deployment.document(), silence_max="5s")
     document["archive"] |= {"max_bytes": "8KiB"}
     document["spark"] = {**document.get("spark", {}), "answer_timeout": "10s"}
     deployment.write(document)
     with Served(deployment, scratch=tmp_path / "scratch") as daemon:
         daemon.until_ready()
-        until("a job is in the middle", partial(makes_archives, deployment, 0))
+        until("a job is in the middle", backlog.has_begun)
         hanging = jvm(daemon)
         for pid in hanging:
             os.kill(pid, SIGSTOP)
@@ -161,7 +188,7 @@ def test_the_jvm_hangs_in_the_middle_of_a_job(deployment: Deployment, tmp_path: 
         daemon.until_logged("gave no sign of life for 10 s")
         # Its connections are closed, and the round has failed, before the last of its threads has ended.
         until("the JVM is gone", lambda: not alive_pids(hanging))
-        daemon.until_archived("clicks", RECORDS)
+        daemon.until_archived("clicks", backlog.records)
         until("everything answers again", daemon.ready)
         assert zombies(daemon) == []
         assert daemon.stop() == 0
@@ -173,7 +200,7 @@ def alive_pids(pids: list[int]) -> list[int]:
 
 
 def test_a_jvm_that_is_killed_while_it_starts_is_started_again(
-    deployment: Deployment, tmp_path: Path
+    deployment: Deployment, backlog: Backlog, tmp_path: Path
 ) -> None:
     with Served(deployment, scratch=tmp_path / "scratch") as daemon:
         pids = until("the JVM starts", lambda: jvm(daemon))
@@ -182,5 +209,5 @@ def test_a_jvm_that_is_killed_while_it_starts_is_started_again(
         until("the round has failed", partial(failed, daemon, 1))
         daemon.until_logged("was ended by SIGKILL while it started")
         assert not daemon.logged("check the settings under spark")
-        daemon.until_archived("clicks", RECORDS)
+        daemon.until_archived("clicks", backlog.records)
         assert daemon.stop() == 0

@@ -15,7 +15,8 @@ from typing import Any, Self
 from archiver.runtime.clock import SystemClock
 from tests.support.builders.deployment import Deployment
 
-PATIENCE_S = 90.0
+PATIENCE_S = 270.0
+"""Three times what the slowest wait takes on a quiet machine."""
 POLL_S = 0.02
 _CLOCK = SystemClock()
 
