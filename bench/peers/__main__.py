@@ -69,8 +69,10 @@ CONTENDERS: dict[str, type[Contender]] = {
     "sink_by_schema": SinkBySchema,
     BARE: Libraries,
 }
-TARGET = {"sink": 6.0, "streaming": 4.0}
-"""Wanted factor of their records per core-second."""
+TARGET = {"sink": 3.3, "streaming": 2.5}
+"""Factor of their records per core-second that the archiver aims at, mirrored from the same topic."""
+TARGET_OWN = {"sink": 5.0, "streaming": 4.0}
+"""The same, when records are sent to the archiver."""
 WARM, MEASURED = "warm", "orders"
 WARM_SHARE = 0.25
 FRESH_S = 10
@@ -227,11 +229,12 @@ def outcome(
         "own_intake_with_its_writer_by_peer": own_whole,
         "libraries_by_peer": _by_peer(runs, BARE, TARGET.keys()),
         "wanted_at_least": TARGET,
+        "wanted_at_least_from_own_intake": TARGET_OWN,
         "reached": {
             name: ratios[name]["median"] >= least for name, least in TARGET.items() if name in ratios
         },
         "reached_from_own_intake": {
-            name: own[name]["median"] >= least for name, least in TARGET.items() if name in own
+            name: own[name]["median"] >= least for name, least in TARGET_OWN.items() if name in own
         },
         "verified_in_every_run": wanted,
         "load_average_before": load,

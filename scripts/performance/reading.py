@@ -80,6 +80,7 @@ def peers(results: Results) -> Section:
         for name in names
         if found.has(f"wanted_at_least.{name}")
     }
+    own_targets = {name: found.number(f"wanted_at_least_from_own_intake.{name}") for name in targets}
     by_peer = {name: found.spread(f"archiver_by_peer.{name}") for name in names if name not in NO_PEERS}
     own_by_peer = {name: found.spread(f"own_intake_by_peer.{name}") for name in targets}
     daemon, workers, jvm = (
@@ -87,7 +88,7 @@ def peers(results: Results) -> Section:
     )
     meaning = """
         The next table divides records per core-second by those of each peer. A ratio of 2 means that the same records need half of the peer's
-        CPU. The last column is the target of the archiver. The libraries alone show how much of a target is possible in Python
+        CPU. The last column has the targets. The libraries alone show how much of a target is possible in Python
         ([performance notes](performance-notes.md#a-refinement-task))."""
     outro = f"""
         Of the archiver's CPU, {figure(daemon)} s are in the daemon that consumes the topic ([mirror](#kafka-mirror)). The workers that refine
@@ -108,7 +109,7 @@ def peers(results: Results) -> Section:
         *_compared(found),
         table(head, rows),
         paragraph(meaning),
-        _relative_to_peers(found, names, targets),
+        _relative_to_peers(found, names, targets, own_targets),
         paragraph(outro),
         paragraph(own),
     ]
@@ -119,16 +120,18 @@ def peers(results: Results) -> Section:
             f"at least {least:g} times",
             [at_least(least, ours[name], tenths)],
         )
-        for how, ours in (
-            ("mirrored from the same topic", by_peer),
-            ("sent to the archiver, storing not counted", own_by_peer),
+        for how, ours, least_of in (
+            ("mirrored from the same topic", by_peer, targets),
+            ("sent to the archiver, storing not counted", own_by_peer, own_targets),
         )
-        for name, least in targets.items()
+        for name, least in least_of.items()
     ]
     return Section("Peers", [("bench-peers", found)], parts, [*aims, _least_stored(found, by_peer)])
 
 
-def _relative_to_peers(found: Measured, names: dict[str, str], targets: dict[str, float]) -> str:
+def _relative_to_peers(
+    found: Measured, names: dict[str, str], targets: dict[str, float], own_targets: dict[str, float]
+) -> str:
     """A table of the archiver and the libraries relative to each peer."""
     targeted = [
         {name: found.spread(f"{which}_by_peer.{name}") for name in targets}
@@ -139,7 +142,7 @@ def _relative_to_peers(found: Measured, names: dict[str, str], targets: dict[str
             names[name],
             shown(found.spread(f"archiver_by_peer.{name}"), tenths),
             *(shown(one[name], tenths) if name in one else "-" for one in targeted),
-            f"{targets[name]:g}" if name in targets else "-",
+            f"{targets[name]:g}, {own_targets[name]:g}" if name in targets else "-",
         ]
         for name in names
         if name not in NO_PEERS
@@ -151,7 +154,7 @@ def _relative_to_peers(found: Measured, names: dict[str, str], targets: dict[str
         "the archiver, when records are sent to it",
         "the same, with the CPU of storing",
         "the libraries alone",
-        "target",
+        "targets of the archiver, and when records are sent to it",
     ]
     return table(head, [*rows, [names["libraries"], bound, "-", "-", "-", "-"]])
 
