@@ -91,7 +91,8 @@ def limit(results: Results) -> Section:
         paragraph(counted),
         table([head, *names], speeds),
         table(
-            ["ratio to the libraries with default options", *shapes], _ratios(list(shapes.values()), list(targets.values()))
+            ["ratio to the libraries with default options", *shapes],
+            _ratios(list(shapes.values()), list(targets.values())),
         ),
         paragraph(beyond),
         paragraph(steps),
@@ -104,7 +105,10 @@ def limit(results: Results) -> Section:
         "Refinement",
         "refinement on Spark: records per core-second, relative to the libraries with default options",
         f"at least {listed([f'{name} {ratio(least)}' for name, least in targets.items()])} times",
-        [at_least(targets[name], one.spread("refine_by_libraries"), name=name) for name, one in shapes.items()],
+        [
+            at_least(targets[name], one.spread("refine_by_libraries"), name=name)
+            for name, one in shapes.items()
+        ],
     )
     return Section("Refinement", [("bench-limit", found)], parts, [aim])
 

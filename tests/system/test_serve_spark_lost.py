@@ -29,7 +29,7 @@ pytestmark = [
 ]
 
 RECORDS = 16_000
-"""Of one backlog: a thousand archives."""
+"""Of one backlog: 250 archives."""
 VALUE = b"v" * 500
 FILES_MORE_MAX = 12
 """File descriptors that a daemon may have more after it has lost Spark a second time: connections of threads
@@ -65,7 +65,7 @@ class Backlog:
 def deployment(tmp_path: Path) -> Deployment:
     made = Deployment(tmp_path / "d")
     document = quick(made.document())
-    document["archive"] |= {"max_bytes": "8KiB"}
+    document["archive"] |= {"max_bytes": "32KiB"}
     document["intake"] = {"delay_max": "20ms", "delay_max_bytes": "64KiB"}
     made.write(document)
     return made
@@ -173,7 +173,7 @@ def test_the_jvm_hangs_in_the_middle_of_a_job(
     deployment: Deployment, backlog: Backlog, tmp_path: Path
 ) -> None:
     document = quick(deployment.document(), silence_max="5s")
-    document["archive"] |= {"max_bytes": "8KiB"}
+    document["archive"] |= {"max_bytes": "32KiB"}
     document["spark"] = {**document.get("spark", {}), "answer_timeout": "10s"}
     deployment.write(document)
     with Served(deployment, scratch=tmp_path / "scratch") as daemon:
