@@ -7,13 +7,13 @@ import os
 import shlex
 import shutil
 import sys
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from archiver.runtime.errors import ConfigInvalid
+from archiver.runtime.pandas_later import put_off_pandas
 
 if TYPE_CHECKING:
     from archiver.app.application import Application
@@ -45,7 +45,6 @@ def _is_on_path(command: Path) -> bool:
 
 
 # --- Configuration and application.
-_PANDAS = "pandas"
 CONFIG_VARIABLE = "ARCHIVER_CONFIG"
 
 
@@ -105,31 +104,3 @@ def application_of(settings: Settings) -> Application:
     from archiver.app.application import open_application
 
     return open_application(settings, os.environ)
-
-
-class _HidesPandas(MetaPathFinder):
-    """Import finder that reports pandas as not installed."""
-
-    def find_spec(self, fullname: str, *_: object) -> None:
-        if fullname == _PANDAS:
-            # The error that Arrow expects where pandas is not installed.
-            raise ModuleNotFoundError("pandas is hidden from Arrow", name=fullname)
-
-
-def put_off_pandas() -> None:
-    """Make Arrow's first check for pandas fail.
-
-    Arrow checks once, when it creates the first array, whether its input can be a pandas series. `to_pandas`
-    checks again, and Spark imports pandas itself, so both still work.
-    """
-    if _PANDAS in sys.modules:
-        return
-    import pyarrow as pa
-
-    absent = _HidesPandas()
-    sys.meta_path.insert(0, absent)
-    try:
-        # Any array: the first one makes Arrow check.
-        pa.array([0])
-    finally:
-        sys.meta_path.remove(absent)

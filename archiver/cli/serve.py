@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from archiver.cli.options import ConfigOption, config_path, put_off_pandas
+from archiver.cli.options import ConfigOption, config_path
 from archiver.runtime.errors import InvalidInput
+from archiver.runtime.pandas_later import put_off_pandas
 
 # The values of `config.settings.Role`; the option replaces the setting `roles`.
 ROLES = ("intake", "archive", "reconcile")

@@ -26,6 +26,7 @@ from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import ArchiverError, RetryLater
 from archiver.runtime.ids import SystemIds
 from archiver.runtime.logging import setup_logging
+from archiver.runtime.pandas_later import put_off_pandas
 from archiver.web.forward import RecordServer
 from intake.log.clock_check import check_start_clock
 from intake.write.writer import IntakeWriter
@@ -149,6 +150,7 @@ def main(arguments: list[str]) -> int:
     os.umask(os.umask(stat.S_IRWXO) | stat.S_IWOTH)
     setup_logging(logging.INFO)
     collect_less_often()
+    put_off_pandas()
     try:
         IntakeWorker(control, connections, records).run()
     except ChannelClosed:

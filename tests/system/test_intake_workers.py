@@ -168,6 +168,10 @@ def test_workers_that_are_killed_again_and_again_lose_and_double_nothing(tmp_pat
     deployment = configured(tmp_path)
     with running(deployment, tmp_path) as daemon, senders(bootstrap(daemon), 3) as made:
         until_both_have_clients(daemon)
+        for worker in until_all_serve(daemon):
+            assert "/pandas/" not in Path(f"/proc/{worker}/maps").read_text(), (
+                "half a second of CPU for nothing"
+            )
         for turn in range(4):
             for one in made:
                 one.until_more(60)

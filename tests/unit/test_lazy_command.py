@@ -186,7 +186,7 @@ def test_no_command_needs_data_frames(tmp_path: Path) -> None:
 
 def test_data_frames_are_there_for_who_asks() -> None:
     program = """
-from archiver.cli.options import put_off_pandas
+from archiver.runtime.pandas_later import put_off_pandas
 put_off_pandas()
 import sys
 import pyarrow as pa

@@ -20,7 +20,6 @@ from archiver.schema.avro.lockstep import UUID_DIGITS, Bytes, Ints
 from archiver.schema.avro.model import Kind, Node
 from archiver.schema.avro.pairing import WHOLE, Plan
 
-_EMPTY: Final = arrow.scalar(b"", pa.binary())
 _DECIMAL_BYTES: Final = 16
 _LONG_MAX: Final = 2**63 - 1
 _NANOS_US: Final = _LONG_MAX // 1000
@@ -35,10 +34,10 @@ def encode_rows(plan: Plan, columns: Array) -> Array:
 
 def _joined(pieces: Sequence[Array], count: int) -> Array:
     if not pieces:
-        return arrow.repeat(_EMPTY, count)
+        return arrow.repeat(arrow.scalar(b"", pa.binary()), count)
     if len(pieces) == 1:
         return pieces[0]
-    return pc.binary_join_element_wise(*pieces, _EMPTY)
+    return pc.binary_join_element_wise(*pieces, arrow.scalar(b"", pa.binary()))
 
 
 def _constant(data: bytes, count: int) -> list[Array]:
