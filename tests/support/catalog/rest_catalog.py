@@ -21,6 +21,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from pyiceberg.catalog import Catalog, load_catalog
 
 from archiver.spark.java import require_java
+from tests.support.servers import class_data
 from tests.support.servers.maven import jars, spark_jars
 
 VERSION = "1.11.0"
@@ -51,7 +52,10 @@ OF_SPARK = (
         "log4j-core",
     ),
 )
-STOP_TIMEOUT_S = 20
+CLASSES = "rest-catalog"
+"""The name of its archive of classes."""
+STOP_TIMEOUT_S = 60
+"""The end of its JVM may write that archive."""
 _MEMORY = ("-Xmx256m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
@@ -126,7 +130,8 @@ class RestCatalog:
                 ]
             ),
             java_path=str(require_java(os.environ).executable),
-            javaopts=list(_MEMORY),
+            # Another classpath has other classes.
+            javaopts=[*_MEMORY, *([] if self._bucket else class_data.options(CLASSES))],
             die_on_exit=True,
             enable_auth=True,
             return_proc=True,
@@ -145,6 +150,13 @@ class RestCatalog:
         except BaseException:
             self.kill()
             raise
+
+    def stop(self) -> None:
+        """End it as its JVM ends by itself."""
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(STOP_TIMEOUT_S)
+        self.kill()
 
     def kill(self) -> None:
         """End it at once, as a crash does; what it had acknowledged is kept."""
@@ -211,3 +223,11 @@ class RestCatalog:
         server.setHandler(handler)
         server.start()
         return int(server.getURI().getPort())
+
+
+class WarmCatalog(RestCatalog):
+    """One that has answered what tests ask for when it is started: its archive of classes has what answers need."""
+
+    def start(self, port: int = 0) -> None:
+        super().start(port)
+        self.warm_up()

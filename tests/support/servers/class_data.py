@@ -28,6 +28,8 @@ WRITE = "ARCHIVER_TESTS_WRITE_CLASSES"
 
 WRITE_TIMEOUT_S = 120.0
 SPARK = "spark"
+_LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""`spark-submit` starts a JVM only to print the command line of the next one."""
 _QUIET = "-Xlog:cds*=off"
 """The JVM prints to standard output why it cannot use a file, and tests read that output."""
 
@@ -65,6 +67,12 @@ def _place() -> str:
     return hashlib.sha256(found.encode()).hexdigest()[:12]
 
 
+def _part_of(program: str) -> Path:
+    """What this process writes before it takes its name: tests in several processes may write the same file."""
+    path = archive_of(program)
+    return path.with_name(f"{path.name}.{os.getpid()}.part")
+
+
 def options(program: str) -> list[str]:
     """Options of the JVM that use the program's file, or write it; none if there is no file."""
     # Without the folder no file can be there, and unit tests need no Java to know that. Spark splits the options at
@@ -76,14 +84,14 @@ def options(program: str) -> list[str]:
     except JavaUnfit:
         return []
     if os.environ.get(WRITE) == program:
-        return [f"-XX:ArchiveClassesAtExit={path}.part", _QUIET]
+        return [f"-XX:ArchiveClassesAtExit={_part_of(program)}", _QUIET]
     return [f"-XX:SharedArchiveFile={path}", _QUIET] if path.exists() else []
 
 
 def for_spark() -> dict[str, str]:
-    """The variable by which a Spark that is started uses its file; empty if there is no file."""
+    """The variables by which a Spark that is started uses its file, if there is one, and starts its launcher quickly."""
     found = options(SPARK)
-    return {"SPARK_SUBMIT_OPTS": " ".join(found)} if found else {}
+    return {"SPARK_LAUNCHER_OPTS": _LAUNCHER, **({"SPARK_SUBMIT_OPTS": " ".join(found)} if found else {})}
 
 
 @contextmanager
@@ -96,7 +104,7 @@ def writing(program: str) -> Iterator[None]:
         yield
     finally:
         del os.environ[WRITE]
-    part = path.with_name(path.name + ".part")
+    part = _part_of(program)
     if part.exists():
         part.replace(path)
 

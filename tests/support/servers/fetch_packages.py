@@ -45,6 +45,9 @@ JAVA: dict[str, Callable[[], object]] = {
 CLASSES: dict[str, Callable[[], object]] = {
     "the classes of Spark": class_data.write_for_spark,
     "the classes of Kafka": partial(class_data.write_for, "kafka", kafka_server.KafkaServer),
+    "the classes of Iceberg's REST catalog": partial(
+        class_data.write_for, rest_catalog.CLASSES, rest_catalog.WarmCatalog
+    ),
     "the classes of s3proxy": partial(class_data.write_for, "s3proxy", s3_server.S3Server),
 }
 """Written when the packages are there."""
