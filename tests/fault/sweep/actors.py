@@ -28,9 +28,10 @@ _CLOCK = SystemClock()
 class Actor:
     """One process at work. Exactly one lives at a time."""
 
-    def __init__(self, host: Host, pid: int) -> None:
+    def __init__(self, host: Host, pid: int, workers: bool) -> None:
         self._host = host
         self.pid = pid
+        self._workers = workers
         self.code: int | None = None
         """Exit code, negative for a signal; None while it lives."""
 
@@ -39,7 +40,7 @@ class Actor:
         still."""
         deadline_s = _CLOCK.monotonic_s() + PATIENCE_S
         while (reported := self._host.hear(POLL_S)) is None:
-            if standing_below(self.pid):
+            if self._standing():
                 return True
             assert _CLOCK.monotonic_s() < deadline_s, f"nothing was heard of the actor for {PATIENCE_S:g} s"
         self.code = reported.get("ended")
@@ -47,8 +48,12 @@ class Actor:
 
     def wake(self) -> None:
         """Let it go on, with its workers."""
-        for pid in (self.pid, *standing_below(self.pid)):
+        for pid in (self.pid, *self._standing()):
             os.kill(pid, signal.SIGCONT)
+
+    def _standing(self) -> list[int]:
+        # The host reports the actor itself. Only Spark has workers below it, and a look at all processes is costly.
+        return standing_below(self.pid) if self._workers else []
 
     def end(self) -> int:
         """Wait for its end, waking it again and again: other workers may come to the point that the first one
@@ -121,14 +126,14 @@ class Host:
         self._process.stdin.close()
         self._process.stdout.close()
 
-    def begin(self, orders: Orders) -> Actor:
-        """Have an actor forked."""
+    def begin(self, orders: Orders, *, workers: bool) -> Actor:
+        """Have an actor forked; `workers`: it may start processes of its own, which reach points as well."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(asdict(orders)).encode() + b"\n")
         self._process.stdin.flush()
         reported = self.hear(PATIENCE_S)
         assert reported is not None, "no actor was forked"
-        return Actor(self, reported["began"])
+        return Actor(self, reported["began"], workers)
 
     def hear(self, patience_s: float) -> dict[str, Any] | None:
         """What the host says next; None if it says nothing for so long."""

@@ -45,7 +45,8 @@ def play(ground: Ground, host: Host, case: Case) -> None:
 
 def _acted(ground: Ground, host: Host, case: Case) -> bool:
     """Have an actor meet the fault; False if the case must be played again."""
-    actor = host.begin(ground.orders(case.scene.deed, case.fault, case.scene.arguments))
+    orders = ground.orders(case.scene.deed, case.fault, case.scene.arguments)
+    actor = host.begin(orders, workers=case.scene.spark)
     try:
         if case.action != "pause":
             _end(ground, case, actor.end())

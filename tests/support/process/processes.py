@@ -18,6 +18,10 @@ from tests.support.builders.deployment import Deployment
 PATIENCE_S = 270.0
 """Three times what the slowest wait takes on a quiet machine."""
 POLL_S = 0.02
+POLL_MAX_S = 0.1
+POLL_SHARE = 10.0
+"""A check that takes long, such as a request or a scan of all processes, is followed by a pause so many times as long:
+tests that wait must not take the cores from what they wait for."""
 _CLOCK = SystemClock()
 
 Process = tuple[int, str]
@@ -26,10 +30,13 @@ Process = tuple[int, str]
 
 def until(what: str, holds: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:
     """Wait until `holds()` is true; what it returned."""
-    deadline = _CLOCK.monotonic_s() + patience_s
+    began = _CLOCK.monotonic_s()
+    deadline = began + patience_s
     while not (found := holds()):
-        assert _CLOCK.monotonic_s() < deadline, f"{what}: not within {patience_s:g} s"
-        _CLOCK.sleep(POLL_S)
+        now = _CLOCK.monotonic_s()
+        assert now < deadline, f"{what}: not within {patience_s:g} s"
+        _CLOCK.sleep(min(max(POLL_S, POLL_SHARE * (now - began)), POLL_MAX_S))
+        began = _CLOCK.monotonic_s()
     return found
 
 
