@@ -201,7 +201,9 @@ def _schema_problems(group: SchemaSettings, compile_settings: CompileSettings) -
         SchemaFetcher(SchemaRegistrySettings(compile=compile_settings), SystemClock())(group, None)
     except ArchiverError as error:
         source = next(
-            name for name in ("avsc", "protos", "descriptor_set") if getattr(group, name) is not None
+            name
+            for name in ("avsc", "json_schema", "format", "protos", "descriptor_set")
+            if getattr(group, name) is not None
         )
         # The fetcher knows no key paths, so the text decides which key has the problem.
         wrong_name = f"has no message {group.message!r}" in str(error) or "correct `message`" in str(error)

@@ -38,9 +38,7 @@ class SideOption(enum.StrEnum):
 
 
 _Topic = Annotated[str, typer.Argument(help="The topic's name.", autocompletion=complete_topic)]
-_Side = Annotated[
-    SideOption, typer.Option("--side", help="Whose schema --descriptor-set, --protos or --avsc is.")
-]
+_Side = Annotated[SideOption, typer.Option("--side", help="Whose schema the given file or folder is.")]
 _DescriptorSet = Annotated[
     Path | None,
     typer.Option(
@@ -53,6 +51,9 @@ _Protos = Annotated[
     typer.Option("--protos", help="The newer schema: a folder of .proto files; imports are relative to it."),
 ]
 _Avsc = Annotated[Path | None, typer.Option("--avsc", help="The newer schema: a file with an Avro schema.")]
+_JsonSchema = Annotated[
+    Path | None, typer.Option("--json-schema", help="The newer schema: a file with a JSON Schema.")
+]
 _Message = Annotated[
     str | None,
     typer.Option(
@@ -116,6 +117,7 @@ def plan(
     descriptor_set: _DescriptorSet = None,
     protos: _Protos = None,
     avsc: _Avsc = None,
+    json_schema: _JsonSchema = None,
     message: _Message = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
@@ -123,11 +125,11 @@ def plan(
     option it takes the one that the configuration names.
     """
     if topic is None:
-        if any(one is not None for one in (descriptor_set, protos, avsc, message)):
+        if any(one is not None for one in (descriptor_set, protos, avsc, json_schema, message)):
             raise InvalidInput("name the topic whose newer schema this is: archiver schema plan TOPIC")
         return _plan_all(config, output)
     with application(config) as app_:
-        found = _planned(app_, topic, side, _Files(descriptor_set, protos, avsc), message)
+        found = _planned(app_, topic, side, _Files(descriptor_set, protos, avsc, json_schema), message)
     _print(found, output)
     return FINE
 
@@ -156,12 +158,11 @@ def check(
     descriptor_set: _DescriptorSet = None,
     protos: _Protos = None,
     avsc: _Avsc = None,
+    json_schema: _JsonSchema = None,
     message: _Message = None,
     against: Annotated[
         Path | None,
-        typer.Option(
-            "--against", help="Compare with this descriptor set instead of a topic; needs no deployment."
-        ),
+        typer.Option("--against", help="Compare with this file instead of a topic; needs no deployment."),
     ] = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
@@ -173,10 +174,10 @@ def check(
         raise InvalidInput("name either a topic, or with --against the descriptor set to compare with")
     if topic is not None:
         with application(config) as app_:
-            found = _planned(app_, topic, side, _Files(descriptor_set, protos, avsc), message)
+            found = _planned(app_, topic, side, _Files(descriptor_set, protos, avsc, json_schema), message)
     else:
         assert against is not None, "one of the two is there"
-        found = _compared(against, side, _Files(descriptor_set, protos, avsc), message)
+        found = _compared(against, side, _Files(descriptor_set, protos, avsc, json_schema), message)
     _print(found, output, against=against is not None)
     return FINE if found.decision.compatible else WRONG
 
@@ -203,7 +204,8 @@ def _planned(
         if not files.given:
             if message is not None:
                 raise InvalidInput(
-                    "--message is the message of --descriptor-set, --protos or --avsc; give one of them"
+                    "--message is the message of a schema; give --descriptor-set, --protos, --avsc or "
+                    "--json-schema as well"
                 )
             # Without a schema option, both sides come from the configuration.
             sources[name] = None if group is None else app_.fetch_schema(group, known).source
@@ -221,6 +223,7 @@ def _planned(
 
 def _compared(against: Path, side: SideOption, files: _Files, message: str | None) -> SchemaPlan:
     from archiver.schema.avro.source import as_registered, load_avro_source
+    from archiver.schema.json.source import load_json_source
     from archiver.schema.protobuf.descriptors import load_source
     from archiver.status.mapping import first_version, plan_of
 
@@ -229,6 +232,8 @@ def _compared(against: Path, side: SideOption, files: _Files, message: str | Non
         # As in a registry, where each record names its schema; a file alone must not change.
         newer = as_registered(newer)
         older = as_registered(load_avro_source(against, None, newer.recursion_depth))
+    elif newer.format == "json":
+        older = load_json_source(against, None, newer.recursion_depth)
     else:
         older = load_source(against, newer.message)
     # The old file counts as the only recorded version.
@@ -244,10 +249,12 @@ class _Files:
     descriptor_set: Path | None = None
     protos: Path | None = None
     avsc: Path | None = None
+    json_schema: Path | None = None
 
     @property
     def given(self) -> list[Path]:
-        return [one for one in (self.descriptor_set, self.protos, self.avsc) if one is not None]
+        every = (self.descriptor_set, self.protos, self.avsc, self.json_schema)
+        return [one for one in every if one is not None]
 
 
 def _given(files: _Files, message: str | None, group: SchemaSettings | None) -> Source:
@@ -262,9 +269,10 @@ def _given(files: _Files, message: str | None, group: SchemaSettings | None) -> 
     name = message or (None if group is None else group.message)
     if len(files.given) != 1:
         raise InvalidInput(
-            "name the newer schema with one of --descriptor-set FILE, --protos DIR and --avsc FILE"
+            "name the newer schema with one of --descriptor-set FILE, --protos DIR, --avsc FILE and "
+            "--json-schema FILE"
         )
-    if name is None and files.avsc is None:
+    if name is None and files.avsc is None and files.json_schema is None:
         raise InvalidInput("name the message with --message, for example --message shop.Order")
     # Paths on the command line start at the current folder, not at that of the configuration file.
     around = Surroundings(folder=Path.cwd(), environ=os.environ)
@@ -275,6 +283,8 @@ def _given(files: _Files, message: str | None, group: SchemaSettings | None) -> 
         if files.protos is None
         else ProtosSettings.model_validate({"folder": str(files.protos)}, context=around),
         avsc=files.avsc,
+        json_schema=files.json_schema,
+        format=None,
         subject=None,
         message=name,
         recursion_depth=RECURSION_DEPTH if group is None else group.recursion_depth,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -138,9 +138,13 @@ class ProtosSettings(Group):
     are always found; the built-in `confluent` and `google/type` files come after all folders."""
 
 
+_SOURCES: Final = ("descriptor_set", "protos", "avsc", "json_schema", "format", "subject")
+"""The keys of a schema's source."""
+
+
 class SchemaSettings(Group):
-    """The Protobuf message or the Avro schema of a topic's keys or values. Exactly one of `descriptor_set`,
-    `protos`, `avsc` and `subject` names the source of the schema.
+    """The Protobuf message, the Avro schema or the JSON Schema of a topic's keys or values. Exactly one of
+    `descriptor_set`, `protos`, `avsc`, `json_schema`, `format` and `subject` names the source of the schema.
     """
 
     # `validate` is a method of pydantic's models, so the field has another name than its key.
@@ -154,13 +158,20 @@ class SchemaSettings(Group):
     """A file with an Avro schema, relative to the configuration file, for records without a registry's
     envelope. Such a schema cannot change while the topic has records. For records with an envelope, or a
     schema that changes, use a `subject`."""
+    json_schema: FilePath | None = None
+    """A file with a JSON Schema (draft-07 or 2020-12), relative to the configuration file, for records
+    without a registry's envelope. Such a schema may change at any time. Its properties should be in the order
+    in which producers write them: other records are archived with their bytes as well."""
+    format: Literal["json"] | None = None
+    """`json`: JSON documents without a schema. They become one column `value` of JSON text in compact
+    form."""
     subject: Annotated[str, BeforeValidator(check_subject)] | None = None
-    """A subject of the schema registry, of the type PROTOBUF or AVRO; by convention the topic's name with the
-    suffix `-value` or `-key`."""
+    """A subject of the schema registry, of the type PROTOBUF, AVRO or JSON; by convention the topic's name
+    with the suffix `-value` or `-key`."""
     message: MessageName | None = None
-    """Full name of the message, for example `shop.Order`. Optional with a `subject` or an `avsc`:
-    an Avro schema has one name. The default is otherwise the first message of the subject's newest schema at
-    the topic's first archiving, as long as the newest schema has it."""
+    """Full name of the message, for example `shop.Order`. Needed with `descriptor_set` and `protos` only: an
+    Avro schema has one name, and a JSON Schema one title. The default for Protobuf subjects is the first
+    message of the newest schema at the topic's first archiving, as long as the newest schema has it."""
     recursion_depth: Annotated[StrictInt, Field(ge=0, le=10)] = 2
     """Number of times that a message type may be nested in itself as columns; deeper values stay encoded.
     Default 2."""
@@ -181,18 +192,14 @@ class SchemaSettings(Group):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         problems: list[tuple[tuple[str | int, ...], str]] = []
-        given = [
-            name
-            for name in ("descriptor_set", "protos", "avsc", "subject")
-            if getattr(self, name) is not None
-        ]
+        given = [name for name in _SOURCES if getattr(self, name) is not None]
         if not given:
             problems.append(
                 (
                     (),
                     (
                         "names no source for the schema; add descriptor_set: FILE, protos: {folder: "
-                        "DIR}, avsc: FILE or subject: NAME"
+                        "DIR}, avsc: FILE, json_schema: FILE, format: json or subject: NAME"
                     ),
                 )
             )
@@ -204,7 +211,7 @@ class SchemaSettings(Group):
                 )
             )
         # A file may contain many messages. A subject has a first one, so the message can be derived.
-        if self.message is None and self.subject is None and self.avsc is None and given:
+        if self.message is None and given and given[0] in ("descriptor_set", "protos"):
             problems.append(
                 (
                     ("message",),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from archiver.ledger.archives import ArchiveFile, OldArchive, Replaced, Rewrite
-from archiver.ledger.entries import has_avro
+from archiver.ledger.entries import has_avro, has_json
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import (
     CondemnedObject,
@@ -33,7 +33,7 @@ from archiver.proto import ledger_state_pb2 as pb
 from archiver.runtime.errors import Corrupted, Halt
 from archiver.runtime.ids import TopicId
 
-FORMATS = (1, 2, 3)
+FORMATS = (1, 2, 3, 4)
 """Message formats that this version reads; it writes the oldest that suffices."""
 
 
@@ -84,8 +84,11 @@ def state_of(fold: LedgerFold) -> pb.LedgerState:
 
 def _format_of(fold: LedgerFold) -> int:
     """The oldest message format that can hold the state."""
-    # A reader of format 2 would find a Protobuf message without a descriptor.
-    if any(has_avro(one) for topic in fold.topics.values() for one in topic.schemas.values()):
+    schemas = [one for topic in fold.topics.values() for one in topic.schemas.values()]
+    # A reader of an older format would find a Protobuf message without a descriptor.
+    if any(map(has_json, schemas)):
+        return 4
+    if any(map(has_avro, schemas)):
         return 3
     rewrites = [topic.rewrites for topic in fold.topics.values()]
     open_ones = [

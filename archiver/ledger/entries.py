@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError, Message
 from archiver.proto import control_log_pb2 as pb
 from archiver.runtime.errors import Corrupted, Halt
 
-FORMATS = (1, 2, 3, 4, 5)
+FORMATS = (1, 2, 3, 4, 5, 6)
 """Entry formats that this version reads."""
 
 _SINCE_2 = (pb.FilesRewritten, pb.RewriteSettled)
@@ -20,7 +20,9 @@ _SINCE_2 = (pb.FilesRewritten, pb.RewriteSettled)
 def format_of(body: Message) -> int:
     """The format of an entry with `body`: the lowest whose readers understand it."""
     if isinstance(body, pb.SchemaChanged):
-        # A reader of format 2 would find a Protobuf message without a descriptor.
+        # A reader of an older format would find a Protobuf message without a descriptor.
+        if has_json(body):
+            return 6
         if has_avro(body):
             return 5
         # The lowest format that suffices, so that an older version can still read the log after an upgrade.
@@ -35,6 +37,11 @@ def format_of(body: Message) -> int:
 def has_avro(body: pb.SchemaChanged) -> bool:
     """Whether the key or the value of a topic is Avro."""
     return bool(body.key.avro or body.value.avro)
+
+
+def has_json(body: pb.SchemaChanged) -> bool:
+    """Whether the key or the value of a topic is JSON."""
+    return bool(body.key.json or body.value.json)
 
 
 def _says_more_than_1(body: pb.SchemaChanged) -> bool:

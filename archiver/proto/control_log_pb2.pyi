@@ -53,7 +53,7 @@ class EpochStarted(_message.Message):
 class SchemaChanged(_message.Message):
     __slots__ = ("topic_id", "version", "iceberg_schema", "key", "value")
     class Source(_message.Message):
-        __slots__ = ("message", "descriptor_set", "field_ids", "recursion_depth", "columns", "ids", "enveloped", "avro")
+        __slots__ = ("message", "descriptor_set", "field_ids", "recursion_depth", "columns", "ids", "enveloped", "avro", "json")
         class FieldIdsEntry(_message.Message):
             __slots__ = ("key", "value")
             KEY_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +76,7 @@ class SchemaChanged(_message.Message):
         IDS_FIELD_NUMBER: _ClassVar[int]
         ENVELOPED_FIELD_NUMBER: _ClassVar[int]
         AVRO_FIELD_NUMBER: _ClassVar[int]
+        JSON_FIELD_NUMBER: _ClassVar[int]
         message: str
         descriptor_set: bytes
         field_ids: _containers.ScalarMap[str, int]
@@ -84,7 +85,8 @@ class SchemaChanged(_message.Message):
         ids: _containers.RepeatedCompositeFieldContainer[SchemaChanged.RegisteredId]
         enveloped: bool
         avro: bytes
-        def __init__(self, message: _Optional[str] = ..., descriptor_set: _Optional[bytes] = ..., field_ids: _Optional[_Mapping[str, int]] = ..., recursion_depth: _Optional[int] = ..., columns: _Optional[_Mapping[str, str]] = ..., ids: _Optional[_Iterable[_Union[SchemaChanged.RegisteredId, _Mapping]]] = ..., enveloped: _Optional[bool] = ..., avro: _Optional[bytes] = ...) -> None: ...
+        json: bytes
+        def __init__(self, message: _Optional[str] = ..., descriptor_set: _Optional[bytes] = ..., field_ids: _Optional[_Mapping[str, int]] = ..., recursion_depth: _Optional[int] = ..., columns: _Optional[_Mapping[str, str]] = ..., ids: _Optional[_Iterable[_Union[SchemaChanged.RegisteredId, _Mapping]]] = ..., enveloped: _Optional[bool] = ..., avro: _Optional[bytes] = ..., json: _Optional[bytes] = ...) -> None: ...
     class RegisteredId(_message.Message):
         __slots__ = ("id", "indexes")
         ID_FIELD_NUMBER: _ClassVar[int]

@@ -10,12 +10,13 @@ from typing import Any, Final
 
 from archiver.config.settings import ConfluentSettings, SchemaSettings
 from archiver.registry.client import Registered, RegistryClient
+from archiver.registry.references import References
 from archiver.runtime.errors import ConfigInvalid, NotFound
-from archiver.runtime.redaction import excerpt
 from archiver.schema.avro.model import Schema, normalized, parse_schema
-from archiver.schema.avro.source import avro_source, check_name, writer_texts
+from archiver.schema.avro.source import avro_source, writer_texts
 from archiver.schema.evolution.state import SourceSchema
 from archiver.schema.protobuf.descriptors import Source
+from archiver.schema.schema_text import check_name
 
 AVRO: Final = "AVRO"
 
@@ -50,7 +51,7 @@ class AvroSubjects:
                 "one with it; remove `coerce`, and send records with their envelope"
             )
         schema = self._schema(newest, settings.recursion_depth, until_s, strict=True)
-        check_name(schema, settings.message, newest.label)
+        check_name(schema.name, settings.message, newest.label)
         writers: dict[int, str] = {}
         if known is not None and known.format == "avro" and known.envelope is not None:
             writers.update(writer_texts(known.source()))
@@ -100,73 +101,15 @@ class AvroSubjects:
 
     def _schema(self, found: Registered, recursion_depth: int, until_s: float, *, strict: bool) -> Schema:
         """The parsed schema of a version, with the definitions of its references."""
-        definitions = _References(self._client, self._settings, until_s).of(found)
+        definitions: dict[str, Any] = {}
+        seen: set[tuple[str, int]] = set()
+        for _, referenced in References(self._client, self._settings, until_s, AVRO).of(found):
+            # Two schemas may refer to the same one.
+            if (referenced.subject, referenced.version) not in seen:
+                seen.add((referenced.subject, referenced.version))
+                # A name that another reference defines is refused here.
+                definitions.update(normalized(referenced.text, referenced.label, definitions)[1])
         if strict:
             return parse_schema(found.text, found.label, recursion_depth, definitions, defaults=True)
         # Only the newest version becomes columns, and a former one cannot be corrected.
         return parse_schema(found.text, found.label, recursion_depth, definitions, levels_max=None)
-
-
-class _References:
-    """The named types of all references of one schema."""
-
-    def __init__(self, client: RegistryClient, settings: ConfluentSettings, until_s: float) -> None:
-        self._client = client
-        self._settings = settings
-        self._until_s = until_s
-        self._found: dict[tuple[str, int], Registered] = {}
-        self._bytes = 0
-
-    def of(self, registered: Registered) -> dict[str, Any]:
-        """By full name. Raises `ConfigInvalid`, `RetryLater`."""
-        definitions: dict[str, Any] = {}
-        self._follow(registered, definitions, (registered,))
-        return definitions
-
-    def _follow(
-        self, registered: Registered, definitions: dict[str, Any], above: tuple[Registered, ...]
-    ) -> None:
-        """Add the types of what a schema refers to, the referenced first."""
-        self._bytes += len(registered.text)
-        if self._bytes > self._settings.schema_bytes_max:
-            raise ConfigInvalid(
-                f"{above[0].label} and what it refers to are larger than "
-                f"{self._settings.schema_bytes_max:,} bytes (schema_registry.confluent.schema_bytes_max)"
-            )
-        if registered.references and len(above) > self._settings.depth_max:
-            raise ConfigInvalid(
-                f"{above[0].label} refers to schemas more than {self._settings.depth_max} deep "
-                "(schema_registry.confluent.depth_max)"
-            )
-        for reference in registered.references:
-            key = reference.subject, reference.version
-            if any((one.subject, one.version) == key for one in above):
-                raise ConfigInvalid(f"{above[0].label} refers to itself through {above[-1].label}")
-            # Two schemas may refer to the same one.
-            if key in self._found:
-                continue
-            found = self._found[key] = self._referenced(*key, above)
-            self._follow(found, definitions, (*above, found))
-            # A name that another reference defines is refused here.
-            definitions.update(normalized(found.text, found.label, definitions)[1])
-
-    def _referenced(self, subject: str, version: int, above: tuple[Registered, ...]) -> Registered:
-        # Counted before the request, so that references bound the number of requests.
-        if len(self._found) >= self._settings.references_max:
-            raise ConfigInvalid(
-                f"{above[0].label} and what it refers to have more than {self._settings.references_max} "
-                "references (schema_registry.confluent.references_max)"
-            )
-        try:
-            found = self._client.version(subject, version, self._until_s)
-        except NotFound as error:
-            raise ConfigInvalid(
-                f"{above[-1].label} refers to version {version} of subject {subject}, which is not there: "
-                f"{error}"
-            ) from error
-        if found.kind != AVRO:
-            raise ConfigInvalid(
-                f"{above[-1].label} refers to {found.label}, which is of the type {excerpt(found.kind, 40)} "
-                "and not AVRO"
-            )
-        return found

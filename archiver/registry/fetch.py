@@ -1,5 +1,5 @@
-"""Fetch schemas from the configured source: a descriptor set, a folder of `.proto` files, an `.avsc` file, or
-a registry subject.
+"""Fetch schemas from the configured source: a descriptor set, a folder of `.proto` files, an `.avsc` file, a
+file with a JSON Schema, JSON without a schema, or a registry subject.
 
 It also applies `schema_registry.when_down` while a registry is unreachable, slow or wrong. Continuing with
 the last known schema is always logged. No list of versions is kept between calls.
@@ -19,6 +19,7 @@ from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ConfigInvalid, RetryLater
 from archiver.schema.avro.source import load_avro_source
 from archiver.schema.evolution.state import SourceSchema
+from archiver.schema.json.source import any_json_source, load_json_source
 from archiver.schema.protobuf.descriptors import load_source, make_source
 
 _log = logging.getLogger(__name__)
@@ -50,6 +51,12 @@ class SchemaFetcher:
             return Fetched(
                 load_avro_source(settings.avsc, settings.message, settings.recursion_depth, columns)
             )
+        if settings.json_schema is not None:
+            return Fetched(
+                load_json_source(settings.json_schema, settings.message, settings.recursion_depth, columns)
+            )
+        if settings.format == "json":
+            return Fetched(any_json_source(columns))
         message = settings.message or ""
         if settings.protos is not None:
             data = self._compiler.folder(settings.protos)

@@ -28,6 +28,7 @@ from archiver.config.settings import ConfluentSettings, SchemaSettings
 from archiver.registry.avro_subjects import AVRO, AvroSubjects
 from archiver.registry.client import PROTOBUF, Reference, Registered, RegistryClient
 from archiver.registry.compile import ProtoCompiler, builtin_descriptors
+from archiver.registry.json_subjects import JSON, JsonSubjects
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ConfigInvalid, NotFound
 from archiver.runtime.redaction import excerpt
@@ -196,6 +197,7 @@ class SubjectSource:
         self._settings = settings
         self._client = client
         self._avro = AvroSubjects(settings, client)
+        self._json = JsonSubjects(settings, client)
         self._compiler = compiler
         self._clock = clock
         self._lock = threading.Lock()
@@ -226,10 +228,12 @@ class SubjectSource:
             ) from error
         if newest.kind == AVRO:
             return self._avro.source(settings, known, newest, numbers, until_s), newest.id
+        if newest.kind == JSON:
+            return self._json.source(settings, known, newest, numbers, until_s), newest.id
         if newest.kind != PROTOBUF:
             raise ConfigInvalid(
-                f"{newest.label} is of the type {excerpt(newest.kind, 40)}; only PROTOBUF and AVRO can be "
-                "archived with a schema"
+                f"{newest.label} is of the type {excerpt(newest.kind, 40)}; only PROTOBUF, AVRO and JSON can "
+                "be archived with a schema"
             )
         data = self._compiled(newest, until_s)
         home = _root_file(data, _root_name(newest))

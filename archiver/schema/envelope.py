@@ -43,7 +43,7 @@ class ParsedEnvelope:
 def opened(payloads: Array, envelope: Envelope) -> ParsedEnvelope:
     """Remove the envelopes (no nulls)."""
     if not envelope.indexed:
-        return _opened_plain(payloads, frozenset(number for number, _ in envelope.ids))
+        return _opened_plain(payloads, frozenset(number for number, _ in envelope.ids), envelope.bare)
     ids = dict(envelope.ids)
     rows = np.arange(len(payloads), dtype=np.int64)
     # No Protobuf message begins with a byte 0, because there is no field number 0.
@@ -79,21 +79,30 @@ def opened(payloads: Array, envelope: Envelope) -> ParsedEnvelope:
     return ParsedEnvelope(spliced(messages), spliced(prefixes), errors)
 
 
-def _opened_plain(payloads: Array, ids: frozenset[int]) -> ParsedEnvelope:
-    """Envelopes without indexes. Every payload must have one: the datum after it may begin with any byte."""
-    heads = pc.binary_slice(payloads, 0, _ID_END).dictionary_encode()
-    why = [_plain_error(head, ids) for head in heads.dictionary.to_pylist()]
-    if not any(why):
-        return ParsedEnvelope(
-            pc.binary_slice(payloads, _ID_END, _END), heads.dictionary.take(heads.indices), {}
-        )
-    codes = heads.indices.to_numpy()
-    wrong = np.array([one is not None for one in why], np.bool_)[codes]
-    errors = {row: text for row in np.flatnonzero(wrong).tolist() if (text := why[codes[row]]) is not None}
-    mask = arrow.array(wrong)
+def _opened_plain(payloads: Array, ids: frozenset[int], bare: bool) -> ParsedEnvelope:
+    """Envelopes without indexes. Unless `bare`, every payload must have one: the datum after it may begin
+    with any byte.
+    """
+    heads = pc.binary_slice(payloads, 0, _ID_END)
     empty, none = arrow.scalar(b"", pa.binary()), arrow.scalar(None, pa.binary())
-    messages = pc.if_else(mask, empty, pc.binary_slice(payloads, _ID_END, _END))
-    return ParsedEnvelope(messages, pc.if_else(mask, none, heads.dictionary.take(heads.indices)), errors)
+    free = pc.invert(pc.starts_with(payloads, pattern=b"\x00")) if bare else None
+    if free is not None and not pc.any(free, min_count=0).as_py():
+        free = None
+    if free is not None:
+        heads = pc.if_else(free, none, heads)
+    codes = heads.dictionary_encode()
+    why = [_plain_error(head, ids) for head in codes.dictionary.to_pylist()]
+    messages, prefixes = pc.binary_slice(payloads, _ID_END, _END), codes.dictionary.take(codes.indices)
+    if free is not None:
+        messages = pc.if_else(free, payloads, messages)
+    if not any(why):
+        return ParsedEnvelope(messages, prefixes, {})
+    # The last place is that of payloads without an envelope.
+    places = pc.fill_null(codes.indices, len(why)).to_numpy()
+    wrong = np.array([*(one is not None for one in why), False], np.bool_)[places]
+    errors = {row: text for row in np.flatnonzero(wrong).tolist() if (text := why[places[row]]) is not None}
+    mask = arrow.array(wrong)
+    return ParsedEnvelope(pc.if_else(mask, empty, messages), pc.if_else(mask, none, prefixes), errors)
 
 
 def _plain_error(head: bytes, ids: frozenset[int]) -> str | None:

@@ -77,13 +77,17 @@ class EdgeCheck:
             [one for one in arrow_schema(schema).field("value").type if one.name not in extra]
         )
         tree = column_tree(schema.value, schema.schema()["fields"][1]["type"])
-        self._avro = side_reader(source, tree, columns, "ptars") if source.format == "avro" else None
-        self._protobuf = None if self._avro is not None else _ProtobufCheck(tree, columns)
+        self._reader = None if source.format == "protobuf" else side_reader(source, tree, columns, "ptars")
+        self._protobuf = None if self._reader is not None else _ProtobufCheck(tree, columns)
         # A version that does not have the message has no indexes for it.
         ids = (
             {}
             if source.envelope is None
-            else {number: indexes for number, indexes in source.envelope.ids if indexes}
+            else {
+                number: indexes
+                for number, indexes in source.envelope.ids
+                if indexes or not source.envelope.indexed
+            }
         )
         # The short encoding of each envelope. Other valid encodings take the general check.
         self._heads = {head[:_ID_END]: head for head in (envelope_of(*one) for one in ids.items())}
@@ -206,22 +210,22 @@ class EdgeCheck:
 
     def _beyond(self, payloads: Array, prefixes: Array, elements_max: int | None) -> list[int]:
         """The rows with more elements, or (None) with too many values to be decoded."""
-        if self._avro is not None:
-            return self._avro.beyond(payloads, prefixes, elements_max)
+        if self._reader is not None:
+            return self._reader.beyond(payloads, prefixes, elements_max)
         assert self._protobuf is not None
         if elements_max is not None:
             return self._protobuf.elements.beyond(payloads, elements_max)
         return self._protobuf.meter.beyond(payloads)
 
     def _bounds(self, payloads: Array) -> Counts | None:
-        if self._avro is not None:
-            return self._avro.bounds(payloads)
+        if self._reader is not None:
+            return self._reader.bounds(payloads)
         assert self._protobuf is not None
         return self._protobuf.meter.bounds(payloads)
 
     def _errors(self, payloads: Array, prefixes: Array) -> Mapping[int, str]:
-        if self._avro is not None:
-            return self._avro.errors(payloads, prefixes)
+        if self._reader is not None:
+            return self._reader.errors(payloads, prefixes)
         assert self._protobuf is not None
         return self._protobuf.many.errors(payloads)
 
@@ -256,7 +260,11 @@ def _parsing_tells(tree: MessageTree) -> bool:
 
 
 def envelope_of(schema_id: int, indexes: Sequence[int]) -> bytes:
-    """The envelope of a message, in the short spelling where there is one."""
+    """The envelope of a message, in the short spelling where there is one. Without indexes: of a format that
+    has none.
+    """
+    if not indexes:
+        return _MAGIC + schema_id.to_bytes(_ID_END - 1, "big")
     numbers = bytearray()
     # A single 0 stands for the list [0], the first message of the schema.
     for number in (0,) if tuple(indexes) == (0,) else (len(indexes), *indexes):

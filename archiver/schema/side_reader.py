@@ -1,5 +1,5 @@
-"""Reads and writes the payloads of a topic's keys or values: one engine for Protobuf, for Avro one for each
-schema id of a registry.
+"""Reads and writes the payloads of a topic's keys or values: one engine for Protobuf and JSON, for Avro one
+for each schema id of a registry.
 
 `SideReader` is what the record codec and the check at intake use. It is given messages without envelopes, and
 the envelopes as they were, since an Avro message means nothing without its schema id.
@@ -19,6 +19,10 @@ from archiver.schema.avro.model import Schema
 from archiver.schema.avro.pairing import pair_schemas
 from archiver.schema.avro.size import AvroMeter
 from archiver.schema.avro.source import avro_schemas
+from archiver.schema.json.complete_engine import JsonEngine
+from archiver.schema.json.fast_engine import FastJsonEngine
+from archiver.schema.json.size import JsonMeter
+from archiver.schema.json.source import json_schema
 from archiver.schema.protobuf.complete_engine import ProtobufEngine
 from archiver.schema.protobuf.decoded_size import VALUES_MAX, Counts, Meter
 from archiver.schema.protobuf.descriptors import Source
@@ -66,33 +70,53 @@ def side_reader(source: Source, tree: MessageTree, columns: pa.StructType, engin
     """The reader of a source; `tree` has the names of `columns`."""
     if source.format == "avro":
         return _AvroReader(source, columns, engine)
-    return _ProtobufReader(tree, columns, engine)
+    if source.format == "json":
+        schema = json_schema(source)
+        kind = FastJsonEngine if engine == "ptars" else JsonEngine
+        return _OneSchemaReader(kind(schema, columns), JsonMeter(schema), trusted=False)
+    return _OneSchemaReader(_engine(tree, columns, engine), Meter(tree), trusted=True)
 
 
-class _ProtobufReader:
-    """The newest message reads all records."""
+class _Meter(Protocol):
+    """Bounds the size of messages after decoding."""
 
-    def __init__(self, tree: MessageTree, columns: pa.StructType, engine: EngineName) -> None:
-        self._engine = _engine(tree, columns, engine)
-        self._meter = Meter(tree)
+    def beyond(self, payloads: Array, limit: int = ...) -> list[int]:
+        """The rows that have more values."""
+        ...
+
+    def bounds(self, payloads: Array) -> Counts | None:
+        """For each row a number that its values do not exceed; None if there is no need to divide them."""
+        ...
+
+
+class _OneSchemaReader:
+    """The newest schema reads all records, and their envelopes are kept."""
+
+    def __init__(self, engine: Engine, meter: _Meter, *, trusted: bool) -> None:
+        """`trusted`: whether `Engine.decode` alone finds every error."""
+        self._engine = engine
+        self._meter = meter
+        self._trusted = trusted
 
     @property
     def message_type(self) -> pa.StructType:
         return self._engine.message_type
 
-    def beyond(self, messages: Array, prefixes: Array, limit: int | None = None) -> list[int]:  # noqa: ARG002 - Protobuf needs no id
+    def beyond(self, messages: Array, prefixes: Array, limit: int | None = None) -> list[int]:  # noqa: ARG002 - no id is needed
         return self._meter.beyond(messages) if limit is None else self._meter.beyond(messages, limit)
 
     def bounds(self, payloads: Array) -> Counts | None:
         return self._meter.bounds(payloads)
 
-    def decode_exactly(self, messages: Array, prefixes: Array) -> tuple[Array, Bools, dict[int, str]]:  # noqa: ARG002 - Protobuf needs no id
+    def decode_exactly(self, messages: Array, prefixes: Array) -> tuple[Array, Bools, dict[int, str]]:  # noqa: ARG002 - no id is needed
         return decode_exactly(self._engine, messages)
 
-    def errors(self, messages: Array, prefixes: Array) -> dict[int, str]:  # noqa: ARG002 - Protobuf needs no id
-        return dict(self._engine.decode(messages).errors)
+    def errors(self, messages: Array, prefixes: Array) -> dict[int, str]:  # noqa: ARG002 - no id is needed
+        if self._trusted:
+            return dict(self._engine.decode(messages).errors)
+        return decode_exactly(self._engine, messages)[2]
 
-    def encode(self, columns: Array, prefixes: Array) -> Array:  # noqa: ARG002 - Protobuf needs no id
+    def encode(self, columns: Array, prefixes: Array) -> Array:  # noqa: ARG002 - no id is needed
         return self._engine.encode(columns)
 
 

@@ -1,4 +1,4 @@
-"""Messages as JSON for people: Protobuf in its own JSON mapping, Avro as its columns.
+"""Messages as JSON for people: Protobuf in its own JSON mapping, Avro and JSON as their columns.
 
 A record that cannot be decoded, or that has too many values (`archiver.schema.protobuf.decoded_size`), gives
 the reason instead of a message. For display only; records are never rebuilt from this form.
@@ -53,11 +53,11 @@ class _Decoder(Protocol):
 
 
 def _side(source: Source) -> _Decoder:
-    return _AvroSide(source) if source.format == "avro" else _ProtobufSide(source)
+    return _ProtobufSide(source) if source.format == "protobuf" else _ColumnsSide(source)
 
 
-class _AvroSide:
-    """Avro records, as the columns of the newest schema."""
+class _ColumnsSide:
+    """Avro and JSON records, as the columns of the newest schema."""
 
     def __init__(self, source: Source) -> None:
         self._source = source

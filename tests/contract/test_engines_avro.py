@@ -16,14 +16,13 @@ from archiver.schema.avro.fast_engine import FastAvroEngine
 from archiver.schema.avro.lockstep import Lockstep
 from archiver.schema.avro.model import parse_schema
 from archiver.schema.avro.source import avro_source
-from archiver.schema.codec import RecordCodec
 from archiver.schema.evolution.state import TopicSchema, decide
 from archiver.schema.protobuf.tree import ERR, PREFIX, RAW
-from tests.support.schema.random_avro import Maker, mutated, varint, without_logical
+from tests.support.schema.both_engines import columns_of, enveloped, mutated, plain, same_columns
+from tests.support.schema.random_avro import Maker, varint, without_logical
 
 SEEDS, RECORDS = 40, 100
 """4,000 records in each of three properties."""
-ENGINES = ("ptars", "protobuf")
 
 
 def bare(schema: Any) -> TopicSchema:
@@ -37,39 +36,6 @@ def registered(*schemas: Any) -> TopicSchema:
     parsed = [parse_schema(json.dumps(one).encode(), "test") for one in schemas]
     writers = {number: one.text for number, one in enumerate(parsed, 1)}
     return decide("t", (), None, avro_source(parsed[-1], "test", writers=writers)).schema
-
-
-def enveloped(number: int, data: bytes) -> bytes:
-    return b"\0" + number.to_bytes(4, "big") + data
-
-
-def columns_of(schema: TopicSchema, payloads: list[bytes], engine: Any = "ptars") -> Any:
-    """The value column of payloads, which come back byte for byte."""
-    codec = RecordCodec(schema, engine)
-    keys, values = pa.nulls(len(payloads), pa.binary()), pa.array(payloads, pa.binary())
-    key, value = codec.encode_columns(keys, values)
-    value.validate(full=True)
-    assert codec.rebuild(key, value)[1].equals(values)
-    return value
-
-
-def same_columns(schema: TopicSchema, payloads: list[bytes]) -> Any:
-    """The column that both engines give."""
-    fast, complete = (columns_of(schema, payloads, engine) for engine in ENGINES)
-    assert fast.equals(complete) or compared(fast) == compared(complete)
-    return fast
-
-
-def compared(column: Any) -> list[str]:
-    """The rows as text, where a NaN equals another. Python's floats of 32 bits do not hold a signaling NaN, so
-    the complete engine keeps such a record's bytes.
-    """
-    rows = [(repr(plain(row)), row) for row in column.to_pylist()]
-    return [shown if "nan" in shown else repr(row) for shown, row in rows]
-
-
-def plain(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: one for name, one in row.items() if name not in (RAW, PREFIX, ERR)}
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

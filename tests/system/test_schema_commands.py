@@ -310,7 +310,7 @@ def test_a_field_number_that_moved_to_another_type_is_reported_with_its_message(
     [
         (("check",), "name either a topic, or with --against"),
         (("check", "orders", "--against", "x.binpb"), "name either a topic, or with --against"),
-        (("check", "--against", "x.binpb"), "one of --descriptor-set FILE, --protos DIR and --avsc FILE"),
+        (("check", "--against", "x.binpb"), "--protos DIR, --avsc FILE and --json-schema FILE"),
         (("check", "--against", "x.binpb", "--descriptor-set", "shop.binpb"), "--message shop.Order"),
         (
             ("check", "--against", "gone.binpb", "--descriptor-set", "SHOP", "--message", "shop.Order"),
@@ -319,7 +319,7 @@ def test_a_field_number_that_moved_to_another_type_is_reported_with_its_message(
         (("plan", "orders", "--message", "shop.Order"), "--message is the message of"),
         (
             ("plan", "orders", "--descriptor-set", "SHOP", "--protos", "."),
-            "one of --descriptor-set FILE, --protos DIR and --avsc FILE",
+            "--protos DIR, --avsc FILE and --json-schema FILE",
         ),
         (
             ("plan", "orders", "--descriptor-set", "SHOP", "--message", "shop.Oder"),

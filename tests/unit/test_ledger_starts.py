@@ -93,8 +93,8 @@ def test_older_versions_stop_at_a_moved_start() -> None:
     assert format_of(pb.StartMoved()) == 3
     assert format_of(pb.Condemned()) == 1, "cleaning alone leaves a ledger that older versions read"
     fold = LedgerFold()
-    entry = pb.ControlEntry(format=6, id=bytes(16), epoch=1, epoch_started=pb.EpochStarted())
-    with pytest.raises(Halt, match="knows up to 5"):
+    entry = pb.ControlEntry(format=7, id=bytes(16), epoch=1, epoch_started=pb.EpochStarted())
+    with pytest.raises(Halt, match="knows up to 6"):
         fold.apply(0, entry.SerializeToString())
 
 

@@ -356,7 +356,7 @@ def test_a_wrong_bit_is_noticed_and_a_newer_format_refused() -> None:
         with pytest.raises(Corrupted, match="is damaged"):
             decode(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :], "here")
     newer = state_of(fold)
-    newer.format = 4
+    newer.format = 5
     with pytest.raises(Halt, match="upgrade"):
         decode(seal(MAGIC, newer.SerializeToString()), "here")
 

@@ -258,8 +258,8 @@ def not_given(server: RegistryServer) -> None:
     server.add("orders-value", 1, 1, HEAD + 'import "b.proto"; message Order {}')
 
 
-def json_schema(server: RegistryServer) -> None:
-    server.add("orders-value", 1, 1, "{}", kind="JSON")
+def other_type(server: RegistryServer) -> None:
+    server.add("orders-value", 1, 1, "{}", kind="THRIFT")
 
 
 def no_message(server: RegistryServer) -> None:
@@ -298,8 +298,10 @@ def not_registered(server: RegistryServer) -> None:
         (of_another_kind, r"refers to version 1 of subject b, which is of the type AVRO"),
         (not_there, r"refers to version 7 of subject b, which is not there"),
         (not_given, r'(?s)does not compile:\n.*orders-value\.proto:1:34: Import "b\.proto" was not found'),
-        (json_schema, r"version 1 of subject orders-value is of the type JSON; only PROTOBUF and AVRO"),
-        (json_schema, r"is of the type JSON"),
+        (
+            other_type,
+            r"version 1 of subject orders-value is of the type THRIFT; only PROTOBUF, AVRO and JSON",
+        ),
         (no_message, r"declares no message"),
         (nonsense, r"version 1 of subject orders-value does not compile"),
         (old_nonsense, r"version 1 of subject orders-value does not compile"),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, date, datetime, time
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -14,40 +12,15 @@ from archiver.schema.avro.model import Kind, parse_schema
 from archiver.schema.avro.source import avro_source
 from archiver.schema.codec import RecordCodec
 from archiver.schema.evolution.state import decide
-from tests.support.schema.avro_page import AvroRow, avro_page_rows, payload_of, record_of
+from tests.support.schema.avro_page import avro_page_rows, payload_of, record_of
 from tests.support.schema.random_avro import LOGICAL
+from tests.support.schema.type_tables import TypeRow, shown, type_text
 
 ROWS = avro_page_rows()
 
 
-def type_text(kind: Any) -> str:
-    """An Iceberg type as the page spells it."""
-    if isinstance(kind, str):
-        return kind
-    if kind["type"] == "list":
-        return f"list<{type_text(kind['element'])}>"
-    if kind["type"] == "map":
-        return f"map<{type_text(kind['key'])}, {type_text(kind['value'])}>"
-    return f"struct<{', '.join(one['name'] + ' ' + type_text(one['type']) for one in kind['fields'])}>"
-
-
-def shown(value: Any) -> Any:
-    """A column's value as the page spells it."""
-    if isinstance(value, dict):
-        return {name: shown(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [shown(one) for one in value]
-    if isinstance(value, bytes):
-        return f"0x{value.hex()}"
-    if isinstance(value, datetime):
-        return (value.astimezone(UTC) if value.tzinfo else value).isoformat().replace("+00:00", "Z")
-    if isinstance(value, date | time):
-        return value.isoformat()
-    return str(value) if isinstance(value, Decimal) else value
-
-
 @pytest.mark.parametrize("row", ROWS, ids=[f"line {row.line}" for row in ROWS])
-def test_a_row_of_the_page(row: AvroRow) -> None:
+def test_a_row_of_the_page(row: TypeRow) -> None:
     payload = payload_of(row)
     parsed = parse_schema(json.dumps(record_of(row)).encode(), "the page", row.depth)
     schema = decide("t", (), None, avro_source(parsed, "the page", row.depth)).schema

@@ -306,7 +306,7 @@ CASES: dict[str, tuple[str | bytes, str]] = {
         TOPIC + "    value: {message: a.B}",
         (
             "topics[0].value: names no source for the schema; add descriptor_set: FILE, protos: "
-            "{folder: DIR}, avsc: FILE or subject: NAME"
+            "{folder: DIR}, avsc: FILE, json_schema: FILE, format: json or subject: NAME"
         ),
     ),
     "two sources of a schema": (

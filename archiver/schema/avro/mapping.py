@@ -116,7 +116,7 @@ def _field(name: str, node: Node, identity: str = "") -> FieldTree:
     return FieldTree(
         0,
         name,
-        ColumnKind.AVRO if message is None else ColumnKind.MESSAGE,
+        ColumnKind.STATED if message is None else ColumnKind.MESSAGE,
         shape=shapes[0] if shapes else Shape.SINGLE,
         inner=tuple(shapes[1:]),
         message=message,

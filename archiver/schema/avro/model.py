@@ -13,15 +13,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, NoReturn, TypeGuard
+from typing import Any, Final, TypeGuard
 
 from archiver.runtime.errors import ConfigInvalid
 from archiver.runtime.redaction import excerpt
 from archiver.schema.avro.defaults import Default, check_defaults, refused
 from archiver.schema.protobuf.tree import COLUMNS_MAX, DEPTH_MAX, LIBRARY_LEVELS_MAX, RECURSION_DEPTH
+from archiver.schema.schema_text import parsed_schema
 
-TEXT_MAX: Final = 4 * 2**20
-"""Bytes of one schema's text."""
 _JSON_DEPTH_MAX: Final = 200
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME_MAX: Final = 1024
@@ -204,30 +203,12 @@ def normalized(
     text: bytes, where: str, definitions: Mapping[str, Json], *, defaults: bool = False
 ) -> tuple[Json, dict[str, Json]]:
     """The JSON of a schema with full names, and all named types: those given and its own."""
-    if len(text) > TEXT_MAX:
-        raise ConfigInvalid(f"{where} has {len(text):,} bytes, more than {TEXT_MAX:,}; use a smaller schema")
-    try:
-        parsed = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
-    # Deep JSON exceeds Python's recursion limit.
-    except (ValueError, RecursionError) as error:
-        raise ConfigInvalid(f"{where} is not an Avro schema in JSON: {error}") from error
+    parsed = parsed_schema(text, where, "an Avro schema")
     reader = _Normalizer(where, dict(definitions))
     normal = reader.type(parsed, "", "", 0)
     if defaults:
         check_defaults(reader.defaults, reader.definitions, where)
     return normal, reader.definitions
-
-
-def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
-        raise ValueError(f"an object has {excerpt(twice, 80)!r} twice")
-    return found
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 # --- Names and attributes

@@ -17,10 +17,11 @@ from typing import Any
 
 from archiver.runtime.errors import ConfigInvalid
 from archiver.schema.avro.mapping import avro_tree, followed_steps
-from archiver.schema.avro.model import TEXT_MAX, Schema, parse_schema
+from archiver.schema.avro.model import Schema, parse_schema
 from archiver.schema.protobuf.column_names import wanted_names
 from archiver.schema.protobuf.descriptors import Envelope, Source
 from archiver.schema.protobuf.tree import RECORDED_COLUMNS_MAX, RECURSION_DEPTH, MessageTree
+from archiver.schema.schema_text import check_name, read_schema
 
 _KEPT = 256
 """Parsed documents, and parsed schemas, in memory."""
@@ -65,9 +66,7 @@ def avro_source(
         ],
     }
     data = _bytes(document)
-    envelope = None
-    if writers is not None:
-        envelope = Envelope(tuple((number, ()) for number in sorted(writers)), indexed=False)
+    envelope = None if writers is None else Envelope.plain(writers, bare=False)
     source = Source(schema.name, data, recursion_depth, tuple(sorted(columns)), envelope, "avro")
     try:
         # Called for its errors only. The names are applied when columns are made.
@@ -82,23 +81,10 @@ def load_avro_source(
 ) -> Source:
     """The source of an `.avsc` file. Raises `ConfigInvalid`."""
     where = f"Avro schema {path}"
-    try:
-        with path.open("rb") as file:
-            # One byte more than allowed shows that the file is too large.
-            data = file.read(TEXT_MAX + 1)
-    except OSError as error:
-        raise ConfigInvalid(f"{where} cannot be read: {error.strerror or error}") from error
+    data = read_schema(path, where)
     schema = parse_schema(data, where, recursion_depth, defaults=True)
-    check_name(schema, message, where)
+    check_name(schema.name, message, where)
     return avro_source(schema, where, recursion_depth, columns)
-
-
-def check_name(schema: Schema, message: str | None, where: str) -> None:
-    """Refuse a schema that is not the configured one."""
-    if message not in (None, schema.name):
-        raise ConfigInvalid(
-            f"{where} is the schema of {schema.name!r}, not of {message!r}; correct `message`"
-        )
 
 
 def avro_schemas(source: Source, where: str) -> AvroSchemas:

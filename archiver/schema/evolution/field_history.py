@@ -17,6 +17,7 @@ from archiver.runtime.errors import ConfigInvalid
 from archiver.schema.avro.source import avro_source_tree
 from archiver.schema.columns import Json
 from archiver.schema.evolution.recorded import TopicSchema, parse_schema_json
+from archiver.schema.json.source import json_source_tree
 from archiver.schema.protobuf.column_names import wanted_names
 from archiver.schema.protobuf.descriptors import Source, source_tree
 from archiver.schema.protobuf.tree import FieldTree, MessageTree
@@ -42,11 +43,17 @@ def trees_of(source: Source, where: str) -> Trees:
     """The trees of a source; `where` opens the messages of errors. Raises ConfigInvalid as `source_tree`
     does.
     """
-    tree = avro_source_tree(source, where) if source.format == "avro" else source_tree(source, where)
+    tree = _tree(source, where)
     try:
         return Trees(tree, wanted_names(tree, source.columns))
     except ConfigInvalid as error:
         raise ConfigInvalid(f"{where}: {error}") from error
+
+
+def _tree(source: Source, where: str) -> MessageTree:
+    if source.format == "avro":
+        return avro_source_tree(source, where)
+    return json_source_tree(source) if source.format == "json" else source_tree(source, where)
 
 
 @dataclass(frozen=True)

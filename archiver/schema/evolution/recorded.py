@@ -19,7 +19,7 @@ from archiver.schema.protobuf.descriptors import Envelope, SchemaFormat, Source
 from archiver.schema.protobuf.tree import RECURSION_DEPTH
 
 DOCUMENT_MAX: Final = 64 * 2**20
-"""Bytes of the Avro schemas of a topic's keys or values, all versions together."""
+"""Bytes of the Avro schemas or the JSON Schema of a topic's keys or values, all versions together."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,8 @@ def _write(entry: control_log_pb2.SchemaChanged.Source, side: SourceSchema) -> N
     if side.format == "avro":
         # Schemas of many versions are nearly the same text.
         entry.avro = zlib.compress(side.descriptor_set, 9)
+    elif side.format == "json":
+        entry.json = zlib.compress(side.descriptor_set, 9)
     else:
         entry.descriptor_set = side.descriptor_set
     entry.field_ids.update(side.field_ids)
@@ -142,29 +144,29 @@ def _write(entry: control_log_pb2.SchemaChanged.Source, side: SourceSchema) -> N
 
 
 def _read(entry: control_log_pb2.SchemaChanged.Source) -> SourceSchema:
-    is_avro = bool(entry.avro)
+    form: SchemaFormat = "avro" if entry.avro else "json" if entry.json else "protobuf"
     ids = tuple((one.id, tuple(one.indexes)) for one in entry.ids)
-    envelope = Envelope(ids, indexed=not is_avro) if entry.enveloped else None
+    envelope = Envelope(ids, indexed=form == "protobuf", bare=form != "avro") if entry.enveloped else None
     depth = entry.recursion_depth if entry.HasField("recursion_depth") else RECURSION_DEPTH
     return SourceSchema(
         entry.message,
-        _unpacked(entry.avro) if is_avro else entry.descriptor_set,
+        entry.descriptor_set if form == "protobuf" else _unpacked(entry.avro or entry.json),
         dict(entry.field_ids),
         depth,
         # Protobuf's maps have no order; `Source` has these in the order of the paths.
         tuple(sorted(entry.columns.items())),
         envelope,
-        "avro" if is_avro else "protobuf",
+        form,
     )
 
 
 def _unpacked(data: bytes) -> bytes:
-    """The document of Avro schemas in an entry."""
+    """The document of the schemas in an entry."""
     unpacker = zlib.decompressobj()
     try:
         found = unpacker.decompress(data, DOCUMENT_MAX)
     except zlib.error as error:
-        raise Corrupted(f"the Avro schemas of a SCHEMA entry cannot be read: {error}") from error
+        raise Corrupted(f"the schemas of a SCHEMA entry cannot be read: {error}") from error
     if not unpacker.eof:
-        raise Corrupted(f"the Avro schemas of a SCHEMA entry are cut off, or over {DOCUMENT_MAX:,} bytes")
+        raise Corrupted(f"the schemas of a SCHEMA entry are cut off, or over {DOCUMENT_MAX:,} bytes")
     return found

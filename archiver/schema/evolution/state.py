@@ -233,7 +233,8 @@ def _side_changes(side: SideName, known: SourceSchema | None, source: Source | N
         why = (
             "its fields go on by their numbers" if source.format == "protobuf" else "its fields go on by name"
         )
-        if known.format != source.format:
+        # Fields of Avro and JSON are both identified by name.
+        if known.format != source.format and "protobuf" in (known.format, source.format):
             why = "its format is another one, so its fields get columns of their own"
         changes.append(
             Change(side, "", "", "message", side, None, known.message, source.message, why, compatible=True)

@@ -573,7 +573,7 @@ def _enum(descriptor: EnumDescriptor | None) -> EnumTree:
 
 
 # --- Sources: a message with its descriptor set
-SchemaFormat = Literal["protobuf", "avro"]
+SchemaFormat = Literal["protobuf", "avro", "json"]
 
 
 @dataclass(frozen=True)
@@ -586,8 +586,15 @@ class Envelope:
     """Schema id, and the message indexes under which that id's schema holds the topic's message; in the order
     of the ids."""
     indexed: bool = True
-    """Whether message indexes follow the id. Without them (Avro) each payload must have an envelope, since
-    its own bytes may begin like one."""
+    """Whether message indexes follow the id, as in Protobuf."""
+    bare: bool = True
+    """Whether a payload may have no envelope. An Avro payload must have one, since its own bytes may begin
+    like one."""
+
+    @staticmethod
+    def plain(ids: Iterable[int], *, bare: bool) -> Envelope:
+        """Envelopes without message indexes."""
+        return Envelope(tuple((number, ()) for number in sorted(ids)), indexed=False, bare=bare)
 
 
 @dataclass(frozen=True)
@@ -598,7 +605,8 @@ class Source:
     """Full name, as in `shop.Order`."""
     descriptor_set: bytes
     """A serialized google.protobuf.FileDescriptorSet with every file the message needs. Of Avro the document
-    of `archiver.schema.avro.source`: the newest schema and those of all ids."""
+    of `archiver.schema.avro.source`, the newest schema and those of all ids; of JSON that of
+    `archiver.schema.json.source`."""
     recursion_depth: int = RECURSION_DEPTH
     """How often a message type may stand inside itself as columns; 0 to 10."""
     columns: tuple[tuple[str, str], ...] = ()

@@ -30,6 +30,10 @@ TOO_MANY_VALUES: Final = "values in one record are not decoded"
 """Ending of the reason for a record that becomes too large when it is decoded."""
 TOO_MANY_FIELDS: Final = "fields and list elements in one record are not checked (intake.elements_max)"
 """Ending of the reason for a record whose check at intake would take too long."""
+OTHER_TYPE: Final = "correct the producer, or permit both types"
+"""Ending of the reason for a JSON value of another type than its schema's. Such a record is malformed."""
+TWO_MEMBERS: Final = "which of the two counts is not defined"
+"""Ending of the reason for a JSON object with a name twice. Such a record is malformed."""
 CUT_ENVELOPE: Final = "is cut off or damaged"
 """Part of every reason for a damaged envelope. Such a record is malformed."""
 
@@ -39,6 +43,9 @@ _ENDINGS: Final[Mapping[str, Cause]] = {
     OTHER_MESSAGE: "other_message",
     TOO_MANY_VALUES: "too_many_values",
     TOO_MANY_FIELDS: "too_many_values",
+    # Named although they are malformed in any case: the text before them may quote a name of the record.
+    OTHER_TYPE: "malformed",
+    TWO_MEMBERS: "malformed",
 }
 
 

@@ -70,7 +70,7 @@ class Kind(Enum):
     MESSAGE = "message"
     ENCODED = "encoded"
     """A message beyond the recursion depth: its encoded bytes, as they are on the wire. Not parsed."""
-    AVRO = "avro"
+    STATED = "stated"
     """A type of another format, whose column type and text the field states."""
 
 
@@ -131,12 +131,12 @@ class FieldTree:
     """Not in the schema: a number found in records, added to collect the bytes of `__unrecognized__`. It has
     no column."""
     inner: tuple[Shape, ...] = ()
-    """Of a list or a map that directly holds others (Avro): their shapes, from the outside. `kind` and
-    `message` describe the innermost item."""
+    """Of a list or a map that directly holds others (not in Protobuf): their shapes, from the outside. `kind`
+    and `message` describe the innermost item."""
     identity: str = ""
-    """What identifies a field without a number (Avro): its name, or a former one."""
+    """What identifies a field without a number (Avro, JSON): its name, or in Avro a former one."""
     column: str = ""
-    """Of AVRO: Iceberg's name of the column's type."""
+    """Of STATED: Iceberg's name of the column's type."""
     text: str = ""
     """Of a field without a number: its type for people."""
     aliases: tuple[str, ...] = ()

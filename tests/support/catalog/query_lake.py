@@ -34,10 +34,11 @@ from tests.support.catalog.rest_catalog import RestCatalog
 from tests.support.objects.s3_faults import S3Faults
 from tests.support.objects.s3_server import S3Server, data_group
 from tests.support.schema import change_events
-from tests.support.schema.avro_page import AvroRow, avro_page_rows, payload_of
+from tests.support.schema.avro_page import avro_page_rows, payload_of
 from tests.support.schema.mapping_page import PageRow, hexadecimal, page_rows, proto_files
 from tests.support.schema.protos import message_class
 from tests.support.schema.registry_server import RegistryServer
+from tests.support.schema.type_tables import TypeRow
 from tests.support.servers.http_faults import Asked, Operation
 
 CATALOG: Final = "lake"
@@ -134,7 +135,7 @@ class Lake:
     """The rows of the mapping's page; the field of each is `r` and its place."""
     types_schema: dict[str, Any] = field(default_factory=dict)
     """Of their table, as Iceberg has it."""
-    avro_types: list[AvroRow] = field(default_factory=list)
+    avro_types: list[TypeRow] = field(default_factory=list)
     """The rows of the mapping's page for Avro; the field of each is `r` and its place, and in it `v`."""
     avro_schema: dict[str, Any] = field(default_factory=dict)
     """Of their table."""

@@ -317,25 +317,6 @@ def text(value: str) -> bytes:
     return varint(len(data)) + data
 
 
-def mutated(rng: random.Random, data: bytes) -> bytes:
-    """The bytes with a fault in them, or without one."""
-    at = rng.randrange(len(data) + 1)
-    pick = rng.randrange(6)
-    if pick == 0:
-        return data[:at]
-    if pick == 1:
-        return data + rng.randbytes(rng.randint(1, 5))
-    if pick == 2:
-        return data[:at] + bytes([rng.randrange(256)]) + data[at + 1 :]
-    if pick == 3:
-        return data[:at] + rng.randbytes(rng.randint(1, 3)) + data[at:]
-    if pick == 4:
-        return (
-            data[:at] + rng.choice((b"\xff" * 10, b"\x80\x00", b"\x01", b"\xff\xff\xff\xff\x0f")) + data[at:]
-        )
-    return rng.randbytes(rng.randint(0, 40))
-
-
 def without_logical(kind: Schema) -> Schema:
     """The schema without its logical types."""
     if isinstance(kind, list):

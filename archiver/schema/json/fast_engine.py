@@ -1,0 +1,194 @@
+"""The fast engine for JSON: batches by Arrow's reader, doubtful records by the complete engine.
+
+Nothing of the reader is trusted. A row counts only if its columns encode to its bytes again, which
+`side_reader.decode_exactly` compares; `revise` gives all others to the complete engine. The reader takes a
+piece of the batch as documents one behind the other, and refuses it as a whole: then the piece is divided, up
+to a number of attempts. A record of two documents, or of none, makes the count of a piece wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as arrow_json
+
+from archiver.schema.arrow import Array, arrow, pc
+from archiver.schema.json.complete_engine import JsonEngine
+from archiver.schema.json.model import Kind, Node, Schema
+from archiver.schema.json.moments import read_dates, read_moments
+from archiver.schema.protobuf.decoded_size import data_of, lengths_of
+from archiver.schema.protobuf.engine import Decoded
+from archiver.schema.protobuf.tree import UNRECOGNIZED
+from archiver.schema.splice import Rows, picked, spliced
+
+FEW_ROWS: Final = 8
+"""So few rows go to the complete engine, which needs no set-up."""
+PIECE_ROWS: Final = 4096
+PIECE_BYTES: Final = 4 * 2**20
+ATTEMPTS_MAX: Final = 40
+"""Reads of one piece; after them its undecided rows go to the complete engine."""
+_ROW: Final = re.compile(r"in row ([0-9]{1,9})$")
+
+
+class FastJsonEngine:
+    """Decodes and encodes documents of one schema. Not thread-safe."""
+
+    def __init__(self, schema: Schema, message_type: pa.StructType) -> None:
+        self._node = schema.node
+        self._type = message_type
+        self._complete = JsonEngine(schema, message_type)
+        self._options: Any = None
+        # Arrow's reader has neither maps nor text of a value's own.
+        if schema.node.kind is Kind.OBJECT and schema.node.fields and _readable(schema.node):
+            read = _read_type(schema.node, message_type)
+            self._options = arrow_json.ParseOptions(
+                explicit_schema=pa.schema(list(read)), unexpected_field_behavior="ignore"
+            )
+
+    @property
+    def message_type(self) -> pa.StructType:
+        """As in `Engine`."""
+        return self._type
+
+    def decode(self, payloads: Array) -> Decoded:
+        """As in `Engine`. Columns of rows that are not `settled` are right only if they encode to the row."""
+        if self._options is None or len(payloads) <= FEW_ROWS:
+            return self._complete.decode(payloads)
+        doubtful = _doubtful(payloads)
+        parts: list[Array] = []
+        for rows in _pieces(payloads, np.flatnonzero(~doubtful)):
+            parts += self._read_piece(payloads, rows, doubtful)
+        odd, even = np.flatnonzero(doubtful), np.flatnonzero(~doubtful)
+        if not len(odd):
+            return Decoded(arrow.concat_arrays(parts), {}, doubtful)
+        found = self._complete.decode(picked(payloads, odd))
+        errors = {int(odd[row]): why for row, why in found.errors.items()}
+        if not len(even):
+            return Decoded(found.columns, errors)
+        columns = spliced([(even, arrow.concat_arrays(parts)), (odd, found.columns)])
+        return Decoded(columns, errors, doubtful)
+
+    def revise(self, payloads: pa.BinaryArray) -> Decoded:
+        """As in `Engine`."""
+        return self._complete.decode(payloads)
+
+    def encode(self, columns: Array) -> Array:
+        """As in `Engine`."""
+        return self._complete.encode(columns)
+
+    def _read_piece(self, payloads: Array, rows: Rows, doubtful: Any) -> list[Array]:
+        """The columns of the rows of a piece that can be read, in order; the others become doubtful."""
+        found: list[Array] = []
+        attempts = 0
+        todo = [rows]
+        while todo:
+            part = todo.pop()
+            if attempts >= ATTEMPTS_MAX:
+                doubtful[part] = True
+                continue
+            attempts += 1
+            columns, bad = self._read(picked(payloads, part))
+            if columns is not None:
+                found.append(columns)
+            elif len(part) == 1:
+                doubtful[part] = True
+            elif bad is not None and 0 <= bad < len(part):
+                doubtful[part[bad]] = True
+                todo += [one for one in (part[bad + 1 :], part[:bad]) if len(one)]
+            else:
+                todo += [part[len(part) // 2 :], part[: len(part) // 2]]
+        return found
+
+    def _read(self, payloads: Array) -> tuple[Array | None, int | None]:
+        """The columns of rows, or the place of the first that is refused, if the reader names it."""
+        data = data_of(payloads)
+        options = arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1)
+        try:
+            table = arrow_json.read_json(
+                arrow.BufferReader(arrow.py_buffer(data)), read_options=options, parse_options=self._options
+            )
+        except pa.ArrowInvalid as error:
+            row = _ROW.search(str(error))
+            return None, None if row is None else int(row[1])
+        if len(table) != len(payloads):
+            return None, None
+        children = [_one(column) for column in table.columns]
+        return _struct(self._node, children, self._type, None), None
+
+
+def _one(column: Any) -> Array:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def _doubtful(payloads: Array) -> Any:
+    """The rows that must not be read with others: they are not UTF-8, or not one object from end to end."""
+    framed = pc.and_(pc.starts_with(payloads, "{"), pc.ends_with(payloads, "}"))
+    found = ~framed.to_numpy(zero_copy_only=False)
+    try:
+        payloads.cast(pa.string())
+    except pa.ArrowInvalid:
+        for row, payload in enumerate(payloads.to_pylist()):
+            try:
+                payload.decode()
+            except UnicodeDecodeError:
+                found[row] = True
+    return found
+
+
+def _pieces(payloads: Array, rows: Rows) -> list[Rows]:
+    """The rows in pieces of bounded size."""
+    if not len(rows):
+        return []
+    sums = np.cumsum(lengths_of(payloads)[rows])
+    found: list[Rows] = []
+    start, before = 0, 0
+    while start < len(rows):
+        end = int(np.searchsorted(sums, before + PIECE_BYTES, side="right"))
+        end = min(max(end, start + 1), start + PIECE_ROWS)
+        found.append(rows[start:end])
+        start, before = end, int(sums[end - 1])
+    return found
+
+
+def _readable(node: Node) -> bool:
+    if node.kind in (Kind.MAP, Kind.TEXT) or (node.kind is Kind.OBJECT and not node.fields):
+        return False
+    return all(_readable(one) for _, one in node.fields) and (node.item is None or _readable(node.item))
+
+
+def _read_type(node: Node, kind: Any) -> Any:
+    """The type as which Arrow reads a value; `kind` is the column's."""
+    if node.kind is Kind.OBJECT:
+        return pa.struct(
+            [(name, _read_type(one, kind.field(place).type)) for place, (name, one) in enumerate(node.fields)]
+        )
+    if node.item is not None:
+        return pa.list_(_read_type(node.item, kind.value_type))
+    return pa.string() if node.kind in (Kind.DATE, Kind.DATE_TIME) else kind
+
+
+def _struct(node: Node, children: list[Array], kind: Any, nulls: Array | None) -> Array:
+    found = [
+        _column(one, child, kind.field(place).type)
+        for place, ((_, one), child) in enumerate(zip(node.fields, children, strict=True))
+    ]
+    for place in range(len(found), kind.num_fields):
+        assert kind.field(place).name == UNRECOGNIZED
+        found.append(arrow.nulls(len(children[0]), kind.field(place).type))
+    return arrow.StructArray.from_arrays(found, fields=list(kind), mask=nulls)
+
+
+def _column(node: Node, array: Array, kind: Any) -> Array:
+    """A column as its table has it."""
+    nulls = array.is_null() if array.null_count else None
+    if node.kind is Kind.OBJECT:
+        return _struct(node, [array.field(place) for place in range(len(node.fields))], kind, nulls)
+    if node.item is not None:
+        items = _column(node.item, array.values, kind.value_type)
+        return arrow.ListArray.from_arrays(array.offsets, items, type=kind, mask=nulls)
+    if node.kind is Kind.DATE:
+        return read_dates(array)
+    return read_moments(array, kind) if node.kind is Kind.DATE_TIME else array
