@@ -15,8 +15,10 @@ VARIABLE = "ARCHIVER_FAULT_SHARE"
 THIRDS: Final = ("kill", "pause", "error")
 """What happens at a point. Of these the share takes one for each point, so that every point is reached with
 any seed."""
+DAYS: Final = 2
+"""A point is played every so many days."""
 SPARK_DAYS: Final = 6
-"""A point is played with Spark every so many days, and without it every day."""
+"""The same with Spark."""
 IN_ADDITION: Final = "unknown"
 """A lost reply, where a caller waits for one: played with the whole only."""
 
@@ -77,10 +79,10 @@ def share(cases: list[Case], asked: str | None = None) -> list[Case]:
 
 
 def share_of_day(cases: list[Case], day: int) -> list[Case]:
-    """Every point, or every sixth point with Spark, each in one of its scenes and with one action.
+    """Every second point, or every sixth point with Spark, each in one of its scenes and with one action.
 
     The next time that a point is played it has another scene, and after all its scenes another action. So a point of one
-    scene has every action in three days, one of three scenes everything in nine; with Spark, where a case takes half a
+    scene has every action in six days, one of three scenes everything in eighteen; with Spark, where a case takes half a
     minute, all have in eighteen.
     """
     scenes: dict[str, dict[str, None]] = {}
@@ -89,7 +91,7 @@ def share_of_day(cases: list[Case], day: int) -> list[Case]:
     numbers = {point: number for number, point in enumerate(scenes)}
     found = []
     for case in cases:
-        turn, rest = divmod(numbers[case.point] + day, SPARK_DAYS if case.scene.spark else 1)
+        turn, rest = divmod(numbers[case.point] + day, SPARK_DAYS if case.scene.spark else DAYS)
         turn, place = divmod(turn, len(scenes[case.point]))
         today = (list(scenes[case.point])[place], THIRDS[turn % len(THIRDS)])
         if rest == 0 and (case.scene.name, case.action) == today:
