@@ -13,6 +13,7 @@ import pytest
 from archiver.schema.evolution.state import TopicSchema, decide
 from archiver.schema.json.complete_engine import NESTING_MAX, JsonEngine
 from archiver.schema.json.source import any_json_source, json_source
+from archiver.schema.json.spacing import without_spaces
 from archiver.schema.protobuf.error_causes import cause_of
 from archiver.schema.protobuf.tree import ERR, PREFIX, RAW, UNRECOGNIZED
 from tests.support.schema.both_engines import columns_of, enveloped, mutated, plain, same_columns
@@ -107,6 +108,57 @@ def test_ordinary_records_take_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("archiver.schema.json.complete_engine.JsonEngine.decode", pytest.fail)
     payloads = [order(number, "a", 'b"\n') for number in range(10_000)]
     assert columns_of(schema_of(ORDER), payloads).field(RAW).null_count == 10_000
+
+
+def test_white_space_alone_needs_no_complete_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    payloads = [json.dumps(json.loads(order(number, "a b", ": c"))).encode() for number in range(5_000)]
+    complete = columns_of(schema_of(ORDER), payloads, "protobuf")
+    monkeypatch.setattr(JsonEngine, "decode", pytest.fail)
+    value = columns_of(schema_of(ORDER), payloads)
+    assert value.equals(complete)
+    assert value.field(RAW).to_pylist() == payloads
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"id":1 2}',
+        b'{"id": - 1}',
+        b'{"id": 1, "price": 0. 5}',
+        b'{"id": 1, "tags": ["a" "b"]}',
+        b'{"id": 1, "tags": ["a]}',
+        b'{"id": 1, "tags": ["a" ] "}',
+        b'{"id": nu ll}',
+        b'{"id" "x": 1}',
+    ],
+)
+def test_white_space_inside_a_value_joins_nothing(data: bytes) -> None:
+    payloads = [json.dumps(json.loads(order(number))).encode() for number in range(40)]
+    payloads[9] = payloads[11] = data
+    rows = same_columns(schema_of(ORDER), payloads).to_pylist()
+    assert rows[9][ERR].startswith("cannot be decoded as Order: it is not JSON: ")
+    assert [row["id"] for row in rows] == [None if number in (9, 11) else number for number in range(40)]
+    assert [row[RAW] for row in rows] == payloads
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning", "certain"),
+    [
+        (b'{ "a" :\n[ 1 ,\t2 ]\r} ', b'{"a":[1,2]}', True),
+        (b'{"a": "b  c", "d": ""}', b'{"a":"b  c","d":""}', True),
+        (b'{"a":1 2}', None, False),
+        (b'{"a":"b" "c"}', None, False),
+        (b'{"a": "\\" b"}', None, False),
+        (b'{"a": "b}', None, False),
+        (b"", b"", True),
+    ],
+)
+def test_documents_without_their_spaces(text: bytes, meaning: bytes | None, certain: bool) -> None:
+    around = b'{"x": "y z"}'
+    found, sure = without_spaces(pa.array([around, text, around], pa.binary()))
+    assert sure.tolist() == [True, certain, True]
+    assert found[0].as_py() == found[2].as_py() == b'{"x":"y z"}'
+    assert meaning is None or found[1].as_py() == meaning
 
 
 @pytest.mark.parametrize(

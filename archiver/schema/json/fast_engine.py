@@ -1,7 +1,7 @@
 """The fast engine for JSON: batches by Arrow's reader, doubtful records by the complete engine.
 
 Nothing of the reader is trusted. A row counts only if its columns encode to its bytes again, which
-`side_reader.decode_exactly` compares; `revise` gives all others to the complete engine. The reader takes a
+`side_reader.decode_exactly` compares, or to its bytes without white space (`revise`). The reader takes a
 piece of the batch as documents one behind the other, and refuses it as a whole: then the piece is divided, up
 to a number of attempts. A record of two documents, or of none, makes the count of a piece wrong.
 """
@@ -19,9 +19,11 @@ from archiver.schema.arrow import Array, arrow, pc
 from archiver.schema.json.complete_engine import JsonEngine
 from archiver.schema.json.model import Kind, Node, Schema
 from archiver.schema.json.moments import read_dates, read_moments
+from archiver.schema.json.spacing import without_spaces
 from archiver.schema.protobuf.decoded_size import data_of, lengths_of
 from archiver.schema.protobuf.engine import Decoded
 from archiver.schema.protobuf.tree import UNRECOGNIZED
+from archiver.schema.protobuf.values import Bools
 from archiver.schema.splice import Rows, picked, spliced
 
 FEW_ROWS: Final = 8
@@ -61,6 +63,29 @@ class FastJsonEngine:
         parts: list[Array] = []
         for rows in _pieces(payloads, np.flatnonzero(~doubtful)):
             parts += self._read_piece(payloads, rows, doubtful)
+        return self._with_others(payloads, doubtful, parts)
+
+    def revise(self, payloads: Array) -> Decoded:
+        """As in `Engine`. What differs from its columns by white space alone is read by Arrow, all else by
+        the complete engine.
+        """
+        if self._options is None or len(payloads) <= FEW_ROWS:
+            return self._complete.decode(payloads)
+        doubtful = _doubtful(payloads)
+        parts: list[Array] = []
+        for rows in _pieces(payloads, np.flatnonzero(~doubtful)):
+            found = self._read_piece(payloads, rows, doubtful)
+            if not found:
+                continue
+            columns, read = arrow.concat_arrays(found), rows[~doubtful[rows]]
+            texts, certain = without_spaces(picked(payloads, read))
+            same = certain & pc.equal(self.encode(columns), texts).to_numpy(zero_copy_only=False)
+            doubtful[read[~same]] = True
+            parts.append(columns if same.all() else columns.filter(arrow.array(same)))
+        return self._with_others(payloads, doubtful, parts)
+
+    def _with_others(self, payloads: Array, doubtful: Bools, parts: list[Array]) -> Decoded:
+        """The columns that were read, and those of doubtful rows by the complete engine."""
         odd, even = np.flatnonzero(doubtful), np.flatnonzero(~doubtful)
         if not len(odd):
             return Decoded(arrow.concat_arrays(parts), {}, doubtful)
@@ -70,10 +95,6 @@ class FastJsonEngine:
             return Decoded(found.columns, errors)
         columns = spliced([(even, arrow.concat_arrays(parts)), (odd, found.columns)])
         return Decoded(columns, errors, doubtful)
-
-    def revise(self, payloads: pa.BinaryArray) -> Decoded:
-        """As in `Engine`."""
-        return self._complete.decode(payloads)
 
     def encode(self, columns: Array) -> Array:
         """As in `Engine`."""
