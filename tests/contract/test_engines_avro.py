@@ -279,6 +279,44 @@ def test_3000_fields() -> None:
     assert row[RAW] is None
 
 
+def test_a_former_name_that_is_still_a_field_is_no_former_name() -> None:
+    first = {"type": "record", "name": "R", "fields": [{"name": name, "type": "int"} for name in "ba"]}
+    second = {"type": "record", "name": "R", "fields": [{"name": "b", "type": "int", "aliases": ["a"]}]}
+    payload = enveloped(1, varint(2) + varint(1))
+    [row, *_] = same_columns(registered(first, second), [payload] * 20).to_pylist()
+    assert (plain(row), row[RAW]) == ({"b": 2}, payload)
+
+
+def test_branches_of_which_one_column_is_left() -> None:
+    first, second = (
+        {"type": "record", "name": "R", "fields": [{"name": "v", "type": kind}]}
+        for kind in (["int", "long"], "long")
+    )
+    payloads = [enveloped(1, varint(branch) + varint(5)) for branch in range(2)]
+    rows = same_columns(registered(first, second), payloads * 10).to_pylist()[:2]
+    # As an int the column could not say which of the two was sent.
+    assert [(row["v"], row[RAW]) for row in rows] == [(None, payloads[0]), (5, None)]
+
+
+def test_decimals_of_another_scale_are_read_over() -> None:
+    first, second = (
+        {
+            "type": "record",
+            "name": "R",
+            "fields": [
+                {
+                    "name": "v",
+                    "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": scale},
+                }
+            ],
+        }
+        for scale in (2, 3)
+    )
+    payload = enveloped(1, varint(1) + b"\x07")
+    [row, *_] = same_columns(registered(first, second), [payload] * 20).to_pylist()
+    assert (row["v"], row[RAW]) == (None, payload)
+
+
 def test_a_writer_of_another_schema_fills_what_fits() -> None:
     first = {
         "type": "record",

@@ -1,7 +1,8 @@
-"""Ways to break the mapping of Protobuf and the byte-exact rule on purpose, and who should notice."""
+"""Ways to break the mapping of Protobuf, and of Avro, and the byte-exact rule, and who should notice."""
 
 from __future__ import annotations
 
+from tests.mutants.avro_mutants import AVRO
 from tests.mutants.breaking import Mutant
 
 PROPERTIES = ("tests/integration/test_schema_properties.py",)
@@ -13,6 +14,7 @@ def _mutant(name: str, file: str, old: str, new: str, tests: tuple[str, ...] = P
 
 
 MAPPING = (
+    *AVRO,
     _mutant(
         "bytes are thrown away without a look",
         "codec.py",

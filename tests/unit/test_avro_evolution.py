@@ -104,6 +104,14 @@ def test_an_alias_renames_the_column() -> None:
     }
 
 
+def test_a_former_name_that_is_still_a_field_is_no_former_name() -> None:
+    first = schema(("a", "int"))
+    second = schema(("x", "int", ["a"]), ("a", "int"))
+    history = walked(first, second)
+    assert changes(history, first, second) == [("added", "x", "value.x", True)]
+    assert {one.column: one.path for one in mapping_of(history)} == {"value.x": "x", "value.a": "a"}
+
+
 def test_a_swap_of_two_names() -> None:
     first = schema(("a", "int"), ("b", "string"))
     second = schema(("b", "int", ["a"]), ("a", "string", ["b"]))
