@@ -9,11 +9,13 @@ includes the whole refinement task: decoding, the byte-exact check, digests, bou
   level.
 - `odd`: cases against the clean case of the same message, in the same repetition: 1 means that odd
   records cost nothing extra.
+- `avro`: the same message and values as Avro, against Protobuf in the same repetition.
 
 Repetitions are interleaved. Figures are CPU seconds of this process with all its threads, ratios of
 one repetition.
 
-    python -m bench.schema [--quick] [--records 200000] [--repetitions 5] [--output bench/results/schema.json]
+    python -m bench.schema [--quick] [--records 200000] [--repetitions 5] [--part avro]
+        [--output bench/results/schema.json]
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -36,19 +39,22 @@ from archiver.objects.location import StorePlace
 from archiver.refine.demultiplexer import run_bundle
 from archiver.refine.plan import bundle
 from archiver.refine.task import RefineJob, RefineOptions, RefineTopic
+from archiver.schema.avro.source import avro_source
 from archiver.schema.codec import RecordCodec
 from archiver.schema.evolution.state import TopicSchema, decide
 from archiver.schema.protobuf.descriptors import Source
 from bench.bare import DEFAULT, refine_files
 from bench.intake_files import CLUSTER, ZSTD_LEVEL, fill_intake, plans_of
-from bench.outcome import tell
+from bench.outcome import reported_before, tell
 from bench.schema_messages import (
     FLAT_LAST,
     FLAT_TEXT,
     NESTED_LAST,
+    avro_schema,
     descriptor_set,
     file_of,
     handler,
+    make_avro,
     make_odd,
     make_values,
     odd_file,
@@ -56,9 +62,11 @@ from bench.schema_messages import (
 from bench.writer import spread
 
 BAD_EVERY = 100_000
-TARGET = {"plain": 0.7, "one_bad": 0.9, "unknown": 0.4}
-"""Smallest required ratios: plain (as in `bench.limit`), one bad record in 100,000, and unknown fields in
-every record."""
+TARGET = {"plain": 0.7, "one_bad": 0.9, "unknown": 0.4, "avro": 0.8}
+"""Smallest required ratios: plain (as in `bench.limit`), one bad record in 100,000, unknown fields in
+every record, and Avro compared with the same message as Protobuf."""
+PARTS = ("records", "repetitions", "cases", "load_average", "avro")
+"""Of a result."""
 _DECODE_ROWS, _DECODE_BYTES = RefineOptions().decode_rows, RefineOptions().decode_bytes
 
 
@@ -108,6 +116,19 @@ def cases() -> dict[str, Case]:
             share=10,
         ),
     }
+
+
+def avro_cases() -> dict[str, Case]:
+    """Return messages as Protobuf, and the same ones as Avro, by name."""
+    found: dict[str, Case] = {}
+    for name, message in (("narrow", "bench.narrow"), ("flat", "bench.flat"), ("nested", "bench.order")):
+        proto = Source(message, descriptor_set(file_of()))
+        avro = avro_source(avro_schema(message), message)
+        found[name] = Case(message, proto, partial(make_values, message))
+        found[f"avro_{name}"] = Case(message, avro, partial(make_avro, message), name, "avro")
+    flat = found["avro_flat"]
+    found["avro_one_bad"] = replace(flat, make=with_bad(flat.make), clean="avro_flat", wanted="one_bad")
+    return found
 
 
 def with_bad(make: Callable[[int, int], pa.Array[Any]]) -> Callable[[int, int], pa.Array[Any]]:
@@ -195,10 +216,11 @@ class Contender:
         return spent
 
 
-def measure(records: int, repetitions: int, folder: Path) -> dict[str, Any]:
-    """The result document."""
+def measure(chosen: dict[str, Case], records: int, repetitions: int, folder: Path) -> dict[str, Any]:
+    """The figures of cases that run in turns."""
+    folder.mkdir()
     contenders = {
-        name: Contender(name, case, max(100, records // case.share), folder) for name, case in cases().items()
+        name: Contender(name, case, max(100, records // case.share), folder) for name, case in chosen.items()
     }
     spent: dict[str, dict[str, list[float]]] = {
         name: {"refine": [], "codec": [], "plain": []} for name in contenders
@@ -211,14 +233,20 @@ def measure(records: int, repetitions: int, folder: Path) -> dict[str, Any]:
                     if seconds is not None:
                         spent[name][what].append(seconds)
     return {
-        "what": "refinement without Spark, and its codec; CPU seconds: clean messages against pyarrow and "
-        "ptars, odd ones against clean",
         "records": records,
-        "bad_every": BAD_EVERY,
         "repetitions": repetitions,
         "cases": {name: _figures(name, contenders, spent) for name in contenders},
-        "wanted_at_least": TARGET,
         "load_average": os.getloadavg(),
+    }
+
+
+def described() -> dict[str, Any]:
+    """What the figures mean, and where they were measured."""
+    return {
+        "what": "refinement without Spark, and its codec; CPU seconds: clean messages against pyarrow and "
+        "ptars, odd ones against clean, Avro against Protobuf",
+        "bad_every": BAD_EVERY,
+        "wanted_at_least": TARGET,
         "machine": {"cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"},
         "versions": {
             "python": platform.python_version(),
@@ -260,12 +288,19 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=200_000)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="smallest size: a smoke test")
+    parser.add_argument(
+        "--part", choices=("messages", "avro"), help="only this part; the result keeps the other"
+    )
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-schema-"))
     try:
         records, repetitions = (2000, 1) if options.quick else (options.records, options.repetitions)
-        document = measure(records, repetitions, folder)
+        document = {**reported_before(options.output, PARTS), **described()}
+        if options.part != "avro":
+            document |= measure(cases(), records, repetitions, folder / "messages")
+        if options.part != "messages":
+            document["avro"] = measure(avro_cases(), records, repetitions, folder / "avro")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     tell(document, options.output)

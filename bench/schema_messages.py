@@ -1,17 +1,24 @@
 """Defines messages and values for `bench.schema`: flat ones of 40 and 8 columns, a three-level one,
-a group, and JSON.
+a group, and JSON. The flat and the three-level ones exist in Avro too.
 """
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, struct_pb2, timestamp_pb2
 from google.protobuf.message_factory import GetMessageClass
+
+from archiver.schema.avro.fast_engine import FastAvroEngine
+from archiver.schema.avro.model import Schema, parse_schema
+from archiver.schema.avro.source import avro_source
+from archiver.schema.evolution.state import arrow_schema, decide
+from archiver.schema.protobuf.descriptors import Source
 
 _F = descriptor_pb2.FieldDescriptorProto
 _STAMP, _STRUCT = ".google.protobuf.Timestamp", ".google.protobuf.Struct"
@@ -27,6 +34,8 @@ _FLAT = (
 )
 """40 columns: name and type."""
 
+STATES = ("STATE_UNKNOWN", "STATE_NEW", "STATE_PAID", "STATE_SHIPPED")
+
 FLAT_TEXT = frozenset({"flat.text_17", "flat.text_18", "flat.text_19"})
 """Fields in the middle."""
 FLAT_LAST = frozenset({"flat.state_39", "flat.id_40"})
@@ -40,7 +49,7 @@ def file_of(without: Collection[str] = ()) -> descriptor_pb2.FileDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="bench.proto", package="bench", syntax="proto3")
     file.dependency.append("google/protobuf/timestamp.proto")
     state = file.enum_type.add(name="State")
-    for number, name in enumerate(("STATE_UNKNOWN", "STATE_NEW", "STATE_PAID", "STATE_SHIPPED")):
+    for number, name in enumerate(STATES):
         state.value.add(name=name, number=number)
     flat = [
         (f"{name}_{number}", kind, _type_name(kind), False) for number, (name, kind) in enumerate(_FLAT, 1)
@@ -122,13 +131,80 @@ def handler(message: str, nanoseconds: bool = False) -> Any:
 
 def make_values(message: str, count: int, seed: int, nanoseconds: bool = False) -> pa.Array[Any]:
     """Return serialized random messages of `file_of`."""
-    rng = np.random.default_rng(seed)
     plain = handler(message, nanoseconds)
-    arrays = [_random(field.type, field.name, count, rng) for field in plain.schema()]
-    values: pa.Array[Any] = plain.record_batch_to_array(
-        pa.RecordBatch.from_arrays(arrays, schema=plain.schema())
-    ).cast(pa.binary())
+    values: pa.Array[Any] = plain.record_batch_to_array(_batch(plain, count, seed)).cast(pa.binary())
     return values
+
+
+def _batch(plain: Any, count: int, seed: int) -> pa.RecordBatch:
+    rng = np.random.default_rng(seed)
+    arrays = [_random(field.type, field.name, count, rng) for field in plain.schema()]
+    return pa.RecordBatch.from_arrays(arrays, schema=plain.schema())
+
+
+_AVRO_TYPES = {
+    _F.TYPE_INT64: "long",
+    _F.TYPE_INT32: "int",
+    # Avro has no unsigned numbers.
+    _F.TYPE_UINT64: "long",
+    _F.TYPE_STRING: "string",
+    _F.TYPE_DOUBLE: "double",
+    _F.TYPE_BOOL: "boolean",
+}
+
+
+def avro_schema(message: str) -> Schema:
+    """Return the Avro schema of a message of `file_of`: the same fields in the same order."""
+    messages = {one.name: one for one in file_of().message_type}
+    text = json.dumps(_avro_record(messages, message.removeprefix("bench."), set()))
+    return parse_schema(text.encode(), message)
+
+
+def _avro_record(
+    messages: Mapping[str, descriptor_pb2.DescriptorProto], name: str, defined: set[str]
+) -> dict[str, Any]:
+    fields = []
+    for one in messages[name].field:
+        kind: Any = _AVRO_TYPES.get(one.type)
+        if one.type_name == _STAMP:
+            kind = {"type": "long", "logicalType": "timestamp-micros"}
+        elif one.type == _F.TYPE_ENUM:
+            kind = {"type": "enum", "name": "State", "symbols": STATES} if "State" not in defined else "State"
+            defined.add("State")
+        elif kind is None:
+            kind = _avro_record(messages, one.type_name.removeprefix(".bench."), defined)
+        if one.label == _F.LABEL_REPEATED:
+            kind = {"type": "array", "items": kind}
+        fields.append({"name": one.name, "type": kind})
+    return {"type": "record", "name": name, "namespace": "bench", "fields": fields}
+
+
+def make_avro(message: str, count: int, seed: int) -> pa.Array[Any]:
+    """Return the values of `make_values` as Avro datums."""
+    schema = avro_schema(message)
+    kind = value_type(avro_source(schema, message))
+    batch = _batch(handler(message), count, seed)
+    columns: Any = pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))
+    values: pa.Array[Any] = FastAvroEngine(schema, schema, kind).encode(_as_avro(columns, kind))
+    return values
+
+
+def value_type(source: Source) -> pa.StructType:
+    """Return the columns of a schema's record, without those that each record has."""
+    found: Any = arrow_schema(decide("orders", (), None, source).schema).field("value").type
+    return pa.struct([field for field in found if not field.name.startswith("__")])
+
+
+def _as_avro(column: Any, kind: Any) -> Any:
+    """Return a column of ptars with the types of Avro's columns."""
+    if pa.types.is_struct(kind):
+        children = [_as_avro(column.field(place), kind.field(place).type) for place in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(children, fields=list(kind))
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays(column.offsets, _as_avro(column.values, kind.value_type), type=kind)
+    if pa.types.is_string(kind) and pa.types.is_integer(column.type):
+        return pa.array(STATES).take(column)
+    return column.cast(kind)
 
 
 def make_odd(message: str, count: int, seed: int) -> pa.Array[Any]:

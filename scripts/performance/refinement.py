@@ -171,10 +171,20 @@ CASES = {
     "groups": "a group in every record",
     "json": "JSON (a Struct) in every record",
 }
+AVRO_CASES = {
+    "narrow": "Protobuf, 8 columns",
+    "avro_narrow": "Avro, 8 columns",
+    "flat": "Protobuf, 40 columns",
+    "avro_flat": "Avro, 40 columns",
+    "nested": "Protobuf, nested, 3 levels",
+    "avro_nested": "Avro, nested, 3 levels",
+    "avro_one_bad": "Avro, 40 columns, one bad record in {bad_every}, compared with Avro",
+}
 TARGET_OF = {
     "plain": "compared with the libraries",
     "one_bad": "with a bad record",
     "unknown": "with unknown fields",
+    "avro": "as Avro compared with Protobuf",
 }
 
 
@@ -200,26 +210,37 @@ def schema(results: Results) -> Section:
         [f"{labels[name]} ({one.number('raw_bytes_per_record'):.0f} B)", *_odd(one)]
         for name, one in cases.items()
     ]
+    avro = found.parts("avro.cases")
     judged = [
         (name, one.number(f"{_against(one)}.median"), one.at("wanted").value)
-        for name, one in cases.items()
+        for name, one in (*cases.items(), *avro.items())
         if one.has("wanted")
+    ]
+    about_avro = f"""
+        *Avro*: the same values as Avro and as Protobuf, without an envelope, {whole(found.number("avro.records"))} records. Ratios are to
+        Protobuf in the same repetition. The cases of this table run in turns, at a load of {found.number("avro.load_average.0"):.1f}."""
+    avro_labels = {name: AVRO_CASES[name].format(bad_every=whole(found.number("bad_every"))) for name in avro}
+    avro_rows = [
+        [f"{avro_labels[name]} ({one.number('raw_bytes_per_record'):.0f} B)", *_odd(one)]
+        for name, one in avro.items()
     ]
     aim = Aim(
         "Odd messages",
-        "records per CPU second, relative to the libraries or to a clean message",
+        "records per CPU second, relative to the libraries, to a clean message, or to Protobuf",
         f"at least {text}",
         [Case(ratio(value), value >= targets[kind], name.replace("_", " ")) for name, value, kind in judged],
     )
-    head = [
-        f"{whole(found.number('repetitions'))} repetitions",
-        "thousand records per CPU second",
-        "ratio",
-        "ratio of the codec",
-    ]
-    return Section(
-        "Wide, deep and odd messages", [("bench-schema", found)], [paragraph(intro), table(head, rows)], [aim]
+    head, avro_head = (
+        [
+            f"{whole(found.number(f'{part}repetitions'))} repetitions",
+            "thousand records per CPU second",
+            "ratio",
+            "ratio of the codec",
+        ]
+        for part in ("", "avro.")
     )
+    parts = [paragraph(intro), table(head, rows), paragraph(about_avro), table(avro_head, avro_rows)]
+    return Section("Wide, deep and odd messages", [("bench-schema", found)], parts, [aim])
 
 
 def _against(one: Measured) -> str:

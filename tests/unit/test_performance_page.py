@@ -166,6 +166,7 @@ def _reached_elsewhere(found: dict[str, Any]) -> None:
         ("growth", tables.growth, "tables.1.growth.requests", 1, 1.2, 1.21),
         ("growth", tables.growth, "tables.1.growth.p50", 2, 1.5, 1.51),
         ("schema", refinement.schema, "cases.unknown_between.ratio_to_clean", 0, spread(0.4), spread(0.39)),
+        ("schema", refinement.schema, "avro.cases.avro_flat.ratio_to_clean", 0, spread(0.8), spread(0.79)),
     ],
 )
 def test_a_verdict_follows_the_figure(
