@@ -11,19 +11,23 @@ that was trimmed; from version 7 on a topic with configs, more
 partitions, append times and deleted records, batches of a raised epoch that cover more numbers than they have
 records, and committed offsets of consumer groups; from version 8 on offsets that transactions commit, drop and
 still hold; from version 9 on archives with records digests of version 2; from version 10 on record batches of Kafka
-clients as they came.
+clients as they came; from version 11 on a topic of Avro records.
 """
 
 from __future__ import annotations
 
+import datetime as dt
+import io
 import json
 import os
 import shutil
 import signal
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 from google.protobuf import descriptor_pb2
 
@@ -78,6 +82,25 @@ WIRE = {
     "partitions": 2,
     "archive": {"kind": "iceberg", "catalog": "local", "table": "shop.wire"},
 }
+AVRO = {
+    "name": "avro",
+    "partitions": 1,
+    "value": {"avsc": "readings.avsc"},
+    "archive": {"kind": "iceberg", "catalog": "local", "table": "shop.avro"},
+}
+READING = {
+    "type": "record",
+    "name": "Reading",
+    "namespace": "golden",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "clock", "type": {"type": "long", "logicalType": "time-micros"}},
+        {"name": "amount", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "note", "type": ["null", "string"], "aliases": ["remark"], "default": None},
+        {"name": "odd", "type": ["null", "long", "string"], "default": None},
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+    ],
+}
 NUMBERED: list[dict[str, Any]] = [
     {
         "name": "numbered",
@@ -117,7 +140,8 @@ def make(folder: Path) -> None:
     deployment = Deployment(
         folder, failpoints_asked=True, overrides={"log": {"append_backoff": "5ms", "checkpoint_entries": 5}}
     )
-    deployment.overrides["topics"] = [*deployment.document()["topics"], AGED, *NUMBERED, WIRE]
+    deployment.overrides["topics"] = [*deployment.document()["topics"], AGED, *NUMBERED, WIRE, AVRO]
+    (folder / "readings.avsc").write_text(json.dumps(READING), encoding="utf-8")
     deployment.write(deployment.document())
     aged(deployment)
     records = sample_records(120)
@@ -127,6 +151,7 @@ def make(folder: Path) -> None:
     numbered(deployment)
     moved(deployment)
     wired(deployment)
+    avro(deployment)
     assert deployment.cli("archive", "--all").code == 0
     taken(deployment, folder / "inbox")
     mended(deployment)
@@ -139,6 +164,7 @@ def make(folder: Path) -> None:
     numbered(deployment, again=True)
     moved(deployment, again=True)
     wired(deployment, again=True)
+    avro(deployment, again=True)
     deployment.failpoints_asked = False
     deployment.write(deployment.document())
     (folder / "sent.jsonl").write_text(jsonl(records))
@@ -248,6 +274,33 @@ def moved(deployment: Deployment, *, again: bool = False) -> None:
             assert offsets.hold([pending]) == ["ok"]
             if commit is not None:
                 assert app.sequencer.end_transaction(producer_id, epoch, commit=commit) is None
+    del os.environ[failpoints.VARIABLE]
+
+
+def reading(number: int) -> bytes:
+    """A reading in Avro."""
+    value = {
+        "id": number,
+        "clock": dt.time(1, 2, 3, number),
+        "amount": Decimal(number) / 4,
+        "note": f"note {number}" if number % 2 else None,
+        "odd": (None, number, "text")[number % 3],
+        "tags": ["a"] * (number % 4),
+    }
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(READING), value)
+    return out.getvalue()
+
+
+def avro(deployment: Deployment, *, again: bool = False) -> None:
+    """Readings, of which one cannot be decoded. The second time they are in intake alone."""
+    first = 12 * again
+    values = [reading(number) for number in range(first, first + 12)]
+    values[5] += b"!"
+    os.environ[failpoints.VARIABLE] = ""
+    with Writer(deployment.config) as writer:
+        pending = [writer.send("avro", value, partition=0) for value in values]
+        assert [one.result(30).offset for one in pending] == list(range(first, first + 12))
     del os.environ[failpoints.VARIABLE]
 
 

@@ -13,8 +13,10 @@ from archiver.app.application import Application
 from archiver.config.settings import load_settings
 from archiver.log.store import entries_from
 from archiver.refine.archive_file import footer_values
+from archiver.schema.evolution.state import TopicSchema
 from intake.log.checkpoint import decode
 from intake.log.entries import parse_entry
+from tests.compat.make_golden import reading
 from tests.support.builders.deployment import check_present, sample_records
 from tests.support.builders.golden import GOLDEN, Golden, golden_place, unpack
 
@@ -218,7 +220,7 @@ def test_archives_of_version_9_have_the_second_digest() -> None:
         }
         for folder in GOLDEN.iterdir()
     }
-    assert [found.pop(version) for version in ("v9", "v10")] == [{"2"}] * 2
+    assert [found.pop(version) for version in ("v9", "v10", "v11")] == [{"2"}] * 3
     assert set(map(frozenset, found.values())) == {frozenset({"1"})}
 
 
@@ -242,6 +244,39 @@ def test_record_batches_of_version_10_are_known() -> None:
         assert [record.offset for record in records] == list(range(30))
         assert [record.batch_start for record in records] == [3 * (offset // 3) for offset in range(30)]
         assert records[4].headers == (("codec", b"gzip"),)
+
+
+def test_avro_records_of_version_11_are_known() -> None:
+    with golden_place("v11") as folder:
+        unpack("v11", folder)
+        with Application(load_settings(folder / "archiver.yaml", {}), {}) as app:
+            topic = app.topic("avro").topic_id
+            source = TopicSchema.from_entry(app.ledger().topic(topic).schemas[1]).value
+            assert source is not None
+            assert (source.format, source.message) == ("avro", "golden.Reading")
+            records = list(app.stream().read(topic, 0))
+        assert {record.source for record in records} == {"archive", "intake"}
+        sent = [reading(number) + (b"!" if number % 12 == 5 else b"") for number in range(24)]
+        assert [record.value for record in records] == sent
+        done = Golden(folder).cli(
+            "query",
+            "SELECT value.id, value.clock, value.amount, value.note, value.odd.long AS odd, value.odd.string AS text, "
+            "len(value.tags) AS tags FROM shop.avro ORDER BY kafka.offset",
+            "--output",
+            "json",
+        )
+        rows = done.json()["rows"]
+        assert len(rows) == 12
+        assert rows[7] == {
+            "id": 7,
+            "clock": 3_723_000_007,
+            "amount": "1.75",
+            "note": "note 7",
+            "odd": 7,
+            "text": None,
+            "tags": 3,
+        }
+        assert set(rows[5].values()) == {None}
 
 
 @pytest.mark.spark
