@@ -26,7 +26,8 @@ CLASSES = CACHE.parent / "classes"
 WRITE = "ARCHIVER_TESTS_WRITE_CLASSES"
 """Set while `make parts` runs a program to write its file."""
 
-WRITE_TIMEOUT_S = 120.0
+WRITE_TIMEOUT_S = 600.0
+"""Spark takes 40 s on a quiet machine with two cores, and took over 120 s on a busy one."""
 SPARK = "spark"
 _LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """`spark-submit` starts a JVM only to print the command line of the next one."""
