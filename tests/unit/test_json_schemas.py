@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from archiver.runtime.errors import ConfigInvalid, Corrupted
 from archiver.schema.json.mapping import json_tree
 from archiver.schema.json.model import Kind, Node, node_json, node_of, parse_schema
+from archiver.schema.json.resolve import Resolver
+from archiver.schema.json.resources import recursive
 from archiver.schema.json.source import json_schema, json_source, load_json_source
 
 
@@ -138,12 +141,43 @@ def nested(count: int) -> Any:
     return schema
 
 
-def doubling(levels: int) -> Any:
+def doubling(levels: int, properties: int = 1) -> Any:
     """A schema that references double at each level."""
-    defs: dict[str, Any] = {"d0": {"type": "object", "properties": {"x": {"type": "integer"}}}}
+    defs: dict[str, Any] = {"d0": wide(properties)}
     for number in range(1, levels):
         defs[f"d{number}"] = {"allOf": [{"$ref": f"#/$defs/d{number - 1}"}] * 2}
     return {"$ref": f"#/$defs/d{levels - 1}", "$defs": defs}
+
+
+def ways(levels: int) -> Any:
+    """A schema inside itself, with twice as many ways to it at each level."""
+    defs: dict[str, Any] = {
+        f"{side}{number}": {"allOf": [{"$ref": f"#/$defs/a{number - 1}"}, {"$ref": f"#/$defs/b{number - 1}"}]}
+        for number in range(1, levels)
+        for side in "ab"
+    }
+    defs["a0"] = defs["b0"] = {"properties": {"x": {"$ref": f"#/$defs/a{levels - 1}"}}}
+    return {"$ref": f"#/$defs/a{levels - 1}", "$defs": defs}
+
+
+def chained(levels: int) -> Any:
+    schema: Any = {"type": "integer"}
+    for _ in range(levels):
+        schema = {"allOf": [schema]}
+    return schema
+
+
+def events(count: int, properties: int = 0) -> Any:
+    """A union of events that share their kind and a head."""
+    head = {"$ref": "#/$defs/head"}
+    own = [
+        {f"p{(one + each) % 300}": {"type": "integer"} for each in range(properties)} for one in range(count)
+    ]
+    branches = [
+        {"type": "object", "properties": {"kind": {"const": f"k{one}"}, "head": head, **own[one]}}
+        for one in range(count)
+    ]
+    return {"oneOf": branches, "$defs": {"head": wide(10)}}
 
 
 @pytest.mark.parametrize(
@@ -170,7 +204,14 @@ def doubling(levels: int) -> Any:
         ),
         (wide(4001), r"property f4000 is behind more than 4000 properties"),
         (nested(70), r"is more than 50 objects or 63 levels deep .* use a flatter schema"),
-        (doubling(60), r"the schema combines more than 100,000 schemas, or 150 inside one another; use fewer"),
+        (ways(60), r"the schema is behind more than 1,000,000 steps of combining schemas; use fewer branches of oneOf"),
+        (chained(151), r"the schema combines more than 150 schemas inside one another; use fewer levels of \$ref"),
+        ({"oneOf": [1, *events(200)["oneOf"]]}, r"the schema 1 is no JSON Schema; correct it"),
+        ({"$id": "http://[x", "type": "object"}, r"the schema has the \$id 'http://\[x', which is no URL: .*; correct it"),
+        ({"properties": {"a": {"$id": "http://[x"}}}, r"property a has the \$id 'http://\[x', which is no URL"),
+        ({"$id": "https://e/" + "a" * 1100}, r"the schema has the \$id .* it has more than 1,024 characters; correct it"),
+        ({"properties": {"a": {"$ref": "http://[x#/a"}}}, r"property a refers to 'http://\[x#/a', which is no URL here: .*; correct it"),
+        ({"properties": {"a\n\x1b": {"type": 5}}}, r"test: property a\\n\\u001b has the type 5"),
         ({"properties": {"a" * 1025: {}}}, r"has a name of 1025 characters; at most 1024 are possible"),
         ({"properties": {"\ud800": {}}}, r"has half of a surrogate pair in its name"),
     ],
@@ -183,6 +224,139 @@ def test_what_is_refused(schema: Any, why: str) -> None:
 def test_a_wide_schema_is_accepted_within_the_limits() -> None:
     assert len(parsed(wide(3000)).fields) == 3000
     assert parsed(nested(50)).kind is Kind.OBJECT
+
+
+def steps_of(monkeypatch: pytest.MonkeyPatch, schema: Any) -> int:
+    """The work on an accepted schema."""
+    made: list[Resolver] = []
+
+    class Noted(Resolver):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            made.append(self)
+
+    monkeypatch.setattr("archiver.schema.json.model.Resolver", Noted)
+    parsed(schema)
+    return made[0].steps
+
+
+def test_a_schema_is_combined_once_for_all_references(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = steps_of(monkeypatch, wide(2000))
+    assert steps_of(monkeypatch, doubling(60, 2000)) < 1.3 * alone
+    many = {"allOf": [{"$ref": "#/$defs/w"}] * 40, "$defs": {"w": wide(2000)}}
+    assert steps_of(monkeypatch, many) < 1.3 * alone
+
+
+def test_the_work_on_branches_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = (
+        steps_of(monkeypatch, {"oneOf": [{"properties": {f"p{each}": {}}} for each in range(count)]})
+        for count in (1000, 3000)
+    )
+    assert many < 3.1 * few
+    assert steps_of(monkeypatch, events(1200)) < 12.1 * steps_of(monkeypatch, events(100))
+
+
+def test_an_enum_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Any] = []
+
+    def type_of(value: Any) -> frozenset[str]:
+        read.append(value)
+        return frozenset({"string"})
+
+    monkeypatch.setattr("archiver.schema.json.resolve._type_of", type_of)
+    names = {f"p{number}": {"$ref": "#/$defs/e"} for number in range(50)}
+    found = kinds(parsed({"properties": names, "$defs": {"e": {"enum": ["x"] * 100}}}))
+    assert set(found.values()) == {"string"}
+    assert len(read) == 100
+
+
+def test_a_union_of_many_events() -> None:
+    node = parsed(events(1200, 20))
+    found = kinds(node)
+    assert (len(found), found["kind"], found["head"], found["p7"]) == (
+        302,
+        "string",
+        "object",
+        "long integer",
+    )
+    assert len(dict(node.fields)["head"].fields) == 10
+
+
+def test_text_of_any_depth_is_refused_or_read() -> None:
+    for levels in range(200, 1100, 5):
+        for before, after in (("[", "]"), ('{"a":', "}"), ('{"allOf":[', "]}"), ('{"items":', "}")):
+            for around in ('{"type":%s}', '{"properties":{"a":%s}}', '{"allOf":%s}', "%s"):
+                text = around % (before * levels + "1" + after * levels)
+                with contextlib.suppress(ConfigInvalid):
+                    parse_schema(text.encode(), "test")
+
+
+@pytest.mark.parametrize(
+    ("edges", "found"),
+    [
+        ({1: [2], 2: [3], 3: []}, set()),
+        ({1: [1]}, {1}),
+        ({1: [2, 4], 2: [3, 5], 3: [2], 4: [2], 5: []}, {2, 3}),
+    ],
+)
+def test_what_may_be_inside_itself(edges: dict[int, list[int]], found: set[int]) -> None:
+    assert recursive(edges) == found
+
+
+INTEGER, TEXT = {"type": "integer"}, {"type": "string"}
+
+
+@pytest.mark.parametrize("top", [{"$ref": "https://e/a"}, {"$ref": "#/$defs/a"}, {"$ref": "a#"}])
+def test_a_pointer_in_an_embedded_schema_starts_there(top: Any) -> None:
+    inner = {"$id": "https://e/a", "properties": {"q": {"$ref": "#/$defs/x"}}, "$defs": {"x": INTEGER}}
+    schema = {"$id": "https://e/root", **top, "$defs": {"a": inner, "x": TEXT}}
+    assert kinds(parsed(schema)) == {"q": "long integer"}
+
+
+@pytest.mark.parametrize("anchor", [{"$anchor": "n"}, {"$id": "#n"}, {"$id": "a#n"}])
+def test_anchors_of_embedded_schemas_are_their_own(anchor: dict[str, str]) -> None:
+    other = {"$id": "#n"} if "$id" in anchor else anchor
+    schema = {
+        "$id": "https://e/root#",
+        "properties": {"v": {"$ref": "a#n"}, "w": {"$ref": "b#n"}, "x": {"$ref": "#/definitions/a"}},
+        "definitions": {
+            "a": {"$id": "https://e/a", "properties": {"y": {"$ref": "#n"}}, "definitions": {"q": {**anchor, **INTEGER}}},
+            "b": {"$id": "https://e/b", "definitions": {"q": {**other, **TEXT}}},
+        },
+    }  # fmt: skip
+    node = parsed(schema)
+    assert kinds(node) == {"v": "long integer", "w": "string", "x": "object"}
+    assert kinds(dict(node.fields)["x"]) == {"y": "long integer"}
+
+
+def test_relative_references_start_from_the_embedded_schema() -> None:
+    schema = {
+        "$id": "https://e/root",
+        "properties": {"v": {"$ref": "https://e/sub/a"}, "w": {"$id": "sub/c", "items": {"$ref": "b"}}},
+        "$defs": {
+            "a": {"$id": "https://e/sub/a", "$ref": "b"},
+            "b1": {"$id": "https://e/sub/b", **INTEGER},
+            "b2": {"$id": "https://e/b", **TEXT},
+        },
+    }
+    assert kinds(parsed(schema)) == {"v": "long integer", "w": "array of long integer"}
+
+
+@pytest.mark.parametrize("word", ["default", "const", "examples", "enum", "x-note"])
+@pytest.mark.parametrize("name", [{"$anchor": "n"}, {"$id": "#n"}])
+def test_data_has_no_names(word: str, name: dict[str, str]) -> None:
+    data: Any = {**name, "type": "string"}
+    data = [data] if word in ("examples", "enum") else data
+    noted = {"z": {word: data}}
+    for first in (True, False):
+        properties = {"v": {"$ref": "#n"}, **noted}
+        defs = {"q": {**name, **INTEGER}}
+        schema = (
+            {"$defs": defs, "properties": properties} if first else {"properties": properties, "$defs": defs}
+        )
+        assert kinds(parsed(schema))["v"] == "long integer"
+    with pytest.raises(ConfigInvalid, match="which the schema does not define"):
+        parsed({"properties": {"v": {"$ref": "#n"}, **noted}})
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,27 @@ def test_going_on_with_the_last_known_schema() -> None:
         assert (fetched.source, fetched.complete) == (known.source(), False)
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [
+        json.dumps({"title": "Order", "$id": "http://[x", "properties": {"id": INTEGER}}),
+        json.dumps({"title": "Order", "properties": {"id": {"$ref": "http://[x"}}}),
+        json.dumps({"title": "Order", "oneOf": [1] + [{"properties": {"kind": TEXT}}] * 200}),
+    ],
+)
+def test_a_newest_version_that_is_wrong_leaves_the_last_known(bad: str) -> None:
+    with RegistryServer() as server:
+        server.add("orders-value", 1, 11, ORDER, kind="JSON")
+        fetch = fetcher(server, "last_known")
+        known = SourceSchema.of(fetch(SUBJECT, None).source, {})
+        server.add("orders-value", 2, 12, bad, kind="JSON")
+        fetched = fetch(SUBJECT, known)
+        assert (fetched.source, fetched.complete) == (known.source(), False)
+        assert fetched.note is not None
+        assert "version 2 of subject orders-value: " in fetched.note
+        assert "; correct it" in fetched.note
+
+
 def missing(server: RegistryServer) -> None:
     server.add("orders-value", 1, 1, schema(a={"$ref": "a.json"}), kind="JSON")
 
@@ -123,6 +144,11 @@ def broken_reference(server: RegistryServer) -> None:
     server.add("orders-value", 1, 1, schema(a={"$ref": "a"}), ("a", "a", 1), kind="JSON")
 
 
+def wrong_base(server: RegistryServer) -> None:
+    server.add("a", 1, 2, json.dumps({"$id": "http://[x", "properties": {"b": {"$ref": "c"}}}), kind="JSON")
+    server.add("orders-value", 1, 1, schema(a={"$ref": "a"}), ("a", "a", 1), kind="JSON")
+
+
 def large(server: RegistryServer) -> None:
     server.add("orders-value", 1, 1, ORDER + " " * 3000, kind="JSON")
 
@@ -134,6 +160,10 @@ def large(server: RegistryServer) -> None:
         (gone, r"version 1 of subject orders-value refers to version 7 of subject a, which is not there"),
         (other_kind, r"refers to version 1 of subject a, which is of the type PROTOBUF and not JSON"),
         (one_name, r"version 1 of subject orders-value has two references of the name 'x' to different"),
+        (
+            wrong_base,
+            r"version 1 of subject orders-value: property a has the \$id 'http://\[x', which is no URL",
+        ),
         (broken_reference, r"version 1 of subject orders-value, reference a is not a JSON Schema in JSON"),
         (large, r"larger than 2,048 bytes \(schema_registry.confluent.schema_bytes_max\)"),
     ],

@@ -21,6 +21,7 @@ from archiver.runtime.redaction import excerpt
 from archiver.schema.arrow import Array, arrow
 from archiver.schema.json.encoder import encode_object, encode_value
 from archiver.schema.json.model import Kind, Node, Schema
+from archiver.schema.json.resolve import shown_path
 from archiver.schema.protobuf.engine import Decoded
 from archiver.schema.protobuf.error_causes import OTHER_TYPE, TWO_MEMBERS
 from archiver.schema.protobuf.tree import UNRECOGNIZED
@@ -36,7 +37,7 @@ _HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _MOMENT: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]+))?"
-    r"(?:[Zz]|([+-])([0-9]{2}):([0-9]{2}))"
+    r"(?:[Zz]|([+-])([01][0-9]|2[0-3]):([0-5][0-9]))"
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US: Final = timedelta(microseconds=1)
@@ -127,8 +128,8 @@ def _check_surrogates(value: Value) -> None:
             _at(f"[{place}]", _check_surrogates, one)
     elif isinstance(value, dict):
         for name, one in value.items():
-            _at(f".{ascii(name)[1:-1]}", _check_surrogates, name)
-            _at(f".{ascii(name)[1:-1]}", _check_surrogates, one)
+            _at(f".{name}", _check_surrogates, name)
+            _at(f".{name}", _check_surrogates, one)
 
 
 def _at(step: str, read: Read, value: Value) -> Value:
@@ -367,7 +368,7 @@ class JsonEngine:
         try:
             return self._read(parsed(payload)), None
         except Wrong as error:
-            path = excerpt("".join(reversed(error.path)).lstrip("."), 200)
+            path = shown_path("".join(reversed(error.path)).lstrip("."))
             at = f"{path} " if path else "" if error.why.startswith("it ") else "it "
             return None, f"cannot be decoded as {self._schema.name}: {at}{error.why}"
 

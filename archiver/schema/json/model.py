@@ -25,6 +25,7 @@ from archiver.schema.json.resolve import (
     Resolver,
     View,
     refused,
+    shown_path,
 )
 from archiver.schema.protobuf.tree import COLUMNS_MAX, DEPTH_MAX, LIBRARY_LEVELS_MAX, RECURSION_DEPTH
 from archiver.schema.schema_text import parsed_schema
@@ -110,17 +111,20 @@ def parse_schema(
     `ConfigInvalid` that names `where` and the path.
     """
     documents: dict[str, Json] = {
-        name: parsed_schema(data, f"{where}, reference {name}", "a JSON Schema")
+        name: parsed_schema(data, f"{where}, reference {shown_path(name)}", "a JSON Schema")
         for name, data in (references or {}).items()
     }
     documents[""] = parsed_schema(text, where, "a JSON Schema")
-    resolver = Resolver(where, documents, recursion_depth)
     top = documents[""]
     title = top.get("title") if isinstance(top, dict) else None
     name = title if isinstance(title, str) and _TITLE.fullmatch(title) else UNTITLED
-    return Schema(
-        name, _Builder(where, resolver).build(resolver.top(), "", 0, 1) or Node(Kind.TEXT, "string")
-    )
+    resolver = Resolver(where, documents, recursion_depth)
+    try:
+        node = _Builder(where, resolver).build(resolver.top(), "", 0, 1)
+    except RecursionError as error:
+        # Bounded levels at each of the bounded places, and still too many frames together.
+        raise refused(where, "", "has too many levels of schemas inside one another; use fewer") from error
+    return Schema(name, node or Node(Kind.TEXT, "string"))
 
 
 class _Builder:
@@ -176,9 +180,7 @@ class _Builder:
                     f"has a name of {len(name)} characters; at most {_NAME_MAX} are possible",
                 )
             if any("\ud800" <= one <= "\udfff" for one in name):
-                raise refused(
-                    self._where, ascii(here), "has half of a surrogate pair in its name; correct it"
-                )
+                raise refused(self._where, here, "has half of a surrogate pair in its name; correct it")
             node = self.build(expr, here, objects + 1, level + 1)
             if node is not None:
                 found.append((name, node))

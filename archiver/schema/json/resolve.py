@@ -1,21 +1,23 @@
 """Resolves what a JSON Schema says into types, properties and items, within bounds.
 
 `Resolver.view` combines a schema with what it refers to: `$ref`, `allOf`, `oneOf`, `anyOf`. Schemas inside it
-stay expressions (`Expr`), since a schema may hold itself. Keywords that only validate are ignored. Pure.
+stay expressions (`Expr`), since a schema may hold itself. Each schema is combined once, except those inside
+themselves: once for each way that leads to them. All work is counted. Keywords that only validate are
+ignored. Pure.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, TypeAlias
-from urllib.parse import unquote, urljoin
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from archiver.runtime.errors import ConfigInvalid
 from archiver.runtime.redaction import excerpt
-
-Json: TypeAlias = Any
+from archiver.runtime.text import printable_text
+from archiver.schema.json.resources import Json, Resource, Resources, Unresolved, recursive
 
 NULL, BOOLEAN, INTEGER, FRACTION, STRING, ARRAY, OBJECT = (
     "null",
@@ -31,37 +33,48 @@ _TYPES: Final[Mapping[str, frozenset[str]]] = {
     "number": frozenset({INTEGER, FRACTION}),
 }
 _ALL: Final = frozenset().union(*_TYPES.values())
-_VISITS_MAX: Final = 100_000
-"""Schemas that are combined for one topic; references can double them at each level."""
+STEPS_MAX: Final = 1_000_000
+"""Work on one topic's schema: about a second. References can double what is combined at each level."""
+_SCHEMA_STEPS: Final = 20
+"""A schema that is combined; a property of it counts as one."""
+_TRAIL_STEPS: Final = 32
+"""Schemas of a trail that are compared in one step."""
 _DEPTH_MAX: Final = 150
 """Levels of schemas inside one another that are combined at one place."""
 
 
-@dataclass(frozen=True)
-class Located:
+@dataclass(eq=False)
+class Trail:
+    """The references that lead to a schema inside itself. Equal ones are the same object."""
+
+    key: int
+    above: Trail | None
+    length: int
+
+
+class Located(NamedTuple):
     """A schema, and where it is."""
 
     schema: Json
-    document: str
-    above: tuple[str, ...]
-    """The references that lead here, for schemas that hold themselves."""
+    resource: Resource
+    trail: Trail | None
 
 
-@dataclass(frozen=True)
-class Expr:
-    """A schema, or several of which all or any apply."""
+class Joined(NamedTuple):
+    """Several schemas, of which all or any apply."""
 
-    op: Literal["schema", "and", "or"]
-    at: Located | None = None
-    parts: tuple[Expr, ...] = ()
+    op: Literal["and", "or"]
+    parts: tuple[Expr, ...]
 
 
-@dataclass(frozen=True)
-class View:
+Expr: TypeAlias = "Located | Joined"
+
+
+class View(NamedTuple):
     """What a schema permits at one place."""
 
     types: frozenset[str] = _ALL
-    properties: Mapping[str, Expr] = field(default_factory=dict)
+    properties: Mapping[str, Expr] = MappingProxyType({})
     """In the order of the schema."""
     extra: Expr | None = None
     """The schema of properties that are not named."""
@@ -75,25 +88,48 @@ class View:
     """The schema `false`."""
 
 
+_ANY: Final = View()
+_NONE: Final = View(types=frozenset(), never=True)
+
+
+class _Own(NamedTuple):
+    """The keywords of one schema without those that combine schemas."""
+
+    types: frozenset[str] = _ALL
+    properties: Mapping[str, Json] = MappingProxyType({})
+    extra: Json = None
+    """The schema of other properties; None: there is none, or any value is valid."""
+    items: Json = None
+    """The same for an array's items."""
+    format: str = ""
+    low: int | None = None
+    high: int | None = None
+    text: bool = False
+
+
+_NO_KEYWORDS: Final = _Own()
+
+
 class Resolver:
     """The documents of one schema: its own (""), and those that references bring, by name."""
 
     def __init__(self, where: str, documents: Mapping[str, Json], recursion_depth: int) -> None:
         self._where = where
-        self._documents = dict(documents)
         self._recursion_depth = recursion_depth
-        self._visits = 0
-        self._anchors: dict[str, tuple[Json, str]] = {}
-        """Schemas by their absolute `$id`, or by `document#anchor`."""
-        self._bases: dict[str, str] = {}
-        for name, document in self._documents.items():
-            base = document.get("$id", name) if isinstance(document, dict) else name
-            self._bases[name] = base if isinstance(base, str) else name
-            self._collect(document, name, self._bases[name])
+        self.steps = 0
+        """Work so far."""
+        self._resources = Resources(documents)
+        # By addresses: objects of parsed documents live as long as the resolver.
+        self._owns: dict[int, _Own] = {}
+        self._views: dict[tuple[int, Trail | None], View] = {}
+        self._trails: dict[tuple[Trail | None, int], Trail | None] = {}
+        self._recursive = self._found_recursive()
 
     def top(self) -> Expr:
         """The schema itself."""
-        return Expr("schema", Located(self._documents[""], "", (_key("", self._documents[""]),)))
+        schema, resource = self._resources.document("")
+        trail = Trail(id(schema), None, 1) if id(schema) in self._recursive else None
+        return Located(schema, resource, trail)
 
     def view(self, expr: Expr, path: str) -> View:
         """What the schema permits. `path` is for messages. Raises `ConfigInvalid`."""
@@ -104,29 +140,30 @@ class Resolver:
             )
         return found
 
-    def _expr(self, expr: Expr, path: str, depth: int, chain: tuple[str, ...]) -> View:
-        if expr.op == "schema":
-            assert expr.at is not None
-            return self._schema(expr.at, path, depth, chain)
+    def _expr(self, expr: Expr, path: str, depth: int, chain: tuple[int, ...]) -> View:
+        if isinstance(expr, Located):
+            return self._schema(expr, path, depth, chain)
+        self._check_depth(depth, path)
         views = [self._expr(part, path, depth + 1, chain) for part in expr.parts]
-        return _both(views) if expr.op == "and" else _either(views)
+        return self._combined(expr.op, views, path)
 
-    def _schema(self, at: Located, path: str, depth: int, chain: tuple[str, ...]) -> View:
-        self._visits += 1
-        if self._visits > _VISITS_MAX or depth > _DEPTH_MAX:
-            raise self._refused(
-                path,
-                f"combines more than {_VISITS_MAX:,} schemas, or {_DEPTH_MAX} inside one another; use fewer "
-                "references, or a smaller recursion_depth",
-            )
+    def _schema(self, at: Located, path: str, depth: int, chain: tuple[int, ...]) -> View:
+        self._spend(1, path)
         schema = at.schema
         if schema is True:
-            return View()
+            return _ANY
         if schema is False:
-            return View(types=frozenset(), never=True)
+            return _NONE
+        known = self._views.get((id(schema), at.trail))
+        if known is not None:
+            return known
+        self._spend(_SCHEMA_STEPS, path)
+        self._check_depth(depth, path)
         if not isinstance(schema, dict):
-            raise self._refused(path, f"{excerpt(json.dumps(schema), 80)} is no JSON Schema")
-        views = [self._own(schema, at, path)]
+            raise self._refused(path, f"{_shown(schema)} is no JSON Schema; correct it")
+        if at.resource.wrong:
+            raise self._refused(path, at.resource.wrong)
+        views = [self._own_view(schema, at, path)]
         reference = schema.get("$ref")
         if reference is not None:
             views.append(self._followed(reference, at, path, depth, chain))
@@ -135,32 +172,59 @@ class Resolver:
                 continue
             parts = schema[word]
             if not isinstance(parts, list) or not parts:
-                raise self._refused(path, f"has {word} without a list of schemas")
-            found = [self._schema(replace(at, schema=one), path, depth + 1, chain) for one in parts]
-            views.append(_both(found) if word == "allOf" else _either(found))
-        return _both(views)
+                raise self._refused(path, f"has {word} without a list of schemas; correct it")
+            found = [self._schema(self._inside(one, at), path, depth + 1, chain) for one in parts]
+            views.append(self._combined("and" if word == "allOf" else "or", found, path))
+        view = self._views[id(schema), at.trail] = self._combined("and", views, path)
+        return view
 
-    def _own(self, schema: dict[str, Json], at: Located, path: str) -> View:
-        """The keywords of a schema without those that combine schemas."""
+    def _combined(self, op: Literal["and", "or"], views: Sequence[View], path: str) -> View:
+        # References to one schema find one view.
+        distinct = list({id(one): one for one in views if one is not _ANY or op == "or"}.values())
+        if len(distinct) < 2:
+            return distinct[0] if distinct else _ANY
+        self._spend(sum(1 + len(one.properties) for one in distinct), path)
+        return _both(distinct) if op == "and" else _either(distinct)
+
+    def _own_view(self, schema: dict[str, Json], at: Located, path: str) -> View:
+        own = self._owns.get(id(schema))
+        if own is None:
+            own = self._owns[id(schema)] = self._own(schema, path)
+        if own == _NO_KEYWORDS:
+            return _ANY
+        self._spend(len(own.properties), path)
+        return View(
+            types=own.types,
+            properties={name: self._inside(one, at) for name, one in own.properties.items()},
+            extra=None if own.extra is None else self._inside(own.extra, at),
+            items=None if own.items is None else self._inside(own.items, at),
+            format=own.format,
+            low=own.low,
+            high=own.high,
+            text=own.text,
+        )
+
+    def _own(self, schema: dict[str, Json], path: str) -> _Own:
         properties = schema.get("properties", {})
         if not isinstance(properties, dict):
-            raise self._refused(path, "has properties that are no object")
-        inner = {name: Expr("schema", replace(at, schema=one)) for name, one in properties.items()}
+            raise self._refused(path, "has properties that are no object; correct them")
         extra, items = schema.get("additionalProperties"), schema.get("items")
-        # Draft-07 gives each place its own schema by a list in `items`, later drafts by `prefixItems`.
-        places = isinstance(items, list) or "prefixItems" in schema
         low, high = _bounds(schema)
         kind = schema.get("format", "")
-        return View(
+        return _Own(
             types=self._types(schema, path),
-            properties=inner,
-            extra=Expr("schema", replace(at, schema=extra)) if isinstance(extra, dict) else None,
-            items=Expr("schema", replace(at, schema=items)) if isinstance(items, dict) else None,
+            properties=properties,
+            extra=extra if isinstance(extra, dict) else None,
+            items=items if isinstance(items, dict) else None,
             format=kind if isinstance(kind, str) else "",
             low=low,
             high=high,
-            text=places,
+            # Draft-07 gives each place its own schema by a list in `items`, later drafts by `prefixItems`.
+            text=isinstance(items, list) or "prefixItems" in schema,
         )
+
+    def _inside(self, schema: Json, at: Located) -> Located:
+        return Located(schema, self._resources.within(schema, at.resource), at.trail)
 
     def _types(self, schema: dict[str, Json], path: str) -> frozenset[str]:
         found: frozenset[str] = _ALL
@@ -170,7 +234,7 @@ class Resolver:
             for name in names:
                 if not isinstance(name, str) or name not in _TYPES:
                     raise self._refused(
-                        path, f"has the type {excerpt(json.dumps(name), 80)}, which JSON Schema does not have"
+                        path, f"has the type {_shown(name)}, which JSON Schema does not have; correct it"
                     )
             found = frozenset().union(*(_TYPES[name] for name in names))
         elif "properties" in schema or isinstance(schema.get("additionalProperties"), dict):
@@ -183,68 +247,90 @@ class Resolver:
         # OpenAPI's keyword, which generators put into JSON Schemas.
         return found | _TYPES[NULL] if schema.get("nullable") is True else found
 
-    def _followed(self, reference: Json, at: Located, path: str, depth: int, chain: tuple[str, ...]) -> View:
+    def _followed(self, reference: Json, at: Located, path: str, depth: int, chain: tuple[int, ...]) -> View:
         if not isinstance(reference, str):
-            raise self._refused(path, "has a $ref that is no text")
-        target, document = self._target(reference, at.document, path)
-        key = _key(document, target)
+            raise self._refused(path, "has a $ref that is no text; correct it")
+        try:
+            target, resource = self._resources.target(reference, at.resource)
+        except Unresolved as error:
+            raise self._refused(path, str(error)) from error
+        key = id(target)
         if key in chain:
             raise self._refused(
-                path, f"refers to itself by {excerpt(reference, 80)!r} without a level between"
+                path, f"refers to itself by {excerpt(reference, 80)!r} without a level between; correct it"
             )
-        if at.above.count(key) > self._recursion_depth:
-            return View()
-        inner = Located(target, document, (*at.above, key))
-        return self._schema(inner, path, depth + 1, (*chain, key))
+        trail = at.trail
+        if key in self._recursive:
+            trail = self._longer(trail, key, path)
+            if trail is None:
+                return _ANY
+        return self._schema(Located(target, resource, trail), path, depth + 1, (*chain, key))
 
-    def _target(self, reference: str, document: str, path: str) -> tuple[Json, str]:
-        """What a reference names, and its document."""
-        name, _, fragment = reference.partition("#")
-        found: tuple[Json, str] | None = None
-        for candidate in (name, urljoin(self._bases[document], name)) if name else (document,):
-            if candidate in self._documents:
-                found = self._documents[candidate], candidate
-                break
-            if candidate in self._anchors:
-                found = self._anchors[candidate]
-                break
-        if found is None:
-            raise self._refused(
-                path,
-                f"refers to {excerpt(reference, 120)!r}, which is not part of the schema; put the definition "
-                f"into the schema under $defs, or register the schema with a reference of that name",
-            )
-        schema, home = found
-        if fragment and not fragment.startswith("/"):
-            found = self._anchors.get(f"{home}#{unquote(fragment)}")
-        elif fragment:
-            found = _pointed(schema, unquote(fragment).split("/")[1:], home)
-        if found is None:
-            raise self._refused(
-                path, f"refers to {excerpt(reference, 120)!r}, which the schema does not define; correct it"
-            )
+    def _longer(self, trail: Trail | None, key: int, path: str) -> Trail | None:
+        """The trail with one more schema; None if that is on it more often than `recursion_depth` permits."""
+        if (trail, key) not in self._trails:
+            length = 0 if trail is None else trail.length
+            self._spend(length // _TRAIL_STEPS, path)
+            count, one = 0, trail
+            while one is not None:
+                count += one.key == key
+                one = one.above
+            often = count > self._recursion_depth
+            self._trails[trail, key] = None if often else Trail(key, trail, length + 1)
+        return self._trails[trail, key]
+
+    def _found_recursive(self) -> set[int]:
+        """The addresses of schemas that may be inside themselves. Only those need trails, and all others are
+        the same wherever they stand.
+        """
+        edges: dict[int, list[int]] = {}
+        todo = [Located(*self._resources.document(""), None)]
+        while todo:
+            at = todo.pop()
+            if id(at.schema) not in edges:
+                parts = self._parts(at)
+                edges[id(at.schema)] = [id(one.schema) for one in parts]
+                todo += parts
+        return recursive(edges)
+
+    def _parts(self, at: Located) -> list[Located]:
+        """The schemas that may be combined with a schema, or that are columns in it."""
+        schema = at.schema
+        if not isinstance(schema, dict):
+            return []
+        parts: list[Json] = [schema.get("additionalProperties"), schema.get("items")]
+        properties = schema.get("properties")
+        if isinstance(properties, dict):
+            parts += properties.values()
+        for word in ("allOf", "oneOf", "anyOf"):
+            branches = schema.get(word)
+            parts += branches if isinstance(branches, list) else ()
+        found = [self._inside(one, at) for one in parts if isinstance(one, dict)]
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            try:
+                found.append(Located(*self._resources.target(reference, at.resource), None))
+            except Unresolved:
+                # Refused with its path if a column needs it.
+                pass
         return found
 
-    def _collect(self, schema: Json, document: str, base: str) -> None:
-        """Remember the schemas that have a name of their own."""
-        todo: list[tuple[Json, str]] = [(schema, base)]
-        while todo:
-            one, here = todo.pop()
-            if isinstance(one, list):
-                todo += [(each, here) for each in one]
-            if not isinstance(one, dict):
-                continue
-            name = one.get("$id")
-            if isinstance(name, str) and not name.startswith("#"):
-                here = urljoin(here, name)
-                self._anchors.setdefault(here, (one, document))
-            for anchor in (
-                one.get("$anchor"),
-                name[1:] if isinstance(name, str) and name[:1] == "#" else None,
-            ):
-                if isinstance(anchor, str):
-                    self._anchors.setdefault(f"{document}#{anchor}", (one, document))
-            todo += [(each, here) for each in one.values()]
+    def _spend(self, steps: int, path: str) -> None:
+        self.steps += steps
+        if self.steps > STEPS_MAX:
+            raise self._refused(
+                path,
+                f"is behind more than {STEPS_MAX:,} steps of combining schemas; use fewer branches of oneOf, "
+                "anyOf and allOf, fewer properties in them, or a smaller recursion_depth",
+            )
+
+    def _check_depth(self, depth: int, path: str) -> None:
+        if depth > _DEPTH_MAX:
+            raise self._refused(
+                path,
+                f"combines more than {_DEPTH_MAX} schemas inside one another; use fewer levels of $ref, "
+                "allOf, oneOf and anyOf",
+            )
 
     def _refused(self, path: str, why: str) -> ConfigInvalid:
         return refused(self._where, path, why)
@@ -252,25 +338,21 @@ class Resolver:
 
 def refused(where: str, path: str, why: str) -> ConfigInvalid:
     """The error of a schema that has no columns."""
-    at = f"property {excerpt(path, 200)}" if path else "the schema"
+    at = f"property {shown_path(path)}" if path else "the schema"
     return ConfigInvalid(f"{where}: {at} {why}")
 
 
-def _key(document: str, schema: Json) -> str:
-    # Objects of parsed documents live as long as the resolver, so the address identifies them.
-    return f"{document}#{id(schema)}"
+def shown_path(path: str) -> str:
+    """A path of names from outside, for messages."""
+    return printable_text(excerpt(path, 200), kept="")
 
 
-def _pointed(schema: Json, steps: Sequence[str], document: str) -> tuple[Json, str] | None:
-    for step in steps:
-        name = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(schema, dict) and name in schema:
-            schema = schema[name]
-        elif isinstance(schema, list) and name.isdecimal() and len(name) < 10 and int(name) < len(schema):
-            schema = schema[int(name)]
-        else:
-            return None
-    return schema, document
+def _shown(value: Json) -> str:
+    """A value in a schema, for messages."""
+    try:
+        return excerpt(json.dumps(value), 80)
+    except RecursionError:
+        return "a deep array or object"
 
 
 def _type_of(value: Json) -> frozenset[str]:
@@ -315,80 +397,75 @@ def _known(pick: Any, one: int | None, other: int | None) -> int | None:
 
 def _both(views: Sequence[View]) -> View:
     """What all schemas permit together."""
-    found = views[0]
-    for one in views[1:]:
-        properties = dict(found.properties)
-        for name, expr in one.properties.items():
-            properties[name] = Expr("and", parts=(properties[name], expr)) if name in properties else expr
-        found = View(
-            types=found.types & one.types,
-            properties=properties,
-            extra=_joined(found.extra, one.extra),
-            items=_joined(found.items, one.items),
-            format=found.format
-            if one.format in ("", found.format)
-            else one.format
-            if not found.format
-            else "",
-            low=_known(max, found.low, one.low),
-            high=_known(min, found.high, one.high),
-            text=found.text or one.text,
-            never=found.never or one.never,
-        )
-    return found
+    formats = {one.format for one in views if one.format}
+    return View(
+        types=frozenset.intersection(*(one.types for one in views)),
+        properties=_merged("and", views),
+        extra=_all_of(one.extra for one in views),
+        items=_all_of(one.items for one in views),
+        format=formats.pop() if len(formats) == 1 else "",
+        low=max(known) if (known := [one.low for one in views if one.low is not None]) else None,
+        high=min(known) if (known := [one.high for one in views if one.high is not None]) else None,
+        text=any(one.text for one in views),
+        never=any(one.never for one in views),
+    )
 
 
 def _either(views: Sequence[View]) -> View:
     """What any of the schemas permits."""
     # A branch that permits nothing, or only null, says nothing about the other values.
-    null = any(NULL in one.types for one in views)
+    null = _TYPES[NULL] if any(NULL in one.types for one in views) else frozenset()
     some = [one for one in views if one.types - {NULL}]
     if not some:
-        return replace(
-            views[0], types=_TYPES[NULL] if null else frozenset(), never=all(v.never for v in views)
-        )
-    found = some[0]
-    for one in some[1:]:
-        found = _either_of(found, one)
-    return replace(found, types=found.types | _TYPES[NULL]) if null else found
-
-
-def _either_of(one: View, other: View) -> View:
-    properties = dict(one.properties)
-    for name, expr in other.properties.items():
-        properties[name] = Expr("or", parts=(properties[name], expr)) if name in properties else expr
+        return views[0]._replace(types=null, never=all(one.never for one in views))
+    if len(some) == 1:
+        return some[0]._replace(types=some[0].types | null)
     # What a branch says about objects counts only if it permits objects, and so on.
-    objects = [view.extra for view in (one, other) if OBJECT in view.types]
-    arrays = [view.items for view in (one, other) if ARRAY in view.types]
-    formats = {view.format for view in (one, other) if STRING in view.types}
-    numbers = [view for view in (one, other) if INTEGER in view.types]
-    lows, highs = [view.low for view in numbers], [view.high for view in numbers]
+    formats = {one.format for one in some if STRING in one.types}
+    numbers = [one for one in some if INTEGER in one.types]
     return View(
-        types=one.types | other.types,
-        properties=properties,
-        extra=_any_of(objects),
-        items=_any_of(arrays),
+        types=null.union(*(one.types for one in some)),
+        properties=_merged("or", some),
+        extra=_any_of([one.extra for one in some if OBJECT in one.types]),
+        items=_any_of([one.items for one in some if ARRAY in one.types]),
         format=formats.pop() if len(formats) == 1 else "",
-        low=min(known) if (known := _all_known(lows)) else None,
-        high=max(known) if (known := _all_known(highs)) else None,
-        text=one.text or other.text,
+        low=min(known) if (known := _all_known([one.low for one in numbers])) else None,
+        high=max(known) if (known := _all_known([one.high for one in numbers])) else None,
+        text=any(one.text for one in some),
     )
+
+
+def _merged(op: Literal["and", "or"], views: Sequence[View]) -> dict[str, Expr]:
+    """The properties of all schemas, in the order in which they come first."""
+    found: dict[str, list[Expr]] = {}
+    for view in views:
+        for name, expr in view.properties.items():
+            found.setdefault(name, []).append(expr)
+    return {name: _joined(op, parts) for name, parts in found.items()}
+
+
+def _joined(op: Literal["and", "or"], parts: Sequence[Expr]) -> Expr:
+    # A schema that is referred to from many branches is one part.
+    distinct = list({_identity(one): one for one in parts}.values()) if len(parts) > 1 else parts
+    return distinct[0] if len(distinct) == 1 else Joined(op, tuple(distinct))
+
+
+def _identity(expr: Expr) -> tuple[int, Trail | None]:
+    return (id(expr.schema), expr.trail) if isinstance(expr, Located) else (id(expr), None)
+
+
+def _all_of(parts: Iterable[Expr | None]) -> Expr | None:
+    """All of the schemas; None: there is no restriction."""
+    known = [one for one in parts if one is not None]
+    return _joined("and", known) if known else None
 
 
 def _any_of(parts: Sequence[Expr | None]) -> Expr | None:
     """Any of the schemas; None: there is no restriction."""
     known = [one for one in parts if one is not None]
-    if not known or len(known) != len(parts):
-        return None
-    return known[0] if len(known) == 1 else Expr("or", parts=tuple(known))
+    return _joined("or", known) if known and len(known) == len(parts) else None
 
 
 def _all_known(values: Sequence[int | None]) -> list[int]:
     known = [one for one in values if one is not None]
     return known if len(known) == len(values) else []
-
-
-def _joined(one: Expr | None, other: Expr | None) -> Expr | None:
-    if one is None or other is None:
-        return one or other
-    return Expr("and", parts=(one, other))
