@@ -166,7 +166,7 @@ class _Side:
         )
         try:
             payloads = self._reader.encode(columns, prefix)
-        except pa.ArrowInvalid as error:
+        except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
             raise Corrupted(
                 f"the {self._name} column holds what the archiver never wrote: {error}; restore the file"
             ) from error

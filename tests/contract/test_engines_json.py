@@ -7,7 +7,6 @@ import random
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.json as arrow_json
 import pytest
 
 from archiver.schema.evolution.state import TopicSchema, decide
@@ -17,6 +16,7 @@ from archiver.schema.json.spacing import without_spaces
 from archiver.schema.protobuf.error_causes import cause_of
 from archiver.schema.protobuf.tree import ERR, PREFIX, RAW, UNRECOGNIZED
 from tests.support.schema.both_engines import columns_of, enveloped, mutated, plain, same_columns
+from tests.support.schema.json_reads import sizes_of_reads
 from tests.support.schema.random_json import Document, Maker
 
 SEEDS, RECORDS = 50, 100
@@ -99,6 +99,9 @@ ORDER = {
 }
 
 
+DATE = {"type": "string", "format": "date"}
+
+
 def order(number: int, *tags: str) -> bytes:
     value = {"id": number, "price": 0.5, "tags": tags, "buyer": {"name": f"n{number}"}}
     return json.dumps(value, separators=(",", ":")).encode()
@@ -108,6 +111,35 @@ def test_ordinary_records_take_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("archiver.schema.json.complete_engine.JsonEngine.decode", pytest.fail)
     payloads = [order(number, "a", 'b"\n') for number in range(10_000)]
     assert columns_of(schema_of(ORDER), payloads).field(RAW).null_count == 10_000
+
+
+def test_dates_and_moments_take_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = schema_of({"properties": {"d": DATE, "t": {**DATE, "format": "date-time"}}})
+    moments = ("2026-11-28T14:00:00Z", "1969-12-31T23:59:59.999Z", "0001-01-01T00:00:00.000001Z")
+    payloads = [
+        json.dumps({"d": f"20{row:02}-02-28", "t": moment}, separators=(",", ":")).encode()
+        for row in range(100)
+        for moment in moments
+    ]
+    complete = columns_of(schema, payloads, "protobuf")
+    monkeypatch.setattr(JsonEngine, "decode", pytest.fail)
+    value = columns_of(schema, payloads)
+    assert value.equals(complete)
+    assert (value.field("d").null_count, value.field("t").null_count, value.field(RAW).null_count) == (
+        0,
+        0,
+        300,
+    )
+
+
+def test_pieces_of_a_batch_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = sizes_of_reads(monkeypatch)
+    payloads = [order(number, "x" * 4_000) for number in range(2_200)]
+    columns_of(schema_of(ORDER), payloads)
+    assert max(reads) <= 4 * 2**20 < sum(reads) == sum(len(one) for one in payloads)
+    reads.clear()
+    columns_of(schema_of(ORDER), [order(1)] * 10_000)
+    assert len(reads) == 3, "pieces of 4,096 rows"
 
 
 def test_white_space_alone_needs_no_complete_engine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,6 +221,9 @@ def test_documents_without_their_spaces(text: bytes, meaning: bytes | None, cert
         (b'{"tags":["a\x01"]}', "it is not JSON: Invalid control character"),
         (b'{"x":' + b"[" * 200 + b"]" * 200 + b"}", f"it is nested more than {NESTING_MAX} levels deep"),
         (b'{"x":' + b'[{"a":' * 10_000, f"it is nested more than {NESTING_MAX} levels deep"),
+        # These end as an object does, so Arrow reads them.
+        (b'{"x":' + b'[{"a":' * 10_000 + b"}", f"it is nested more than {NESTING_MAX} levels deep"),
+        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, f"it is nested more than {NESTING_MAX} levels deep"),
     ],
 )
 def test_what_is_no_document_of_the_schema(data: bytes, why: str) -> None:
@@ -259,12 +294,14 @@ def test_unknown_properties_are_kept_at_their_level() -> None:
     assert (rows[1][UNRECOGNIZED], rows[1][RAW]) == (b'{"note":1}', first)
 
 
-def test_many_bad_records_and_few_attempts() -> None:
+def test_many_bad_records_and_few_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     payloads = [order(number) for number in range(12_000)]
     for number in range(0, 12_000, 3):
         payloads[number] = b'{"id":1.5}' if number % 2 else b'{"id":1}{"id":2}'
+    reads = sizes_of_reads(monkeypatch)
     rows = same_columns(schema_of(ORDER), payloads).to_pylist()
     assert [row["id"] for row in rows] == [None if number % 3 == 0 else number for number in range(12_000)]
+    assert len(reads) == 3 * 40, "each piece is read 40 times at most"
 
 
 @pytest.mark.parametrize(
@@ -281,19 +318,14 @@ def test_many_bad_records_and_few_attempts() -> None:
 )
 def test_one_bad_record_costs_few_reads(bad: bytes, reads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     slow: list[int] = []
-    counted: list[int] = []
-    decode, read = JsonEngine.decode, arrow_json.read_json
+    decode = JsonEngine.decode
 
     def counting(engine: JsonEngine, payloads: Any) -> Any:
         slow.append(len(payloads))
         return decode(engine, payloads)
 
-    def reading(*given: Any, **more: Any) -> Any:
-        counted.append(1)
-        return read(*given, **more)
-
     monkeypatch.setattr(JsonEngine, "decode", counting)
-    monkeypatch.setattr(arrow_json, "read_json", reading)
+    counted = sizes_of_reads(monkeypatch)
     payloads = [order(number) for number in range(12_000)]
     payloads[5_000] = bad
     value = columns_of(schema_of(ORDER), payloads)
@@ -327,10 +359,11 @@ def test_a_small_record_of_many_values_is_not_decoded(monkeypatch: pytest.Monkey
     item = {"type": "object", "properties": {f"f{number}": {"type": "integer"} for number in range(500)}}
     schema = schema_of({"type": "object", "properties": {"v": {"type": "array", "items": item}}})
     bomb = b'{"v":[' + b"{}," * 10_000 + b"{}]}"
-    monkeypatch.setattr("pyarrow.json.read_json", pytest.fail)
-    rows = same_columns(schema, [b"{}", bomb, b'{"v":[{}]}']).to_pylist()
+    reads = sizes_of_reads(monkeypatch)
+    rows = same_columns(schema, [b"{}", bomb, b'{"v":[{}]}'] + [b"{}"] * 9).to_pylist()
     assert rows[1][ERR] == "cannot be decoded as JSON: more than 4194304 values in one record are not decoded"
     assert (rows[0]["v"], len(rows[2]["v"])) == (None, 1)
+    assert reads == [len(b'{"v":[{}]}') + 10 * len(b"{}")], "the others are read without it"
     # Braces in a text are no objects.
     text = b'{"w":"' + b"{" * 10_000 + b'"}'
     assert same_columns(schema, [text]).to_pylist()[0][ERR] is None

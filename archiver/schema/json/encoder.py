@@ -78,6 +78,13 @@ def _piece(node: Node, column: Array) -> _Piece:
 
 def _object(node: Node, columns: Array) -> Array:
     """Objects with their braces; null where the struct is null."""
+    if columns.null_count * 2 > len(columns):
+        # A null object is written with all its names below, before that is dropped. If there are more of
+        # them than others, it may be far more than the document.
+        there = columns.is_valid()
+        texts = arrow.nulls(len(columns), pa.binary())
+        given = columns.filter(there)
+        return pc.replace_with_mask(texts, there, _object(node, given)) if len(given) else texts
     nulls = columns.is_null() if columns.null_count else None
     children = columns.flatten()
     parts: list[tuple[bytes, _Piece, bool]] = []

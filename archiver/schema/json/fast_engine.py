@@ -19,8 +19,9 @@ from archiver.schema.arrow import Array, arrow, pc
 from archiver.schema.json.complete_engine import JsonEngine
 from archiver.schema.json.model import Kind, Node, Schema
 from archiver.schema.json.moments import read_dates, read_moments
+from archiver.schema.json.size import JsonMeter
 from archiver.schema.json.spacing import without_spaces
-from archiver.schema.protobuf.decoded_size import data_of, lengths_of
+from archiver.schema.protobuf.decoded_size import BATCH_VALUES_MAX, VALUES_MAX, Counts, data_of, lengths_of
 from archiver.schema.protobuf.engine import Decoded
 from archiver.schema.protobuf.tree import UNRECOGNIZED
 from archiver.schema.protobuf.values import Bools
@@ -42,6 +43,7 @@ class FastJsonEngine:
         self._node = schema.node
         self._type = message_type
         self._complete = JsonEngine(schema, message_type)
+        self._meter = JsonMeter(schema)
         self._options: Any = None
         # Arrow's reader has neither maps nor text of a value's own.
         if schema.node.kind is Kind.OBJECT and schema.node.fields and _readable(schema.node):
@@ -59,9 +61,9 @@ class FastJsonEngine:
         """As in `Engine`. Columns of rows that are not `settled` are right only if they encode to the row."""
         if self._options is None or len(payloads) <= FEW_ROWS:
             return self._complete.decode(payloads)
-        doubtful = _doubtful(payloads)
+        doubtful, pieces = self._prepared(payloads)
         parts: list[Array] = []
-        for rows in _pieces(payloads, np.flatnonzero(~doubtful)):
+        for rows in pieces:
             parts += self._read_piece(payloads, rows, doubtful)
         return self._with_others(payloads, doubtful, parts)
 
@@ -71,9 +73,9 @@ class FastJsonEngine:
         """
         if self._options is None or len(payloads) <= FEW_ROWS:
             return self._complete.decode(payloads)
-        doubtful = _doubtful(payloads)
+        doubtful, pieces = self._prepared(payloads)
         parts: list[Array] = []
-        for rows in _pieces(payloads, np.flatnonzero(~doubtful)):
+        for rows in pieces:
             found = self._read_piece(payloads, rows, doubtful)
             if not found:
                 continue
@@ -83,6 +85,14 @@ class FastJsonEngine:
             doubtful[read[~same]] = True
             parts.append(columns if same.all() else columns.filter(arrow.array(same)))
         return self._with_others(payloads, doubtful, parts)
+
+    def _prepared(self, payloads: Array) -> tuple[Any, list[Rows]]:
+        """The doubtful rows, and the others in pieces."""
+        doubtful = _doubtful(payloads)
+        values = self._meter.bounds_of_reads(payloads)
+        if values is not None:
+            doubtful |= values > VALUES_MAX
+        return doubtful, _pieces(payloads, np.flatnonzero(~doubtful), values)
 
     def _with_others(self, payloads: Array, doubtful: Bools, parts: list[Array]) -> Decoded:
         """The columns that were read, and those of doubtful rows by the complete engine."""
@@ -159,18 +169,22 @@ def _doubtful(payloads: Array) -> Any:
     return found
 
 
-def _pieces(payloads: Array, rows: Rows) -> list[Rows]:
-    """The rows in pieces of bounded size."""
+def _pieces(payloads: Array, rows: Rows, values: Counts | None) -> list[Rows]:
+    """The rows in pieces of bounded size. `values`: bounds of all rows; None if they need no division."""
     if not len(rows):
         return []
-    sums = np.cumsum(lengths_of(payloads)[rows])
+    limits = [(np.cumsum(lengths_of(payloads)[rows]), PIECE_BYTES)]
+    if values is not None:
+        limits.append((np.cumsum(values[rows]), BATCH_VALUES_MAX))
     found: list[Rows] = []
-    start, before = 0, 0
+    start = 0
     while start < len(rows):
-        end = int(np.searchsorted(sums, before + PIECE_BYTES, side="right"))
-        end = min(max(end, start + 1), start + PIECE_ROWS)
+        end = start + PIECE_ROWS
+        for sums, most in limits:
+            before = int(sums[start - 1]) if start else 0
+            end = min(end, max(start + 1, int(np.searchsorted(sums, before + most, side="right"))))
         found.append(rows[start:end])
-        start, before = end, int(sums[end - 1])
+        start = end
     return found
 
 
