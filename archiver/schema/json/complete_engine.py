@@ -31,7 +31,8 @@ Read: TypeAlias = Callable[[Value], Value]
 
 NESTING_MAX: Final = 200
 """Most levels of arrays and objects in one document."""
-_BRACKETS: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{\]}]', re.DOTALL)
+# Possessive: a long text must not fill memory with places to go back to.
+_BRACKETS: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{\]}]', re.DOTALL)
 _HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
 """What a lone surrogate begins with; only an escape can spell one."""
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
