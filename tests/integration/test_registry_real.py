@@ -18,6 +18,7 @@ from archiver.registry.subjects import Fetched
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import ConfigInvalid
 from archiver.schema.evolution.state import SourceSchema
+from archiver.schema.json.source import json_schema
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver, catalog_table
 from tests.support.schema.protos import message_class
@@ -108,14 +109,18 @@ def test_a_serialized_schema_is_read_as_registered(real_registry: RealRegistry) 
     assert (fetched.source.message, ids(fetched)) == ("pay.Sale", [number])
 
 
-def test_other_kinds_of_schemas_are_named(real_registry: RealRegistry) -> None:  # noqa: F811
-    real_registry.register(
-        "json", '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}', kind="JSON"
+def test_json_schemas_of_a_real_registry_become_columns(real_registry: RealRegistry) -> None:  # noqa: F811
+    number = real_registry.register(
+        "json",
+        '{"$schema": "http://json-schema.org/draft-07/schema#", "title": "Sale", "type": "object",'
+        ' "properties": {"number": {"type": "integer"}}}',
+        kind="JSON",
     )
-    with pytest.raises(
-        ConfigInvalid, match="version 1 of subject json is of the type JSON; only PROTOBUF and"
-    ):
-        fetch_of(real_registry)(SchemaSettings(subject="json"), None)
+    fetched = fetch_of(real_registry)(SchemaSettings(subject="json"), None)
+    assert (fetched.source.format, fetched.source.message) == ("json", "Sale")
+    assert [name for name, _ in json_schema(fetched.source).node.fields] == ["number"]
+    assert fetched.source.envelope is not None
+    assert fetched.source.envelope.ids == ((number, ()),)
 
 
 def test_avro_schemas_of_a_real_registry_become_columns(real_registry: RealRegistry) -> None:  # noqa: F811
