@@ -26,7 +26,7 @@ from archiver.runtime import failpoints
 from tests.support.schema.orders import DESCRIPTOR_SET, order
 
 ROOT = Path(__file__).resolve().parents[3]
-COMMAND_TIMEOUT_S = 100
+COMMAND_TIMEOUT_S = 300
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[3]
 OPERATIONS = ROOT / "docs" / "operations"
 PAGE = OPERATIONS / "install.md"
 INSTALL_TIMEOUT_S = 900
-COMMAND_TIMEOUT_S = 100
+COMMAND_TIMEOUT_S = 300
 SYSTEMD = "A service under systemd"
 PROGRAM, FILES, CHECK, READY, RECORD = range(5)
 """The `sh` blocks of that section, by what they are for."""
