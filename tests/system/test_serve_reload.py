@@ -128,7 +128,7 @@ def test_a_daemon_that_starts_with_more_partitions_adds_them(deployment: Deploym
     deployment.write(with_clicks(deployment, 5))
     with Served(deployment, "--roles", "intake", scratch=tmp_path / "scratch") as daemon:
         daemon.until_ready()
-        assert daemon.logged("topic clicks has 5 partitions now, 2 before")
+        daemon.until_logged("topic clicks has 5 partitions now, 2 before")
         assert daemon.post(CLICKS, to_partition(4)).status == 200
         assert daemon.stop() == 0
 
@@ -140,7 +140,7 @@ def test_a_topic_that_grew_beyond_its_configuration_goes_on(deployment: Deployme
     behind = "topic clicks has {} partitions, the configuration says 2; the topic keeps all of them"
     with Served(deployment, "--roles", "intake", scratch=tmp_path / "scratch") as daemon:
         daemon.until_ready()
-        assert daemon.logged(behind.format(4))
+        daemon.until_logged(behind.format(4))
         assert daemon.post(CLICKS, to_partition(3)).status == 200
         assert daemon.post(CLICKS, to_partition(5)).status == 400
         assert deployment.cli("topics", "alter", "clicks", "--partitions", "6").code == 0
