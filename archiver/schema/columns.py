@@ -189,7 +189,6 @@ _ARROW: Mapping[str, pa.DataType] = {
     "timestamptz": pa.timestamp("us", tz="UTC"),
     "timestamp": pa.timestamp("us"),
     "date": pa.date32(),
-    "time": pa.time64("us"),
 }
 
 Json = dict[str, Any]

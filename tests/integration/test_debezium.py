@@ -77,6 +77,14 @@ def page_columns() -> dict[str, str]:
     return dict(re.findall(r"^\| `((?:key|value)\.[\w.]+)` \| `([^`]+)` \|$", text, re.MULTILINE))
 
 
+def check_queries(deployment: Deployment) -> None:
+    """The page's queries."""
+    queries = debezium.queries("duckdb")
+    assert asked(deployment, queries["current"]) == debezium.CURRENT
+    assert asked(deployment, queries["deleted"]) == debezium.DELETED
+    assert asked(deployment, queries["types"]) == debezium.TYPES
+
+
 def test_events_in_avro(tmp_path: Path, server: RegistryServer) -> None:
     debezium.register(server, "avsc", "AVRO")
     deployment, records = deployed(tmp_path, server), debezium.avro_records()
@@ -84,10 +92,7 @@ def test_events_in_avro(tmp_path: Path, server: RegistryServer) -> None:
         sent(driver, records)
         archived(driver)
         check_bytes(driver, records)
-    queries = debezium.queries("duckdb")
-    assert asked(deployment, queries["current"]) == debezium.CURRENT
-    assert asked(deployment, queries["deleted"]) == debezium.DELETED
-    assert asked(deployment, queries["types"]) == debezium.TYPES
+    check_queries(deployment)
     # Nothing is kept twice, and nothing is undecoded.
     lost = f"SELECT count(*) FROM {TABLE} WHERE value.__raw__ IS NOT NULL OR value.__err__ IS NOT NULL"
     assert asked(deployment, lost) == [[0]]
@@ -160,10 +165,7 @@ def test_events_in_protobuf(tmp_path: Path, server: RegistryServer) -> None:
         sent(driver, records)
         archived(driver)
         check_bytes(driver, records)
-    queries = debezium.queries("duckdb")
-    assert asked(deployment, queries["current"]) == debezium.CURRENT
-    assert asked(deployment, queries["deleted"]) == debezium.DELETED
-    assert asked(deployment, queries["types"]) == debezium.TYPES
+    check_queries(deployment)
     found = columns(deployment)
     for name in ("value.before", "value.after", "value.source", "value.op", "value.before.total"):
         assert name in found

@@ -13,12 +13,11 @@ import pytest
 
 from archiver.api import Writer
 from archiver.runtime.errors import RecordRefused
-from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver, catalog_table
 from tests.support.schema.both_engines import enveloped
+from tests.support.schema.orders_topic import TABLE, deployed, rows
 from tests.support.schema.registry_server import RegistryServer
 
-TABLE = "shop.orders"
 LINE = {"type": "object", "properties": {"sku": {"type": "string"}, "n": {"type": "integer"}}}
 FIRST: Any = {
     "title": "Order",
@@ -57,24 +56,6 @@ def server() -> Iterator[RegistryServer]:
     with RegistryServer() as made:
         made.add("orders-value", 1, 7, json.dumps(FIRST), kind="JSON")
         yield made
-
-
-def deployed(folder: Path, value: dict[str, Any], **more: Any) -> Deployment:
-    key = more.pop("key", None)
-    topic = {
-        "name": "orders",
-        "partitions": 1,
-        **({} if key is None else {"key": key}),
-        "value": value,
-        "archive": {"kind": "iceberg", "catalog": "local", "table": TABLE},
-    }
-    return Deployment(folder, overrides={"topics": [topic], **more})
-
-
-def rows(deployment: Deployment) -> list[dict[str, Any]]:
-    with catalog_table(deployment, TABLE) as table:
-        found = sorted(table.scan().to_arrow().to_pylist(), key=lambda row: row["kafka"]["offset"])
-    return [{name: one for name, one in (row["value"] or {}).items() if one is not None} for row in found]
 
 
 def test_a_subject_from_records_to_a_table(tmp_path: Path, server: RegistryServer) -> None:

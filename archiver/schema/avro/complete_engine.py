@@ -33,7 +33,7 @@ from archiver.schema.avro.mapping import DURATION
 from archiver.schema.avro.model import Kind, Node, Schema
 from archiver.schema.avro.pairing import WHOLE, Plan, pair_schemas
 from archiver.schema.protobuf.decoded_size import VALUES_MAX, refusal_of
-from archiver.schema.protobuf.engine import Decoded
+from archiver.schema.protobuf.engine import Decoded, decoded_singly
 from archiver.schema.protobuf.error_causes import OUT_OF_YEARS
 
 Value: TypeAlias = Any
@@ -71,14 +71,7 @@ class AvroEngine:
 
     def decode(self, payloads: Array) -> Decoded:
         """As in `Engine`."""
-        rows: list[Value] = []
-        errors: dict[int, str] = {}
-        for row, payload in enumerate(payloads.to_pylist()):
-            value, why = self._decoded(payload)
-            rows.append(value)
-            if why is not None:
-                errors[row] = why
-        return Decoded(arrow.array(rows, self._type), errors)
+        return decoded_singly(payloads, self._type, self._decoded)
 
     def revise(self, payloads: pa.BinaryArray) -> Decoded:
         """As in `Engine`."""

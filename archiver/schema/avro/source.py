@@ -18,7 +18,7 @@ from typing import Any
 from archiver.runtime.errors import ConfigInvalid
 from archiver.schema.avro.mapping import avro_tree, followed_steps
 from archiver.schema.avro.model import Schema, parse_schema
-from archiver.schema.protobuf.column_names import wanted_names
+from archiver.schema.protobuf.column_names import named_tree
 from archiver.schema.protobuf.descriptors import Envelope, Source
 from archiver.schema.protobuf.tree import RECORDED_COLUMNS_MAX, RECURSION_DEPTH, MessageTree
 from archiver.schema.schema_text import check_name, read_schema
@@ -68,11 +68,8 @@ def avro_source(
     data = _bytes(document)
     envelope = None if writers is None else Envelope.plain(writers, bare=False)
     source = Source(schema.name, data, recursion_depth, tuple(sorted(columns)), envelope, "avro")
-    try:
-        # Called for its errors only. The names are applied when columns are made.
-        wanted_names(avro_tree(schema), source.columns)
-    except ConfigInvalid as error:
-        raise ConfigInvalid(f"{where}: {error}") from error
+    # Called for its errors only. The names are applied when columns are made.
+    named_tree(avro_tree(schema), source.columns, where)
     return source
 
 

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from archiver.runtime.errors import ConfigInvalid
 from archiver.schema.avro.source import avro_source_tree
 from archiver.schema.columns import Json
 from archiver.schema.evolution.recorded import TopicSchema, parse_schema_json
 from archiver.schema.json.source import json_source_tree
-from archiver.schema.protobuf.column_names import wanted_names
+from archiver.schema.protobuf.column_names import named_tree
 from archiver.schema.protobuf.descriptors import Source, source_tree
 from archiver.schema.protobuf.tree import FieldTree, MessageTree
 
@@ -44,10 +43,7 @@ def trees_of(source: Source, where: str) -> Trees:
     does.
     """
     tree = _tree(source, where)
-    try:
-        return Trees(tree, wanted_names(tree, source.columns))
-    except ConfigInvalid as error:
-        raise ConfigInvalid(f"{where}: {error}") from error
+    return Trees(tree, named_tree(tree, source.columns, where))
 
 
 def _tree(source: Source, where: str) -> MessageTree:

@@ -18,11 +18,11 @@ from typing import Any, Final, NoReturn, TypeAlias
 import pyarrow as pa
 
 from archiver.runtime.redaction import excerpt
-from archiver.schema.arrow import Array, arrow
+from archiver.schema.arrow import Array
 from archiver.schema.json.encoder import encode_object, encode_value
 from archiver.schema.json.model import Kind, Node, Schema
 from archiver.schema.json.resolve import shown_path
-from archiver.schema.protobuf.engine import Decoded
+from archiver.schema.protobuf.engine import Decoded, decoded_singly
 from archiver.schema.protobuf.error_causes import OTHER_TYPE, TWO_MEMBERS
 from archiver.schema.protobuf.tree import UNRECOGNIZED
 
@@ -345,14 +345,7 @@ class JsonEngine:
 
     def decode(self, payloads: Array) -> Decoded:
         """As in `Engine`."""
-        rows: list[Value] = []
-        errors: dict[int, str] = {}
-        for row, payload in enumerate(payloads.to_pylist()):
-            value, why = self._decoded(payload)
-            rows.append(value)
-            if why is not None:
-                errors[row] = why
-        return Decoded(arrow.array(rows, self._type), errors)
+        return decoded_singly(payloads, self._type, self._decoded)
 
     def revise(self, payloads: pa.BinaryArray) -> Decoded:
         """As in `Engine`."""

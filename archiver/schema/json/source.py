@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from archiver.runtime.errors import ConfigInvalid, Corrupted
+from archiver.runtime.errors import Corrupted
 from archiver.schema.json.mapping import json_tree
 from archiver.schema.json.model import Schema, node_json, node_of, parse_schema
-from archiver.schema.protobuf.column_names import wanted_names
+from archiver.schema.protobuf.column_names import named_tree
 from archiver.schema.protobuf.descriptors import Envelope, Source
 from archiver.schema.protobuf.tree import RECURSION_DEPTH, MessageTree
 from archiver.schema.schema_text import check_name, read_schema
@@ -41,11 +41,8 @@ def json_source(
     document = json.dumps(node_json(schema.node), separators=(",", ":"), ensure_ascii=False).encode()
     envelope = None if ids is None else Envelope.plain(ids, bare=True)
     source = Source(schema.name, document, recursion_depth, tuple(sorted(columns)), envelope, "json")
-    try:
-        # Called for its errors only. The names are applied when columns are made.
-        wanted_names(json_tree(schema), source.columns)
-    except ConfigInvalid as error:
-        raise ConfigInvalid(f"{where}: {error}") from error
+    # Called for its errors only. The names are applied when columns are made.
+    named_tree(json_tree(schema), source.columns, where)
     return source
 
 

@@ -1,6 +1,6 @@
 """The names of columns: the name for a field, and the rule for name clashes.
 
-`column_names` resolves clashes, and `wanted_names` applies configured names. Pure: equal input gives equal
+`column_names` resolves clashes, and `named_tree` applies configured names. Pure: equal input gives equal
 names. No clash halts a topic: the name gets a suffix. No level has a name twice, compared without case
 (engines fold it), or a name of the archiver's own columns.
 """
@@ -39,6 +39,16 @@ def column_names(requested: Sequence[str], taken: Iterable[str]) -> list[str]:
         used.add(name.lower())
         names.append(name)
     return names
+
+
+def named_tree(
+    tree: MessageTree, columns: Mapping[str, str] | Sequence[tuple[str, str]], where: str
+) -> MessageTree:
+    """As `wanted_names`; `where` opens the messages of errors."""
+    try:
+        return wanted_names(tree, columns)
+    except ConfigInvalid as error:
+        raise ConfigInvalid(f"{where}: {error}") from error
 
 
 def wanted_names(tree: MessageTree, columns: Mapping[str, str] | Sequence[tuple[str, str]]) -> MessageTree:

@@ -18,7 +18,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.message import DecodeError
 
 from archiver.runtime.errors import ConfigInvalid
-from archiver.schema.protobuf.column_names import wanted_names
+from archiver.schema.protobuf.column_names import named_tree
 from archiver.schema.protobuf.tree import (
     COLUMNS_MAX,
     DEPTH_MAX,
@@ -655,11 +655,8 @@ def make_source(
     # Sorted, because equal settings in another order must give an equal source.
     source = Source(message, data, recursion_depth, tuple(sorted(columns)), envelope)
     tree = _tree(source, where, COLUMNS_MAX, LIBRARY_LEVELS_MAX)
-    try:
-        # Called for its errors only. The names are applied when columns are made.
-        wanted_names(tree, source.columns)
-    except ConfigInvalid as error:
-        raise ConfigInvalid(f"{where}: {error}") from error
+    # Called for its errors only. The names are applied when columns are made.
+    named_tree(tree, source.columns, where)
     return source
 
 

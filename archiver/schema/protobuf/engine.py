@@ -13,9 +13,9 @@ column never holds another value than was sent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -32,6 +32,24 @@ class Decoded:
     """Row to reason, for exactly the null rows."""
     settled: Bools | None = None
     """Rows for which `revise` would give the same, whether or not they encode to the payload; None: all."""
+
+
+def decoded_singly(
+    payloads: pa.BinaryArray,
+    message_type: pa.StructType,
+    decoded: Callable[[bytes], tuple[object, str | None]],
+) -> Decoded:
+    """What an engine makes that decodes one payload at a time. `decoded` returns a row, or None and why."""
+    rows: list[object] = []
+    errors: dict[int, str] = {}
+    values: Any = payloads
+    for row, payload in enumerate(values.to_pylist()):
+        value, why = decoded(payload)
+        rows.append(value)
+        if why is not None:
+            errors[row] = why
+    columns: Any = pa.array(rows, message_type)
+    return Decoded(columns, errors)
 
 
 class Engine(Protocol):
