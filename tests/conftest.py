@@ -15,7 +15,7 @@ from hypothesis import settings
 
 from archiver.runtime import redaction
 from archiver.runtime.redaction import Redactor
-from tests.support.amount import DAY, DAY_S, WHOLE, names_files, not_today
+from tests.support.amount import BUSY, DAY, DAY_S, WHOLE, names_files, not_today
 from tests.support.servers import class_data
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.update(class_data.for_spark())
 
 BEFORE_MIDNIGHT_S = 60
-BUSY = 3
-"""Time limits of tests hold for a quiet machine; a busy one takes up to so many times as long."""
 LONGEST = (
     *("tests/system/test_soak.py", "tests/system/test_serve_spark_lost.py", "tests/system/test_installed.py"),
     *(

@@ -21,7 +21,7 @@ from tests.support.process.processes import until
 
 REPOSITORY = Path(__file__).parents[2]
 TTL_S = 2
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 HOLDING = """
 import sys

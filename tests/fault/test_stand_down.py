@@ -22,7 +22,7 @@ from tests.support.builders.driver import Driver
 from tests.support.process.processes import until
 from tests.support.process.serving import quick
 
-WAIT_S = 60.0
+WAIT_S = 180.0
 CONFIRM_MAX_S = 3.0
 
 

@@ -33,7 +33,7 @@ from tests.support.builders.driver import Driver, catalog_table
 from tests.support.builders.reconciling import fixed, left, reconciled, roll_back
 from tests.support.schema.orders import order
 
-WAIT_S = 90.0
+WAIT_S = 270.0
 TOPICS = ("orders", "clicks", "files")
 
 STEPS = (

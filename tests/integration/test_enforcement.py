@@ -30,7 +30,7 @@ from tests.support.schema.orders import DESCRIPTOR_SET, order
 from tests.support.schema.registry_server import RegistryServer
 
 BAD = b"\xff"
-WAIT_S = 30.0
+WAIT_S = 120.0
 STRICT, LENIENT, DEAD = "strict", "lenient", "dead"
 
 

@@ -28,7 +28,7 @@ from tests.support.schema.orders import DESCRIPTOR_SET, order
 pytestmark = pytest.mark.timeout(120)
 
 BAD = b"\xff"
-WAIT_S = 30.0
+WAIT_S = 120.0
 
 
 @pytest.fixture

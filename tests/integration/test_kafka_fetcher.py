@@ -23,7 +23,7 @@ from intake.sources.kafka.wire import NotSpoken, access_of
 from tests.support.kafka.record_batches import RawRecord, batch_bytes, records_bytes
 from tests.support.kafka.scripted_brokers import TOPIC, ScriptedBroker, ScriptedCluster
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 PLACE = (TOPIC, 0)
 
 

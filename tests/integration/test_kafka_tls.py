@@ -42,7 +42,7 @@ LOGINS = {
     f'username="admin" password="admin" user_admin="admin" user_archiver="{PASSWORD}";',
 }
 RECORD = TopicRecord(b"a table", b"an event", (("archiver.id", b"1"),), "an event")
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 REFUSED_S = 2.0
 """The library asks again and again until this time is over."""
 Given = dict[str, str | SecretStr]

@@ -18,7 +18,7 @@ from intake.write.producer import Producer
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import AheadClock, Driver, refine_here
 
-WAIT_S = 30.0
+WAIT_S = 120.0
 DAY_S = 86_400.0
 
 

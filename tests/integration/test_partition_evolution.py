@@ -19,7 +19,7 @@ from tests.support.builders.driver import Driver, catalog_table
 from tests.support.builders.rebuilding import lose_catalog, lose_metadata
 from tests.support.builders.reconciling import archived, control_tail, left, metadata_location, reconciled
 
-KILL_TIMEOUT_S = 60
+KILL_TIMEOUT_S = 180
 SENT = {0: 9, 1: 3}
 
 

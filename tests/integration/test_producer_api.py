@@ -15,7 +15,7 @@ from archiver.api import Producer
 from archiver.runtime.errors import InvalidInput, NotFound, ProducerFenced
 from tests.support.builders.deployment import Deployment
 
-WAIT_S = 30.0
+WAIT_S = 120.0
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.support.builders.deployment import ROOT, Deployment
 from tests.support.builders.driver import Driver
 from tests.support.schema.orders import order
 
-WAIT_S = 30.0
+WAIT_S = 120.0
 
 
 @pytest.fixture

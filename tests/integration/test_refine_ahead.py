@@ -26,7 +26,7 @@ from tests.support.builders.refining import DAY, NOW, task_of
 from tests.support.intake.intake_files import Intake, Row
 from tests.support.process.processes import until
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 PARTITIONS = 6
 
 

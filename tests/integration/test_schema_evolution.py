@@ -23,7 +23,7 @@ from tests.support.builders.driver import Driver, catalog_table
 from tests.support.schema.protos import F, field, file_of, message_class, source
 
 TABLE = "shop.sales"
-KILL_TIMEOUT_S = 60
+KILL_TIMEOUT_S = 180
 
 Fields = tuple[tuple[str, int, Any], ...]
 FIRST: Fields = (("price", 1, F.TYPE_INT32), ("city", 2, F.TYPE_STRING), ("note", 3, F.TYPE_STRING))

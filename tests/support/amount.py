@@ -1,4 +1,4 @@
-"""How much of the long tests a run plays: a share in `make test`, everything in `make test-all`.
+"""How much of the long tests a run plays, and how long it waits: a share in `make test`, everything in `make test-all`.
 
 `ARCHIVER_TESTS=whole` asks for everything. Tests marked `whole` run only then; no test of a real part carries the mark.
 Tests marked `turns(n)` are variants of one promise: each of them runs on one day of `n`. A file that is named on the
@@ -19,6 +19,9 @@ DAY_S = 86_400
 DAY = int(os.environ.setdefault("ARCHIVER_TESTS_DAY", str(int(time.time()) // DAY_S)))
 """The day that chooses the shares. In the environment, so that the processes of a run agree at midnight; set it to
 play the shares of another day."""
+
+BUSY = 3
+"""Time limits of tests hold for a quiet machine; a busy one takes up to so many times as long."""
 
 WHOLE = os.environ.get("ARCHIVER_TESTS") == "whole"
 if "ARCHIVER_RIG_SHARE" in os.environ:

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.amount import BUSY
+
 ROOT = Path(__file__).resolve().parents[2]
 _FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 RUN = ("sh", "python")
@@ -90,7 +92,7 @@ def run_page(page: Path, folder: Path, replaced: Mapping[str, str], timeout_s: f
         start_new_session=True,
     )
     try:
-        _, errors = process.communicate(timeout=timeout_s)
+        _, errors = process.communicate(timeout=BUSY * timeout_s)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -67,7 +67,7 @@ def test_it_goes_on_after_any_event(deployment: Deployment, tmp_path: Path) -> N
             until("the first record is there", lambda: len(lines(command)) == 1)
             for number in range(1, 7):
                 driver.send("orders", [order(number + 1, lines=1)], number % 3)
-                until(f"record {number} is there", partial(_has, command, number + 1), 15.0)
+                until(f"record {number} is there", partial(_has, command, number + 1), 60.0)
                 archive_and_clean(driver, "orders")
             assert driver.application.intake_log.floor() > 10, "the log was trimmed meanwhile"
             command.signal(signal.SIGTERM)

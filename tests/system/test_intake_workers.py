@@ -27,7 +27,7 @@ from archiver.runtime.ids import SystemIds
 from tests.support.builders.deployment import Deployment, text
 from tests.support.kafka.wire import WireClient
 from tests.support.log.etcd_certificates import make_certificates
-from tests.support.process.processes import alive, descendants, until
+from tests.support.process.processes import PATIENCE_S, alive, descendants, until
 from tests.support.process.scrapes import scraped, series
 from tests.support.process.serving import Served, quick
 from tests.system.test_kafka_groups_served import Reader
@@ -123,7 +123,7 @@ class NamedSender(Sender):
             # Slowly, so that what waits during a restart is soon sent.
             self._producer.poll(0)
             self._stopping.wait(0.01)
-        self.left = self._producer.flush(90)
+        self.left = self._producer.flush(PATIENCE_S)
 
 
 @contextlib.contextmanager

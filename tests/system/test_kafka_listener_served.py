@@ -123,7 +123,7 @@ class Sender(threading.Thread):
                 "linger.ms": 2,
                 "batch.num.messages": 20,
                 # Longer than a restart takes on a busy machine.
-                "delivery.timeout.ms": 150_000,
+                "delivery.timeout.ms": 270_000,
                 **CLIENT,
                 **options,
             }

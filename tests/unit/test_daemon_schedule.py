@@ -14,7 +14,7 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from archiver.daemon.schedule import Schedule, ScheduledJob, _Run
 from archiver.runtime.clock import SystemClock
 
-WAIT_S = 30.0
+WAIT_S = 120.0
 LONG_S = 3600.0
 
 

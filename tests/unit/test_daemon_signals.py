@@ -14,7 +14,7 @@ import pytest
 from archiver.daemon.signals import Signals as Asking
 from tests.support.builders.deployment import ROOT
 
-WAIT_S = 30.0
+WAIT_S = 120.0
 
 PROGRAM = """
 from archiver.daemon.signals import Signals

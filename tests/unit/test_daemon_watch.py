@@ -14,7 +14,7 @@ from archiver.runtime.clock import ManualClock, SystemClock
 from archiver.runtime.errors import Halt, NotPermitted, RetryLater
 from archiver.status.journal import Journal
 
-WAIT_S = 30.0
+WAIT_S = 120.0
 
 
 class Asked:

@@ -37,7 +37,7 @@ from tests.support.schema.wire_mutations import enveloped, mutated
 
 ORDER = Source("shop.Order", DESCRIPTOR_SET)
 BAD = b"\xff"
-WAIT_S = 20.0
+WAIT_S = 120.0
 
 
 def binary(values: list[bytes | None]) -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 from archiver.web.produce import FairThreads
 
-WAIT_S = 20.0
+WAIT_S = 120.0
 
 
 @pytest.fixture

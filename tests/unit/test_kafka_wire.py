@@ -34,7 +34,7 @@ from intake.sources.kafka.wire import (
     bootstrap_addresses,
 )
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 def settings(properties: Mapping[str, Any]) -> KafkaSourceSettings:

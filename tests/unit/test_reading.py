@@ -24,7 +24,7 @@ from intake.read.reader import IntakeReader
 from intake.segments import FileRef
 from tests.support.process.processes import until
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 Reported = list[tuple[int, int | str]]
 """(file, row group or error text), in order of arrival."""
 

@@ -16,7 +16,7 @@ from intake.write.topic_lookup import LOOKUP_INTERVAL_S, TopicLookup
 from tests.support.log.memory_log import MemoryLog
 from tests.support.objects.memory_store import MemoryObjectStore
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 class CountedLog(MemoryLog):

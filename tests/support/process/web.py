@@ -38,7 +38,7 @@ from tests.support.objects.faulty_objects import FaultyObjectStore
 from tests.support.process.forwarding import OneWorker
 
 TOKEN = "correct horse battery"
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 ROLES = frozenset({"intake", "archive", "reconcile"})
 
 
