@@ -22,7 +22,7 @@ from tests.support.schema.floats import sample, sampled
 from tests.support.spark.foreign_spark import ForeignSpark, aftermath, foreign_spark, goes_on  # noqa: F401 - a fixture
 from tests.support.spark.spark_process import Refused
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.turns(2)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.turns(4)]
 
 COMPACT = "CALL system.rewrite_data_files(table => 'shop.clicks', options => map('rewrite-all', 'true'))"
 EXPIRE = (

@@ -29,7 +29,7 @@ from tests.support.schema.orders import order
 from tests.support.spark.spark_cluster import DRIVER, Cluster, SparkProcess
 
 pytestmark = [
-    pytest.mark.turns(3),
+    pytest.mark.turns(6),
     pytest.mark.slow,
     pytest.mark.spark,
     pytest.mark.timeout(600),

@@ -29,7 +29,7 @@ from tests.support.process.processes import until
 from tests.support.spark.spark_cluster import SparkProcess, connect_server
 
 pytestmark = [
-    pytest.mark.turns(3),
+    pytest.mark.turns(6),
     pytest.mark.slow,
     pytest.mark.spark,
     pytest.mark.timeout(600),

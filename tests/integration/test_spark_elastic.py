@@ -31,7 +31,7 @@ from tests.support.process.processes import until
 from tests.support.spark.spark_cluster import Cluster
 
 pytestmark = [
-    pytest.mark.turns(2),
+    pytest.mark.turns(6, 3),
     pytest.mark.slow,
     pytest.mark.spark,
     pytest.mark.timeout(600),

@@ -30,7 +30,7 @@ from tests.support.spark.spark_archive import bare_environment, copied_packages,
 from tests.support.spark.spark_cluster import HOST, Cluster, SparkProcess
 
 pytestmark = [
-    pytest.mark.turns(2),
+    pytest.mark.turns(6, 2),
     pytest.mark.slow,
     pytest.mark.spark,
     pytest.mark.timeout(600),

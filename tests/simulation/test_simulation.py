@@ -19,7 +19,7 @@ from tests.simulation.seeds import play
 from tests.support.amount import WHOLE
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARE = 40 if WHOLE else 20
+SHARE = 40 if WHOLE else 10
 """Schedules per profile."""
 ONCE_FAILED = (10, 192, 416)
 """The fault that each seed found. 10: a history file with a wrong bit in its footer raised an unexpected

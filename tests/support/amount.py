@@ -1,7 +1,8 @@
 """How much of the long tests a run plays, and how long it waits: a share in `make test`, everything in `make test-all`.
 
 `ARCHIVER_TESTS=whole` asks for everything. Tests marked `whole` run only then; no test of a real part carries the mark.
-Tests marked `turns(n)` are variants of one promise: each of them runs on one day of `n`. A file that is named on the
+Tests marked `turns(n)` are variants of one promise: each of them runs on one day of `n`; with `together=True`, all of a
+module on the same day. A file that is named on the
 command line is played whole, so that a developer or a mutant finds every test of it.
 """
 
@@ -38,16 +39,17 @@ def not_today(items: Sequence[pytest.Item], day: int = DAY) -> list[pytest.Item]
 
     The tests of a module with the same mark take turns in the order of their names. So every day has one of them, if
     there are as many as days, and variants of one test function come on different days. `turns(n, first)` begins with
-    another day, for a module with a single test.
+    another day, for a module with a single test. `together=True` is for tests that share a costly set-up.
     """
-    groups: dict[tuple[str, int, int], list[pytest.Item]] = defaultdict(list)
+    groups: dict[tuple[str, int, int, bool], list[pytest.Item]] = defaultdict(list)
     for item in items:
         if mark := item.get_closest_marker("turns"):
-            of, first = (*mark.args, 0)[:2]
-            groups[item.nodeid.partition("::")[0], of, first].append(item)
+            of, first = (*mark.args, mark.kwargs.get("first", 0))[:2]
+            together = mark.kwargs.get("together", False)
+            groups[item.nodeid.partition("::")[0], of, first, together].append(item)
     return [
         item
-        for (_, of, first), group in groups.items()
+        for (_, of, first, together), group in groups.items()
         for place, item in enumerate(sorted(group, key=lambda item: item.nodeid))
-        if (place + first - day) % of
+        if (first - day if together else place + first - day) % of
     ]

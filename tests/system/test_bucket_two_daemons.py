@@ -16,7 +16,7 @@ from tests.harness.loading import load
 from tests.support.log.bucket_run import STORE_FAULTS, BucketRun, BucketScene, bucket_run
 from tests.support.log.etcd_run import DAEMON_KILLED, MEMBER_KILLED
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.turns(2)]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.turns(4, 2)]
 
 SEED = 8
 SECONDS = 25.0

@@ -38,7 +38,7 @@ from tests.support.process.processes import Command, until
 from tests.support.process.serving import Served
 
 __all__ = ["machine", "program"]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200), pytest.mark.turns(3, together=True)]
 UNIT = ROOT / "deploy/systemd/stream-archiver.service"
 CONFIG = "etc/stream-archiver/archiver.yaml"
 STATE = "var/lib/stream-archiver"

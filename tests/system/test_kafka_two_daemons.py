@@ -14,7 +14,7 @@ from tests.harness.kafka_loop import LOOP
 from tests.harness.loading import load
 from tests.support.kafka.kafka_run import ACTS, kafka_run
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.turns(2)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.turns(4, 3)]
 
 SEED = 3
 SECONDS = 12.0

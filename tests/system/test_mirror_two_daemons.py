@@ -12,8 +12,7 @@ from tests.harness.judging import judge
 from tests.harness.loading import load
 from tests.support.kafka.mirror_run import ACTS, MIRRORED, mirror_run
 
-# Not on the days of the bucket.
-pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.turns(2, 1)]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.turns(4, 1)]
 
 SEED = 8
 SECONDS = 30.0

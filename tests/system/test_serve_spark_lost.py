@@ -21,7 +21,7 @@ from tests.support.process.processes import descendants, until
 from tests.support.process.serving import Served, quick
 
 pytestmark = [
-    pytest.mark.turns(2),
+    pytest.mark.turns(4),
     pytest.mark.slow,
     pytest.mark.spark,
     pytest.mark.timeout(240),

@@ -83,6 +83,9 @@ def left(folder: Path) -> list[str]:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(2 * LIMIT_S + 100)
+@pytest.mark.turns(
+    4
+)  # each day one of the long runs under faults: this one, the mirror, the bucket, Kafka clients
 def test_three_minutes_under_load_and_hurt(tmp_path: Path) -> None:
     for seed in (SEED, SEED + 1):
         folder = tmp_path / f"soak{seed}"

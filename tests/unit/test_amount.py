@@ -18,8 +18,12 @@ def test_variant(number): ...
 @pytest.mark.turns(3)
 def test_one(): ...
 
-@pytest.mark.turns(3, 1)
+@pytest.mark.turns(3, first=1)
 def test_other(): ...
+
+@pytest.mark.turns(2, 1, together=True)
+@pytest.mark.parametrize("number", range(2))
+def test_shared(number): ...
 
 def test_daily(): ...
 """
@@ -47,10 +51,12 @@ def test_each_has_its_day(items: list[pytest.Item]) -> None:
             **{f"test_variant[{number}]": 3 for number in range(5)},
             "test_one": 2,
             "test_other": 2,
+            **{f"test_shared[{number}]": 3 for number in range(2)},
             "test_daily": 6,
         }
         assert all(sum(name.startswith("test_variant") for name in day) in (2, 3) for day in days)
         assert all(not {"test_one", "test_other"} <= day for day in days), "they begin on different days"
+        assert all(sum(name.startswith("test_shared") for name in day) in (0, 2) for day in days)
 
 
 def test_a_file_that_is_named_is_played_whole() -> None:

@@ -15,9 +15,9 @@ VARIABLE = "ARCHIVER_FAULT_SHARE"
 THIRDS: Final = ("kill", "pause", "error")
 """What happens at a point. Of these the share takes one for each point, so that every point is reached with
 any seed."""
-DAYS: Final = 2
+DAYS: Final = 4
 """A point is played every so many days."""
-SPARK_DAYS: Final = 6
+SPARK_DAYS: Final = 12
 """The same with Spark."""
 IN_ADDITION: Final = "unknown"
 """A lost reply, where a caller waits for one: played with the whole only."""
@@ -79,11 +79,11 @@ def share(cases: list[Case], asked: str | None = None) -> list[Case]:
 
 
 def share_of_day(cases: list[Case], day: int) -> list[Case]:
-    """Every second point, or every sixth point with Spark, each in one of its scenes and with one action.
+    """Every fourth point, or every twelfth point with Spark, each in one of its scenes and with one action.
 
     The next time that a point is played it has another scene, and after all its scenes another action. So a point of one
-    scene has every action in six days, one of three scenes everything in eighteen; with Spark, where a case takes half a
-    minute, all have in eighteen.
+    scene has every action in twelve days, one of three scenes everything in 36; with Spark, where a case takes half a
+    minute, all have in 36.
     """
     scenes: dict[str, dict[str, None]] = {}
     for case in cases:
