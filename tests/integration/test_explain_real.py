@@ -197,7 +197,14 @@ def test_waiting_though_its_intake_file_is_gone_or_damaged(deployment: Deploymen
     assert "footer is not the one" in damaged["why"]
 
 
-def test_the_producer_of_a_numbered_batch(deployment: Deployment, driver: Driver) -> None:
+def test_the_producer_of_a_numbered_batch(tmp_path: Path) -> None:
+    # No flush before all are sent, however slow the machine is.
+    deployment = Deployment(tmp_path / "d", overrides={"intake": {"delay_max": "60s"}})
+    with Driver(deployment) as driver:
+        _check_numbered_batches(deployment, driver)
+
+
+def _check_numbered_batches(deployment: Deployment, driver: Driver) -> None:
     application = driver.application
     first, second = (application.sequencer.open_producer("", 10**9) for _ in range(2))
     writer = application.intake.writer()
