@@ -1,8 +1,9 @@
-"""docs/cloudevents.md is true: events in structured mode, in Avro and in Protobuf, become columns."""
+"""docs/cloudevents.md is true: events in structured mode, in Avro, in Protobuf and in JSON, become columns."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +63,65 @@ def proto_events() -> list[bytes | None]:
     return found
 
 
+DATA = re.findall(
+    r"^\| `([^`]+)` \| `([^`]+)` \| `(?:value\.data|CAST)[^`]+` \|$",
+    PAGE.read_text(encoding="utf-8"),
+    re.MULTILINE,
+)
+"""The page's table of data of any shape: as it is sent, and the column."""
+
+
+def json_events() -> list[bytes | None]:
+    """Data of each shape that the page shows, then none, then bytes."""
+    head = (
+        '{"specversion":"1.0","id":"e%d","source":"/shop","type":"shop.paid","time":"2026-03-02T10:00:0%dZ"'
+    )
+    tails = [
+        *(f',"sequence":{number},"data":{data}' for number, (data, _) in enumerate(DATA)),
+        "",
+        ',"data_base64":"AAE="',
+        ',"data":true,"trace":"ab"',
+    ]
+    return [(head % (number, number) + tail + "}").encode() for number, tail in enumerate(tails)]
+
+
+def check_json(deployment: Deployment, found: list[list[Any]]) -> None:
+    """What the page says of events in JSON."""
+    assert len(DATA) == 5
+    data = [column for _, column in DATA] + [None, None, "true"]
+    assert found == [
+        [
+            f"e{number}",
+            "shop.paid",
+            f"2026-03-02T10:00:0{number}Z",
+            number if number < len(DATA) else None,
+            "Ann" if number == 0 else None,
+            column,
+            "\0\x01" if number == 6 else None,
+        ]
+        for number, column in enumerate(data)
+    ]
+    more = (
+        "SELECT value.data ->> '$[0].sku' AS sku, value.data ->> '$' AS text, value.data = 'null' AS nothing, "
+        "decode(value.__unrecognized__) ->> '$.trace' AS trace, value.__raw__ IS NULL AS once "
+        "FROM shop.json_events ORDER BY kafka.offset"
+    )
+    answer = rows(deployment, more)
+    assert (answer[1][0], answer[2][1], answer[4][2], answer[7][3]) == ("a", "text", True, "ab")
+    assert all(row[4] for row in answer)
+    digits = "SELECT CAST(value.data AS decimal(9, 2)) AS n FROM shop.json_events WHERE kafka.offset = 3"
+    assert rows(deployment, digits) == [["2.50"]]
+
+
 def test_events_in_structured_mode(tmp_path: Path) -> None:
     page = yaml.safe_load(titled("archiver.yaml", PAGE))
     page["catalogs"] = [{"name": "lake", "type": "sql", "uri": f"sqlite:///{tmp_path / 'd'}/catalog.db"}]
     deployment = Deployment(tmp_path / "d", overrides=page)
-    for title in ("cloudevent.avsc", "protos/cloudevents.proto"):
+    for title in ("cloudevent.avsc", "protos/cloudevents.proto", "cloudevent.json"):
         target = deployment.root / title
         target.parent.mkdir(exist_ok=True)
         target.write_text(titled(title, PAGE), encoding="utf-8")
-    sent = {"events": avro_events(), "proto-events": proto_events()}
+    sent = {"events": avro_events(), "proto-events": proto_events(), "json-events": json_events()}
     with Driver(deployment) as driver:
         for topic, values in sent.items():
             driver.send(topic, values, 0)
@@ -87,7 +138,8 @@ def test_events_in_structured_mode(tmp_path: Path) -> None:
         [f"e{number}", "shop.paid", f"2026-03-02T10:00:0{number}Z", "Ann" if number == 0 else None]
         for number in range(3)
     ]
-    for table in ("shop.events", "shop.proto_events"):
+    check_json(deployment, asked["json"])
+    for table in ("shop.events", "shop.proto_events", "shop.json_events"):
         assert rows(deployment, f"SELECT count(value.__err__) AS n FROM {table}") == [[0]]
     others = (
         "SELECT value.attribute['sampled'].boolean AS a, value.attribute['trace'].bytes AS b, value.data.string "

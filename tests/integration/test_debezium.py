@@ -1,4 +1,4 @@
-"""docs/debezium.md is true: its configuration, its columns and its queries, with events in Avro and in Protobuf."""
+"""docs/debezium.md is true: its configuration, its columns and its queries, with events in Avro, in Protobuf and in JSON."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ def server() -> Iterator[RegistryServer]:
         yield made
 
 
-def deployed(folder: Path, server: RegistryServer) -> Deployment:
-    """The page's configuration, with a catalog and a registry that exist."""
-    page = yaml.safe_load(debezium.titled("archiver.yaml"))
-    page["schema_registry"]["confluent"]["url"] = server.url
+def deployed(folder: Path, server: RegistryServer | None) -> Deployment:
+    """The page's configuration, with a catalog that exists, and with a registry that does or with files."""
+    page = yaml.safe_load(debezium.titled("archiver-json.yaml" if server is None else "archiver.yaml"))
+    if server is not None:
+        page["schema_registry"]["confluent"]["url"] = server.url
     page["catalogs"] = [{"name": "lake", "type": "sql", "uri": f"sqlite:///{folder / 'd'}/catalog.db"}]
     return Deployment(folder / "d", overrides=page)
 
@@ -173,3 +174,46 @@ def test_events_in_protobuf(tmp_path: Path, server: RegistryServer) -> None:
         f"SELECT key.id AS id, value.after.total AS total FROM {TABLE} WHERE key.id = 2 AND value.op = 'c'"
     )
     assert asked(deployment, empty) == [[2, None]]
+
+
+def test_events_in_json(tmp_path: Path) -> None:
+    deployment, records = deployed(tmp_path, None), debezium.json_records()
+    for name in ("orders-key.json", "orders-value.json"):
+        (deployment.root / name).write_text(debezium.titled(name), encoding="utf-8")
+    with Driver(deployment) as driver:
+        sent(driver, records)
+        archived(driver)
+        check_bytes(driver, records)
+    check_queries(deployment)
+    lost = f"SELECT count(*) FROM {TABLE} WHERE value.__raw__ IS NOT NULL OR value.__err__ IS NOT NULL"
+    assert asked(deployment, lost) == [[0]]
+    as_text = {"value.before.total": "string", "value.before.weight.value": "string"}
+    page = page_columns() | as_text
+    found = columns(deployment)
+    assert {name: found.get(name) for name in page} == page
+    assert {"value.before", "value.after", "value.source", "value.op"} <= found.keys()
+
+
+def test_events_in_json_of_a_subject(tmp_path: Path, server: RegistryServer) -> None:
+    """Records without an envelope, a row with a column that the schema does not have, and a record with its own
+    schema."""
+    debezium.register(server, "json", "JSON")
+    row = {**debezium.row(6, "Fay", "5.00", "new"), "note": "fragile"}
+    event = debezium.json_bytes(debezium.event(9, "c", None, row))
+    key, framed = debezium.json_bytes({"id": 6}), b'{"schema":{"type":"struct"},"payload":' + event + b"}"
+    records = [*debezium.json_records(), (0, Record(key, event)), (0, Record(key, framed))]
+    deployment = deployed(tmp_path, server)
+    with Driver(deployment) as driver:
+        sent(driver, records)
+        archived(driver)
+        check_bytes(driver, records)
+    kept = (
+        "SELECT value.after.customer AS customer, decode(value.after.__unrecognized__) AS more, "
+        f"value.__raw__ AS raw FROM {TABLE} WHERE value.after.__unrecognized__ IS NOT NULL"
+    )
+    assert asked(deployment, kept) == [["Fay", '{"note":"fragile"}', None]]
+    with_schema = (
+        f"SELECT json_keys(decode(value.__unrecognized__)) AS names FROM {TABLE} WHERE value.op IS NULL "
+        "AND value.__unrecognized__ IS NOT NULL AND value.__err__ IS NULL"
+    )
+    assert asked(deployment, with_schema) == [[["schema", "payload"]]]

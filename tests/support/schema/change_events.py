@@ -1,7 +1,8 @@
-"""Change events as Debezium sends them, in Avro and Protobuf, by the schemas of docs/debezium.md."""
+"""Change events as Debezium sends them, in Avro, Protobuf and JSON, by the schemas of docs/debezium.md."""
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import tempfile
@@ -193,6 +194,28 @@ def proto_records() -> list[tuple[int, Record]]:
         )
         for number, change in CHANGES
     ]
+
+
+def json_records() -> list[tuple[int, Record]]:
+    """The same events as Kafka Connect's JsonConverter writes them without schemas."""
+    return [
+        (
+            partition_of(number),
+            Record(json_bytes({"id": number}), None if change is None else json_bytes(change)),
+        )
+        for number, change in CHANGES
+    ]
+
+
+def json_bytes(value: Any) -> bytes:
+    """A document as that converter writes it: compact, every field of the schema, null as `null`."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=_json_text)
+    return text.encode()
+
+
+def _json_text(value: Any) -> str:
+    """Bytes in base64; a decimal as Debezium sends it as text."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 def without_nulls(value: Any) -> Any:
