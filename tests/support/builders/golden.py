@@ -46,9 +46,9 @@ def golden_place(version: str) -> Iterator[Path]:
         os.close(lock)
 
 
-def unpack(version: str, folder: Path) -> None:
+def unpack(version: str, folder: Path, stored: Path = GOLDEN) -> None:
     """Put the golden deployment of a version into its place."""
-    shutil.copytree(GOLDEN / version, folder, dirs_exist_ok=True)
+    shutil.copytree(stored / version, folder, dirs_exist_ok=True)
 
 
 class Golden(Deployment):
