@@ -310,7 +310,7 @@ def test_many_bad_records_and_few_attempts(monkeypatch: pytest.MonkeyPatch) -> N
         (b"", 0),
         (b"\n \n", 0),
         (b"{\xff}", 0),
-        (b'{"id":"x"}', 3),
+        (b'{"id":"x"}', 2),
         (b'{"id":1.5}', 30),
         (b'{"id":1}{"id":2}', 30),
         (b'{"id":1}}', 30),
@@ -342,6 +342,18 @@ def test_two_documents_next_to_none_shift_nothing() -> None:
     good = [number for number in range(100) if number not in (10, 11, 50, 51)]
     assert [rows[number]["id"] for number in good] == good
     assert [rows[number][ERR] is None for number in (10, 11, 50, 51)] == [False, True, False, False]
+
+
+@pytest.mark.parametrize("more", [[], [(30, order(1) + order(2))]])
+def test_two_halves_of_a_document_shift_nothing(more: list[tuple[int, bytes]]) -> None:
+    """Each half begins and ends as an object. A record of two documents makes up for the missing one."""
+    payloads = [order(number) for number in range(40)]
+    for place, data in [(10, b'{"note":"}'), (11, b'{"}'), *more]:
+        payloads[place] = data
+    rows = same_columns(schema_of(ORDER), payloads).to_pylist()
+    bad = {10, 11, *(place for place, _ in more)}
+    assert [row["id"] for row in rows] == [None if number in bad else number for number in range(40)]
+    assert {number for number, row in enumerate(rows) if row[ERR] is not None} == bad
 
 
 def test_envelopes_are_optional_and_kept() -> None:

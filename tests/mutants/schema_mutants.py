@@ -1,9 +1,10 @@
-"""Ways to break the mapping of Protobuf, and of Avro, and the byte-exact rule, and who should notice."""
+"""Ways to break the mapping of Protobuf, of Avro and of JSON, and the byte-exact rule, and who should notice."""
 
 from __future__ import annotations
 
 from tests.mutants.avro_mutants import AVRO
 from tests.mutants.breaking import Mutant
+from tests.mutants.json_mutants import JSON
 
 PROPERTIES = ("tests/integration/test_schema_properties.py",)
 PAGE = ("tests/unit/test_schema_mapping.py",)
@@ -15,6 +16,7 @@ def _mutant(name: str, file: str, old: str, new: str, tests: tuple[str, ...] = P
 
 MAPPING = (
     *AVRO,
+    *JSON,
     _mutant(
         "bytes are thrown away without a look",
         "codec.py",
