@@ -67,8 +67,8 @@ fault: java $(INSTALLED)  ## Play every failpoint with kill, pause, error and lo
 
 SEED ?=
 RUNS ?= 20000
-# On two cores: tests wait for other processes longer than they compute.
-JOBS ?= 5
+# On two cores: tests wait for other processes about as long as they compute.
+JOBS ?= 4
 
 RIG ?= all
 

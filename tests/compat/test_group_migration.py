@@ -48,7 +48,7 @@ QUICK = {
 CLASSIC = {"group.protocol": "classic", "session.timeout.ms": "6000", "heartbeat.interval.ms": "200"}
 CONSUMER = {"group.protocol": "consumer"}
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.turns(2)]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from tests.support.catalog.rest_catalog import RestCatalog
 from tests.support.catalog.rest_rounds import WIDER, RestRounds
 from tests.support.servers.http_faults import Fault, Operation, Play
 
-pytestmark = pytest.mark.spark  # needs Java
+pytestmark = [pytest.mark.spark, pytest.mark.turns(2, 1)]  # needs Java
 
 ENDS: dict[Fault, CommitEnd] = {
     Fault(Play.ANSWER_BEFORE, 404): "retry",

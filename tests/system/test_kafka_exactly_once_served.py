@@ -39,6 +39,7 @@ from tests.system.test_kafka_listener_served import (
 from tests.system.test_kafka_transactions_served import Ending
 
 pytestmark = [
+    pytest.mark.turns(2),
     pytest.mark.slow,
     pytest.mark.timeout(400),
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="searches /proc for descendants"),

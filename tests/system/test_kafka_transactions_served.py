@@ -29,6 +29,7 @@ from tests.system.test_kafka_listener_served import (
 )
 
 pytestmark = [
+    pytest.mark.turns(2, 1),
     pytest.mark.slow,
     pytest.mark.timeout(180),
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="searches /proc for descendants"),
