@@ -1,4 +1,4 @@
-"""Ways to break both engines for JSON on purpose, and the tests that must fail."""
+"""Ways to break both engines for JSON, its schemas and its registry subjects on purpose, and the tests that must fail."""
 
 from __future__ import annotations
 
@@ -20,10 +20,17 @@ EXAMPLES = tuple(
 )
 """Without those of random schemas, which take longer."""
 PAGE = ("tests/unit/test_schema_mapping_json.py",)
+SCHEMAS = tuple(
+    f"tests/unit/test_json_schemas.py::test_{name}"
+    for name in ("branches_of_unions", "relative_references_start_from_the_embedded_schema")
+)
+EVOLUTION = ("tests/unit/test_json_evolution.py",)
+SUBJECTS = ("tests/unit/test_registry_json.py",)
 
 
 def _mutant(name: str, file: str, old: str, new: str, tests: tuple[str, ...] = EXAMPLES) -> Mutant:
-    return Mutant(f"json: {name}", f"archiver/schema/json/{file}", old, new, tests, simulated=False)
+    folder = "archiver/registry" if tests is SUBJECTS else "archiver/schema/json"
+    return Mutant(f"json: {name}", f"{folder}/{file}", old, new, tests, simulated=False)
 
 
 JSON = (
@@ -102,5 +109,74 @@ JSON = (
         "        if inner.nullable and child.null_count:",
         "        if inner.nullable and child.null_count == len(child) + 1:",
         PAGE,
+    ),
+    _mutant(
+        "properties of no schema are written with their braces",
+        "encoder.py",
+        "        inside = pc.binary_slice(children[place], 1, -1)",
+        "        inside = children[place]",
+    ),
+    _mutant(
+        "a union of bounds has the narrowest",
+        "resolve.py",
+        "        low=min(known) if (known := _all_known([one.low for one in numbers])) else None,",
+        "        low=max(known) if (known := _all_known([one.low for one in numbers])) else None,",
+        SCHEMAS,
+    ),
+    _mutant(
+        "an array of branches of which one takes any item is typed",
+        "resolve.py",
+        '_joined("or", known) if known and len(known) == len(parts) else None',
+        '_joined("or", known) if known else None',
+        SCHEMAS,
+    ),
+    _mutant(
+        "a reference in an embedded schema starts from the outer one",
+        "resources.py",
+        "        return self._opened.get(id(schema), outer)",
+        "        return outer or self._opened.get(id(schema), outer)",
+        SCHEMAS,
+    ),
+    _mutant(
+        "an integer beyond 64 bits is a long",
+        "model.py",
+        "    if (low is None or low >= -(2**63)) and (high is None or high < 2**63):",
+        "    if (low is None or low >= -(2**63)) and (high is None or high < 2**64):",
+        PAGE,
+    ),
+    _mutant(
+        "text and a string share a column",
+        "mapping.py",
+        "inner.kind in (Kind.OBJECT, Kind.TEXT)",
+        "inner.kind is Kind.OBJECT",
+        EVOLUTION,
+    ),
+    _mutant(
+        "ids of earlier versions are not known",
+        "json_subjects.py",
+        "            ids.update(self._ids(newest.subject, number, until_s))",
+        "            self._ids(newest.subject, number, until_s)",
+        SUBJECTS,
+    ),
+    _mutant(
+        "ids of a version that was deleted are forgotten",
+        "json_subjects.py",
+        'known.format == "json" and known.envelope is not None',
+        'known.format != "json" and known.envelope is not None',
+        SUBJECTS,
+    ),
+    _mutant(
+        "versions of another type lend their ids",
+        "json_subjects.py",
+        "        return (found.id,) if found.kind == JSON else ()",
+        "        return (found.id,)",
+        SUBJECTS,
+    ),
+    _mutant(
+        "two references of one name may differ",
+        "json_subjects.py",
+        "            if references.setdefault(name, found.text) != found.text:",
+        "            if references.setdefault(name, found.text) is None:",
+        SUBJECTS,
     ),
 )
