@@ -26,8 +26,10 @@ from tests.support.catalog.rest_catalog import RestCatalog
 from tests.support.objects.s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server
 from tests.support.pages import ROOT, Block, blocks
 from tests.support.schema import change_events
+from tests.support.schema.json_page import documents_of_all
 from tests.support.schema.mapping_page import hexadecimal
 from tests.support.schema.shaped_rows import shaped
+from tests.support.schema.type_tables import type_text
 from tests.support.servers.trino_server import TrinoServer
 from tests.support.spark.asked_engines import Answer, AskedSpark, AskedTrino
 from tests.support.spark.spark_process import Refused
@@ -39,6 +41,7 @@ pytestmark = [
 ]  # a time limit counts the fixtures of a file's first test
 
 PAGE = ROOT / "docs" / "queries.md"
+JSON_PAGE = ROOT / "docs" / "schema-mapping-json.md"
 QUERIES = [block for block in blocks(PAGE) if block.language == "sql"]
 CHANGES = [block for block in blocks(change_events.PAGE) if block.language == "sql"]
 ENGINES = ("trino", "spark", "duckdb")
@@ -270,9 +273,9 @@ def files_of_the_page() -> dict[str, dict[str, int]]:
     return {title: dict(zip((*ENGINES, "plan"), map(int, numbers), strict=True)) for title, *numbers in found}
 
 
-def value_type(lake: Lake) -> dict[str, Any]:
-    """Type of the value column of the topic with all types, from the table's own schema."""
-    fields = {field["name"]: field for field in lake.types_schema["fields"]}
+def value_type(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Type of the value column, from a table's own schema."""
+    fields = {field["name"]: field for field in schema["fields"]}
     found: dict[str, Any] = fields["value"]["type"]
     return found
 
@@ -282,7 +285,7 @@ def test_every_type_of_the_mapping(
     lake: Lake, engines: Mapping[str, Callable[[str], Answer]], engine: str
 ) -> None:
     """The examples of the mapping's page hold what the page states; a record without any has nothing."""
-    kind, table = value_type(lake), "shop.types" if engine == "duckdb" else f"{CATALOG}.shop.types"
+    kind, table = value_type(lake.types_schema), table_of(engine, "types")
     answer = engines[engine](f"SELECT value FROM {table} ORDER BY kafka.offset")
     (full,), (empty,) = answer.rows
     binary = base64.b64decode if engine == "duckdb" else bytes
@@ -306,7 +309,7 @@ def test_every_type_of_the_mapping(
 def test_every_type_of_the_mapping_for_avro(
     lake: Lake, engines: Mapping[str, Callable[[str], Answer]], engine: str
 ) -> None:
-    kind, table = avro_type(lake), table_of(engine, "avro_types")
+    kind, table = value_type(lake.avro_schema), table_of(engine, "avro_types")
     answer = engines[engine](f"SELECT value FROM {table}")
     ((full,),) = answer.rows
     binary = base64.b64decode if engine == "duckdb" else bytes
@@ -322,11 +325,47 @@ def test_every_type_of_the_mapping_for_avro(
     )
 
 
-def avro_type(lake: Lake) -> dict[str, Any]:
-    """Type of the value column of the topic with all types of Avro."""
-    fields = {field["name"]: field for field in lake.avro_schema["fields"]}
-    found: dict[str, Any] = fields["value"]["type"]
-    return found
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_type_of_the_mapping_for_json(
+    lake: Lake, engines: Mapping[str, Callable[[str], Answer]], engine: str
+) -> None:
+    """A record for each row of the page: its column holds what the page states, every other one is null, and
+    its bytes are kept if the page says so."""
+    kind, table = value_type(lake.json_schema), table_of(engine, "json_types")
+    answer = engines[engine](f"SELECT value FROM {table} ORDER BY kafka.offset")
+    binary = base64.b64decode if engine == "duckdb" else bytes
+    columns = {field["name"]: field["type"] for field in kind["fields"]}
+    records = zip(lake.json_types, documents_of_all(lake.json_types), answer.rows, strict=True)
+    for place, (row, document, (value,)) in enumerate(records):
+        inner = columns[f"r{place}"]["fields"][0]
+        assert f"v {type_text(inner['type'])}" == row.column
+        holds = {"v": shaped(row.holds, inner["type"], hexadecimal)}
+        raw = document if row.raw == "kept" else None
+        assert shaped(value, kind, binary) == {
+            **dict.fromkeys(columns.keys() - {"__unrecognized__"}),
+            f"r{place}": holds,
+            "__raw__": raw,
+        }, f"line {row.line} of the page"
+    assert f"have {len(lake.json_types)} rows, each a record of one topic" in " ".join(
+        PAGE.read_text(encoding="utf-8").split()
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_query_of_json_text(
+    lake: Lake, engines: Mapping[str, Callable[[str], Answer]], engine: str
+) -> None:
+    """The query of the page about JSON, over two of its rows as the columns of one record."""
+    examples = [row.example if row.column == "v string" else None for row in lake.json_types]
+    extra, size = (f"max(value.r{examples.index(one)}.v)" for one in ('{"b":1.50,"a":[true]}', '"a"'))
+    made = {
+        "trino": f"CAST(ROW({extra}, {size}) AS ROW(extra varchar, size varchar))",
+        "spark": f"named_struct('extra', {extra}, 'size', {size})",
+        "duckdb": f"struct_pack(extra := {extra}, size := {size})",
+    }[engine]
+    rows = f"(SELECT {made} AS value FROM {table_of(engine, 'json_types')})"
+    query = change_events.queries(engine, JSON_PAGE)["text"].replace(table_of(engine, "events"), rows)
+    assert reported(engines[engine](query)) == [["1.50", "true", "a"]]
 
 
 def table_of(engine: str, name: str) -> str:
@@ -360,7 +399,8 @@ def test_what_the_page_calls_the_types(
     for place, row in enumerate(lake.types):
         name, _, kind = row.columns[0].partition(" ")
         places.setdefault(kind, f"r{place}.{name}")
-    leaves = {kind for kind in places if not kind.startswith(("struct", "list", "map"))}
+    kinds = places.keys() | {one.column.partition(" ")[2] for one in lake.json_types}
+    leaves = {kind for kind in kinds if not kind.startswith(("struct", "list", "map"))}
     assert leaves <= found.keys()
     more: dict[str, str] = {}
     for place, one in enumerate(lake.avro_types):

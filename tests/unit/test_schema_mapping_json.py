@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pyarrow as pa
@@ -13,24 +12,15 @@ from archiver.schema.evolution.state import decide
 from archiver.schema.json.model import Kind, parse_schema
 from archiver.schema.json.source import json_source
 from tests.support.schema.both_engines import ENGINES
-from tests.support.schema.type_tables import TypeRow, shown, type_rows, type_text
+from tests.support.schema.json_page import document_of, json_page_rows, schema_of
+from tests.support.schema.type_tables import TypeRow, shown, type_text
 
-ROWS = type_rows("schema-mapping-json.md", "schema")
-
-
-def payload_of(row: TypeRow) -> bytes:
-    return b"{}" if row.example == "-" else f'{{"v":{row.example}}}'.encode()
-
-
-def schema_of(row: TypeRow) -> bytes:
-    # Definitions stand at the top, where references look for them.
-    defs = row.type.get("$defs", {}) if isinstance(row.type, dict) else {}
-    return json.dumps({"type": "object", "properties": {"v": row.type}, "$defs": defs}).encode()
+ROWS = json_page_rows()
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[f"line {row.line}" for row in ROWS])
 def test_a_row_of_the_page(row: TypeRow) -> None:
-    payload = payload_of(row)
+    payload = document_of(row).encode()
     schema = decide("t", (), None, json_source(schema_of(row), "the page", recursion_depth=row.depth)).schema
     *_, column, _ = schema.schema()["fields"][1]["type"]["fields"]
     assert f"{column['name']} {type_text(column['type'])}" == row.column

@@ -4,8 +4,8 @@ engine must find in it is known.
 `Lake.orders` is the topic of docs/queries.md: three days, two partitions, two archives each, its message
 changed each morning. `Lake.types` has one message with a field for each row of docs/schema-mapping.md, as far
 as one topic can have them. `Lake.readings` is one archive with so many rows that its encodings are chosen
-from them. `Lake.avro_types` has a field for each row of docs/schema-mapping-avro.md, and the topic of
-docs/debezium.md has its events.
+from them. `Lake.avro_types` has a field for each row of docs/schema-mapping-avro.md, `Lake.json_types` a record
+for each row of docs/schema-mapping-json.md, and the topic of docs/debezium.md has its events.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from tests.support.objects.s3_faults import S3Faults
 from tests.support.objects.s3_server import S3Server, data_group
 from tests.support.schema import change_events
 from tests.support.schema.avro_page import avro_page_rows, payload_of
+from tests.support.schema.json_page import documents_of_all, json_page_rows, schema_of_all
 from tests.support.schema.mapping_page import PageRow, hexadecimal, page_rows, proto_files
 from tests.support.schema.protos import message_class
 from tests.support.schema.registry_server import RegistryServer
@@ -43,6 +44,7 @@ from tests.support.servers.http_faults import Asked, Operation
 
 CATALOG: Final = "lake"
 AVRO_TYPES: Final = "avro-types"
+JSON_TYPES: Final = "json-types"
 DAY_S: Final = 86_400.0
 DAYS: Final = 3
 ARCHIVES: Final = 2
@@ -139,6 +141,11 @@ class Lake:
     """The rows of the mapping's page for Avro; the field of each is `r` and its place, and in it `v`."""
     avro_schema: dict[str, Any] = field(default_factory=dict)
     """Of their table."""
+    json_types: list[TypeRow] = field(default_factory=list)
+    """The rows of the mapping's page for JSON; each is the record with its place as offset, and has a field
+    as a row for Avro has."""
+    json_schema: dict[str, Any] = field(default_factory=dict)
+    """Of their table."""
     readings: list[dict[str, Any]] = field(default_factory=list)
     """The fields of each, by offset."""
     encodings: dict[str, set[str]] = field(default_factory=dict)
@@ -174,7 +181,7 @@ def filled(folder: Path, server: S3Server, catalog: RestCatalog) -> Iterator[Lak
         change_events.register(registry, "avsc", "AVRO")
         lake = Lake(_deployment(folder / "d", server, catalog, reads, registry), reads)
         _fill_types(lake, folder / "protos")
-        _fill_avro_types(lake)
+        _fill_avro_and_json_types(lake)
         _fill_change_events(lake)
         _fill_readings(lake)
         clock = AheadClock()
@@ -208,6 +215,8 @@ def _deployment(
     avro = {"avsc": "types.avsc", "recursion_depth": 1}
     topics.append({**topics[1], "name": AVRO_TYPES, "value": avro})
     topics[-1]["archive"] = {"kind": "iceberg", "catalog": CATALOG, "table": "shop.avro_types"}
+    topics.append({**topics[1], "name": JSON_TYPES, "value": {"json_schema": "types.json"}})
+    topics[-1]["archive"] = {"kind": "iceberg", "catalog": CATALOG, "table": "shop.json_types"}
     page = yaml.safe_load(change_events.titled("archiver.yaml"))
     topics += page["topics"]
     catalogs = [{"name": CATALOG, **catalog.properties}]
@@ -221,9 +230,22 @@ def _deployment(
     return Deployment(folder, overrides=overrides)
 
 
-def _fill_avro_types(lake: Lake) -> None:
-    """One record: each row's example in a record of a namespace of its own, because rows share names."""
-    rows = avro_page_rows()
+def _fill_avro_and_json_types(lake: Lake) -> None:
+    """Both at once, because a process and a round of archiving take longer than what they archive."""
+    lake.avro_types, lake.json_types = avro_page_rows(), json_page_rows()
+    root = lake.deployment.root
+    (root / "types.avsc").write_text(json.dumps(_avro_schema(lake.avro_types)), encoding="utf-8")
+    (root / "types.json").write_bytes(schema_of_all(lake.json_types))
+    with Driver(lake.deployment) as driver:
+        driver.send(AVRO_TYPES, [b"".join(payload_of(row) for row in lake.avro_types)], 0)
+        driver.send(JSON_TYPES, documents_of_all(lake.json_types), 0)
+        _archive(driver, AVRO_TYPES, JSON_TYPES)
+        lake.avro_schema, lake.json_schema = (_schema(driver, one) for one in (AVRO_TYPES, JSON_TYPES))
+
+
+def _avro_schema(rows: list[TypeRow]) -> dict[str, Any]:
+    """Of one record with all rows: each row's type in a record of a namespace of its own, because rows share
+    names."""
     fields = [
         {
             "name": f"r{place}",
@@ -236,14 +258,7 @@ def _fill_avro_types(lake: Lake) -> None:
         }
         for place, row in enumerate(rows)
     ]
-    schema = {"type": "record", "name": "All", "fields": fields}
-    (lake.deployment.root / "types.avsc").write_text(json.dumps(schema), encoding="utf-8")
-    with Driver(lake.deployment) as driver:
-        driver.send(AVRO_TYPES, [b"".join(payload_of(row) for row in rows)], 0)
-        _archive(driver, AVRO_TYPES)
-        view = driver.application.table(AVRO_TYPES)
-    assert view is not None
-    lake.avro_types, lake.avro_schema = rows, json.loads(view.schema_json)
+    return {"type": "record", "name": "All", "fields": fields}
 
 
 def _fill_change_events(lake: Lake) -> None:
@@ -278,9 +293,7 @@ def _fill_types(lake: Lake, folder: Path) -> None:
     with Driver(lake.deployment) as driver:
         driver.send("types", [bytes(payload), b""], 0)
         _archive(driver, "types")
-        view = driver.application.table("types")
-    assert view is not None
-    lake.types, lake.types_schema = rows, json.loads(view.schema_json)
+        lake.types, lake.types_schema = rows, _schema(driver, "types")
 
 
 def _fill_readings(lake: Lake) -> None:
@@ -375,6 +388,15 @@ def _snapshots(lake: Lake) -> list[Snapshot]:
     return [Snapshot(one.snapshot_id, one.timestamp_ms, one.summary[VALID_THROUGH]) for one in view.snapshots]
 
 
-def _archive(driver: Driver, topic: str) -> None:
-    report = driver.archive().of(topic)
-    assert report.state == "archived", report.why
+def _schema(driver: Driver, topic: str) -> dict[str, Any]:
+    """The schema of a topic's table, as Iceberg has it."""
+    view = driver.application.table(topic)
+    assert view is not None
+    found: dict[str, Any] = json.loads(view.schema_json)
+    return found
+
+
+def _archive(driver: Driver, *topics: str) -> None:
+    report = driver.archive()
+    for topic in topics:
+        assert report.of(topic).state == "archived", report.of(topic).why
