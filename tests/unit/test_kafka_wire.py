@@ -65,6 +65,11 @@ def test_properties_with_another_meaning_are_left_to_the_library(given: dict[str
     assert access_of(settings(given)) is None
 
 
+def test_pauses_between_attempts_do_not_keep_batches_from_being_read() -> None:
+    given = {"reconnect.backoff.ms": "50", "reconnect.backoff.max.ms": "200"}
+    assert access_of(settings(given)) == access_of(settings({})) is not None
+
+
 def test_properties_of_tls_and_of_a_login_are_understood() -> None:
     given = {
         "security.protocol": "sasl_ssl",

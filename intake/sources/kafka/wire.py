@@ -61,7 +61,10 @@ _UNDERSTOOD = frozenset(
         *("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password"),
         *("ssl.endpoint.identification.algorithm", "enable.ssl.certificate.verification"),
         *("client.id", "socket.keepalive.enable"),
-        # They concern the lines of librdkafka alone, which still describes topics.
+        # Pauses between attempts to connect: librdkafka, which still describes topics, keeps to them, and the
+        # fetcher has its own, from 0.1 to 10 s.
+        *("reconnect.backoff.ms", "reconnect.backoff.max.ms"),
+        # They concern the lines of librdkafka alone.
         *("debug", "log_level", "log.connection.close"),
     }
 )
