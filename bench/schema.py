@@ -9,12 +9,12 @@ includes the whole refinement task: decoding, the byte-exact check, digests, bou
   level.
 - `odd`: cases against the clean case of the same message, in the same repetition: 1 means that odd
   records cost nothing extra.
-- `avro`: the same message and values as Avro, against Protobuf in the same repetition.
+- `avro`, `json`: the same message and values as Avro or JSON, against Protobuf in the same repetition.
 
 Repetitions are interleaved. Figures are CPU seconds of this process with all its threads, ratios of
 one repetition.
 
-    python -m bench.schema [--quick] [--records 200000] [--repetitions 5] [--part avro]
+    python -m bench.schema [--quick] [--records 200000] [--repetitions 5] [--part json]
         [--output bench/results/schema.json]
 """
 
@@ -42,6 +42,7 @@ from archiver.refine.task import RefineJob, RefineOptions, RefineTopic
 from archiver.schema.avro.source import avro_source
 from archiver.schema.codec import RecordCodec
 from archiver.schema.evolution.state import TopicSchema, decide
+from archiver.schema.json.source import json_source
 from archiver.schema.protobuf.descriptors import Source
 from bench.bare import DEFAULT, refine_files
 from bench.intake_files import CLUSTER, ZSTD_LEVEL, fill_intake, plans_of
@@ -54,7 +55,9 @@ from bench.schema_messages import (
     descriptor_set,
     file_of,
     handler,
+    json_schema,
     make_avro,
+    make_json,
     make_odd,
     make_values,
     odd_file,
@@ -62,10 +65,10 @@ from bench.schema_messages import (
 from bench.writer import spread
 
 BAD_EVERY = 100_000
-TARGET = {"plain": 0.7, "one_bad": 0.9, "unknown": 0.4, "avro": 0.8}
+TARGET = {"plain": 0.7, "one_bad": 0.9, "unknown": 0.4, "avro": 0.8, "json": 0.4}
 """Smallest required ratios: plain (as in `bench.limit`), one bad record in 100,000, unknown fields in
-every record, and Avro compared with the same message as Protobuf."""
-PARTS = ("records", "repetitions", "cases", "load_average", "avro")
+every record, and Avro and JSON compared with the same message as Protobuf."""
+PARTS = ("records", "repetitions", "cases", "load_average", "avro", "json")
 """Of a result."""
 _DECODE_ROWS, _DECODE_BYTES = RefineOptions().decode_rows, RefineOptions().decode_bytes
 
@@ -118,16 +121,31 @@ def cases() -> dict[str, Case]:
     }
 
 
-def avro_cases() -> dict[str, Case]:
-    """Return messages as Protobuf, and the same ones as Avro, by name."""
+def _avro_source(message: str) -> Source:
+    return avro_source(avro_schema(message), message)
+
+
+def _json_source(message: str) -> Source:
+    return json_source(json_schema(message), message)
+
+
+FORMATS: dict[str, tuple[Callable[[str], Source], Callable[[str, int, int], pa.Array[Any]]]] = {
+    "avro": (_avro_source, make_avro),
+    "json": (_json_source, make_json),
+}
+"""Source and values of a message, by the format."""
+
+
+def cases_of(form: str) -> dict[str, Case]:
+    """Return messages as Protobuf, and the same ones in another format, by name."""
+    source, make = FORMATS[form]
     found: dict[str, Case] = {}
     for name, message in (("narrow", "bench.narrow"), ("flat", "bench.flat"), ("nested", "bench.order")):
         proto = Source(message, descriptor_set(file_of()))
-        avro = avro_source(avro_schema(message), message)
         found[name] = Case(message, proto, partial(make_values, message))
-        found[f"avro_{name}"] = Case(message, avro, partial(make_avro, message), name, "avro")
-    flat = found["avro_flat"]
-    found["avro_one_bad"] = replace(flat, make=with_bad(flat.make), clean="avro_flat", wanted="one_bad")
+        found[f"{form}_{name}"] = Case(message, source(message), partial(make, message), name, form)
+    flat = found[f"{form}_flat"]
+    found[f"{form}_one_bad"] = replace(flat, make=with_bad(flat.make), clean=f"{form}_flat", wanted="one_bad")
     return found
 
 
@@ -244,7 +262,7 @@ def described() -> dict[str, Any]:
     """What the figures mean, and where they were measured."""
     return {
         "what": "refinement without Spark, and its codec; CPU seconds: clean messages against pyarrow and "
-        "ptars, odd ones against clean, Avro against Protobuf",
+        "ptars, odd ones against clean, Avro and JSON against Protobuf",
         "bad_every": BAD_EVERY,
         "wanted_at_least": TARGET,
         "machine": {"cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"},
@@ -289,7 +307,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="smallest size: a smoke test")
     parser.add_argument(
-        "--part", choices=("messages", "avro"), help="only this part; the result keeps the other"
+        "--part", choices=("messages", *FORMATS), help="only this part; the result keeps the others"
     )
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
@@ -297,10 +315,11 @@ def main() -> None:
     try:
         records, repetitions = (2000, 1) if options.quick else (options.records, options.repetitions)
         document = {**reported_before(options.output, PARTS), **described()}
-        if options.part != "avro":
+        if options.part in (None, "messages"):
             document |= measure(cases(), records, repetitions, folder / "messages")
-        if options.part != "messages":
-            document["avro"] = measure(avro_cases(), records, repetitions, folder / "avro")
+        for form in FORMATS:
+            if options.part in (None, form):
+                document[form] = measure(cases_of(form), records, repetitions, folder / form)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     tell(document, options.output)

@@ -1,5 +1,5 @@
 """Defines messages and values for `bench.schema`: flat ones of 40 and 8 columns, a three-level one,
-a group, and JSON. The flat and the three-level ones exist in Avro too.
+a group, and JSON. The flat and the three-level ones exist in Avro and JSON too.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Collection, Mapping
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -205,6 +206,57 @@ def _as_avro(column: Any, kind: Any) -> Any:
     if pa.types.is_string(kind) and pa.types.is_integer(column.type):
         return pa.array(STATES).take(column)
     return column.cast(kind)
+
+
+_JSON_TYPES: dict[Any, dict[str, Any]] = {
+    _F.TYPE_INT64: {"type": "integer"},
+    _F.TYPE_INT32: {"type": "integer", "format": "int32"},
+    _F.TYPE_UINT64: {"type": "integer"},
+    _F.TYPE_STRING: {"type": "string"},
+    _F.TYPE_DOUBLE: {"type": "number"},
+    _F.TYPE_BOOL: {"type": "boolean"},
+    _F.TYPE_ENUM: {"enum": STATES},
+}
+
+
+def json_schema(message: str) -> bytes:
+    """Return the JSON Schema of a message of `file_of`: the same properties in the same order."""
+    messages = {one.name: one for one in file_of().message_type}
+    return json.dumps(_json_object(messages, message.removeprefix("bench."))).encode()
+
+
+def _json_object(messages: Mapping[str, descriptor_pb2.DescriptorProto], name: str) -> dict[str, Any]:
+    properties = {}
+    for one in messages[name].field:
+        if one.type_name == _STAMP:
+            kind: dict[str, Any] = {"type": "string", "format": "date-time"}
+        elif one.type in _JSON_TYPES:
+            kind = _JSON_TYPES[one.type]
+        else:
+            kind = _json_object(messages, one.type_name.removeprefix(".bench."))
+        properties[one.name] = {"type": "array", "items": kind} if one.label == _F.LABEL_REPEATED else kind
+    return {"type": "object", "properties": properties}
+
+
+def make_json(message: str, count: int, seed: int) -> pa.Array[Any]:
+    """Return the values of `make_values` as compact JSON, by the standard library."""
+    rows = _batch(handler(message), count, seed).to_pylist()
+    texts = [json.dumps(_as_json(row), separators=(",", ":")) for row in rows]
+    return pa.array([text.encode() for text in texts], pa.binary())
+
+
+def _as_json(value: Any, name: str = "") -> Any:
+    """Return a value as a producer in JavaScript or Java writes it."""
+    if isinstance(value, dict):
+        return {key: _as_json(one, key) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_as_json(one) for one in value]
+    if isinstance(value, datetime):
+        digits = f".{value.microsecond:06}".removesuffix("000") if value.microsecond else ""
+        return f"{value:%Y-%m-%dT%H:%M:%S}{digits}Z"
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return STATES[value] if name.startswith("state") else value
 
 
 def make_odd(message: str, count: int, seed: int) -> pa.Array[Any]:

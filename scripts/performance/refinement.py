@@ -171,20 +171,20 @@ CASES = {
     "groups": "a group in every record",
     "json": "JSON (a Struct) in every record",
 }
-AVRO_CASES = {
-    "narrow": "Protobuf, 8 columns",
-    "avro_narrow": "Avro, 8 columns",
-    "flat": "Protobuf, 40 columns",
-    "avro_flat": "Avro, 40 columns",
-    "nested": "Protobuf, nested, 3 levels",
-    "avro_nested": "Avro, nested, 3 levels",
-    "avro_one_bad": "Avro, 40 columns, one bad record in {bad_every}, compared with Avro",
+FORMATS = {"avro": "Avro", "json": "JSON"}
+FORMAT_CASES = {
+    "narrow": "{form}, 8 columns",
+    "flat": "{form}, 40 columns",
+    "nested": "{form}, nested, 3 levels",
+    "one_bad": "{form}, 40 columns, one bad record in {bad_every}, compared with {form}",
 }
+"""Labels of messages that are measured in several formats."""
 TARGET_OF = {
     "plain": "compared with the libraries",
     "one_bad": "with a bad record",
     "unknown": "with unknown fields",
     "avro": "as Avro compared with Protobuf",
+    "json": "as JSON compared with Protobuf",
 }
 
 
@@ -210,19 +210,11 @@ def schema(results: Results) -> Section:
         [f"{labels[name]} ({one.number('raw_bytes_per_record'):.0f} B)", *_odd(one)]
         for name, one in cases.items()
     ]
-    avro = found.parts("avro.cases")
+    other_formats = [one for form in FORMATS for one in found.parts(f"{form}.cases").items()]
     judged = [
         (name, one.number(f"{_against(one)}.median"), one.at("wanted").value)
-        for name, one in (*cases.items(), *avro.items())
+        for name, one in (*cases.items(), *other_formats)
         if one.has("wanted")
-    ]
-    about_avro = f"""
-        *Avro*: the same values as Avro and as Protobuf, without an envelope, {whole(found.number("avro.records"))} records. Ratios are to
-        Protobuf in the same repetition. The cases of this table run in turns, at a load of {found.number("avro.load_average.0"):.1f}."""
-    avro_labels = {name: AVRO_CASES[name].format(bad_every=whole(found.number("bad_every"))) for name in avro}
-    avro_rows = [
-        [f"{avro_labels[name]} ({one.number('raw_bytes_per_record'):.0f} B)", *_odd(one)]
-        for name, one in avro.items()
     ]
     aim = Aim(
         "Odd messages",
@@ -230,17 +222,34 @@ def schema(results: Results) -> Section:
         f"at least {text}",
         [Case(ratio(value), value >= targets[kind], name.replace("_", " ")) for name, value, kind in judged],
     )
-    head, avro_head = (
-        [
-            f"{whole(found.number(f'{part}repetitions'))} repetitions",
-            "thousand records per CPU second",
-            "ratio",
-            "ratio of the codec",
-        ]
-        for part in ("", "avro.")
-    )
-    parts = [paragraph(intro), table(head, rows), paragraph(about_avro), table(avro_head, avro_rows)]
+    parts = [paragraph(intro), table(_schema_head(found), rows)]
+    for form in FORMATS:
+        parts += _other_format(found, form)
     return Section("Wide, deep and odd messages", [("bench-schema", found)], parts, [aim])
+
+
+def _schema_head(found: Measured) -> list[str]:
+    return [
+        f"{whole(found.number('repetitions'))} repetitions",
+        "thousand records per CPU second",
+        "ratio",
+        "ratio of the codec",
+    ]
+
+
+def _other_format(found: Measured, form: str) -> list[str]:
+    """The same messages in another format and as Protobuf."""
+    one, name = found.at(form), FORMATS[form]
+    text = f"""
+        *{name}*: the same values as {name} and as Protobuf, without an envelope, {whole(one.number("records"))} records. Ratios are to
+        Protobuf in the same repetition. The cases of this table run in turns, at a load of {one.number("load_average.0"):.1f}."""
+    rows = []
+    for case, figures in one.parts("cases").items():
+        label = FORMAT_CASES[case.removeprefix(f"{form}_")].format(
+            form=name if case.startswith(form) else "Protobuf", bad_every=whole(found.number("bad_every"))
+        )
+        rows.append([f"{label} ({figures.number('raw_bytes_per_record'):.0f} B)", *_odd(figures)])
+    return [paragraph(text), table(_schema_head(one), rows)]
 
 
 def _against(one: Measured) -> str:

@@ -104,12 +104,15 @@ def test_schema(tmp_path: Path) -> None:
     assert [name for name, case in cases.items() if "ratio_to_clean" in case] == [
         "one_bad", "unknown_top", "unknown_between", "unknown_nested", "nanoseconds",
     ]  # fmt: skip
-    avro = document["avro"]["cases"]
-    assert {name: case["wanted"] for name, case in avro.items() if "ratio_to_clean" in case} == {
-        "avro_narrow": "avro", "avro_flat": "avro", "avro_nested": "avro", "avro_one_bad": "one_bad",
-    }  # fmt: skip
-    assert [case["keep_their_bytes"] for case in avro.values()] == [0] * 6 + [1]
-    for case in (*cases.values(), *avro.values()):
+    others = []
+    for form in ("avro", "json"):
+        found = document[form]["cases"]
+        assert {name: case["wanted"] for name, case in found.items() if "ratio_to_clean" in case} == {
+            f"{form}_narrow": form, f"{form}_flat": form, f"{form}_nested": form, f"{form}_one_bad": "one_bad",
+        }  # fmt: skip
+        assert [case["keep_their_bytes"] for case in found.values()] == [0] * 6 + [1]
+        others += found.values()
+    for case in (*cases.values(), *others):
         for what in set(case) - {"records", "raw_bytes_per_record", "keep_their_bytes", "wanted"}:
             check_spread(case[what])
     kept = {name: case["keep_their_bytes"] for name, case in cases.items()}
