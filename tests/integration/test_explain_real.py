@@ -201,33 +201,31 @@ def test_the_producer_of_a_numbered_batch(tmp_path: Path) -> None:
     # No flush before all are sent, however slow the machine is.
     deployment = Deployment(tmp_path / "d", overrides={"intake": {"delay_max": "60s"}})
     with Driver(deployment) as driver:
-        _check_numbered_batches(deployment, driver)
-
-
-def _check_numbered_batches(deployment: Deployment, driver: Driver) -> None:
-    application = driver.application
-    first, second = (application.sequencer.open_producer("", 10**9) for _ in range(2))
-    writer = application.intake.writer()
-    try:
-        topic = application.topic("clicks")
-        # One entry of the log, so the row decides.
-        for partition, producer in ((0, None), (0, first), (0, second), (1, second)):
-            rows = pa.RecordBatch.from_pylist([{"value": b"a", "headers": []}] * 2, schema=RECORD_SCHEMA)
-            stamp = None if producer is None else Stamp(*producer, 0)
-            writer.send_received(ReceivedBatch(topic, partition, rows, stamp), lambda: None)
-        writer.flush()
-    finally:
-        writer.close()
-    found = [
-        reported(deployment, place)["intake"]
-        for place in ("clicks:0:1", "clicks:0:2", "clicks:0:5", "clicks:1:0")
-    ]
-    assert len({one["log_index"] for one in found}) == 1
-    assert [one["producer"] for one in found] == [
-        None,
-        *({"producer_id": one[0], "epoch": one[1]} for one in (first, second, second)),
-    ]
-    assert f"sent by producer {second[0]} (epoch {second[1]})" in deployment.cli("explain", "clicks:0:5").out
+        application = driver.application
+        first, second = (application.sequencer.open_producer("", 10**9) for _ in range(2))
+        writer = application.intake.writer()
+        try:
+            topic = application.topic("clicks")
+            # One entry of the log, so the row decides.
+            for partition, producer in ((0, None), (0, first), (0, second), (1, second)):
+                rows = pa.RecordBatch.from_pylist([{"value": b"a", "headers": []}] * 2, schema=RECORD_SCHEMA)
+                stamp = None if producer is None else Stamp(*producer, 0)
+                writer.send_received(ReceivedBatch(topic, partition, rows, stamp), lambda: None)
+            writer.flush()
+        finally:
+            writer.close()
+        found = [
+            reported(deployment, place)["intake"]
+            for place in ("clicks:0:1", "clicks:0:2", "clicks:0:5", "clicks:1:0")
+        ]
+        assert len({one["log_index"] for one in found}) == 1
+        assert [one["producer"] for one in found] == [
+            None,
+            *({"producer_id": one[0], "epoch": one[1]} for one in (first, second, second)),
+        ]
+        assert (
+            f"sent by producer {second[0]} (epoch {second[1]})" in deployment.cli("explain", "clicks:0:5").out
+        )
 
 
 def test_archived_and_in_no_table_yet(tmp_path: Path) -> None:

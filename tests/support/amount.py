@@ -2,8 +2,8 @@
 
 `ARCHIVER_TESTS=whole` asks for everything. Tests marked `whole` run only then; no test of a real part carries the mark.
 Tests marked `turns(n)` are variants of one promise: each of them runs on one day of `n`; with `together=True`, all of a
-module on the same day. A file that is named on the
-command line is played whole, so that a developer or a mutant finds every test of it.
+module on the same day. A file that is named on the command line is played whole, so that a developer or a mutant finds
+every test of it.
 """
 
 from __future__ import annotations
