@@ -3,6 +3,7 @@ descendant known."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -38,6 +39,16 @@ def until(what: str, holds: Callable[[], Any], patience_s: float = PATIENCE_S) -
         _CLOCK.sleep(min(max(POLL_S, POLL_SHARE * (now - began)), POLL_MAX_S))
         began = _CLOCK.monotonic_s()
     return found
+
+
+def open_sockets() -> set[str]:
+    """The sockets that this process has open, by their inodes."""
+    found = set()
+    for one in Path("/proc/self/fd").iterdir():
+        # The listing's own descriptor is closed by then, and so may be what another thread had open.
+        with contextlib.suppress(FileNotFoundError):
+            found.add(str(one.readlink()))
+    return {link for link in found if link.startswith("socket:")}
 
 
 class Command:
