@@ -100,7 +100,7 @@ def status_document(
                     for item in placed
                     if item.held is not None
                 ],
-                **_standing_of(topic),
+                **standing_of(topic),
             }
         )
     return {
@@ -204,7 +204,8 @@ def _mirror(mirror: MirrorState) -> dict[str, Any]:
     }
 
 
-def _standing_of(topic: TopicLag) -> dict[str, Any]:
+def standing_of(topic: TopicLag) -> dict[str, Any]:
+    """How far one topic and each of its partitions are."""
     return {
         "kind": topic.kind,
         "last_commit": None if topic.last_commit_us is None else format_time(topic.last_commit_us),

@@ -75,8 +75,8 @@ class HttpSettings(Group):
     """The daemon's port: health, metrics, status page, records and administration."""
 
     listen: Listen = "127.0.0.1:8787"
-    """Address and port; port 0 selects a free one. Default `127.0.0.1:8787`: anyone who can connect to the
-    port can read the status page and send records. Any other address needs `tls` or `allow_http`. A port that
+    """Address and port; port 0 selects a free one. Default `127.0.0.1:8787`: any process of this machine can
+    read the console and send records. Any other address needs `tls` or `allow_http`. A port that
     is in use is logged and tried again; the daemon continues."""
     tls: HttpTlsSettings | None = None
     """Certificates. Default: none. With them the port accepts only HTTPS."""
@@ -96,6 +96,12 @@ class HttpSettings(Group):
     produce_token: Token | None = None
     """The token for sending records (`Authorization: Bearer TOKEN`), as `{env: NAME}` or `{file: PATH}`, at
     least 16 characters. Default: none, and any client of the port can send."""
+    read_token: Token | None = None
+    """The token for reading topics, messages and tables in the console and under `/v1`, as `{env: NAME}` or
+    `{file: PATH}`, at least 16 characters. It shows everything. In a browser it is the password, with any
+    name. Default: none. Without it, every process of this machine can read on a loopback address. On any
+    other address, and behind a proxy, reading needs this token, the admin token, or a user of the Kafka
+    listener, who sees what `kafka.acls` allow."""
     body_bytes_max: Annotated[Size, Field(ge=2**10, le=2**30)] = 8 * 10**6
     """Largest request body, in bytes. Default 8 MB. A larger one is refused before it is parsed."""
     requests_max: Annotated[StrictInt, Field(ge=1, le=10_000)] = 64

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from archiver.app.application import Application
+from archiver.app.reading import Reading
 from archiver.app.status_document import daemon_document, status_document
 from archiver.config.settings import Settings, load_settings
 from archiver.control_topic.publisher import EventPublisher, PublishedState
@@ -36,6 +37,7 @@ from archiver.daemon.schedule import Schedule, ScheduledJob
 from archiver.daemon.signals import Signals
 from archiver.daemon.status_poller import StatusPoller
 from archiver.daemon.watch import Dependencies, FollowUp, Watch
+from archiver.kafka.logins import logins_of
 from archiver.publish.report import ArchiveReport
 from archiver.refine.triggers import PollState
 from archiver.runtime.clock import Clock, SystemClock
@@ -225,6 +227,7 @@ class Daemon:
         self._watch = Watch(self._questions, self._journal, self._clock, ANSWER_S, follow_up)
         self._schedule = self._jobs()
         self._alive_s = self._clock.monotonic_s()
+        self._logins = logins_of(settings.kafka, self._ids)
         port = counting(create_app(self._app_context()), self._numbers.requested, self._clock)
         connections_max = connections_within(limit - kafka, CONNECTIONS_MAX)
         self._server = WebServer(
@@ -275,8 +278,11 @@ class Daemon:
             # No record is accepted before the start ends, nor after the shutdown begins.
             writer=lambda: self._resources.writer if self._serving is not None else None,
             operations=self._operations,
+            reads=Reading(lambda: self._serving, lambda: self._poller.snapshot.standing, self._clock),
+            logins=lambda: self._logins,
             # A generated token is known only after the deployment is open, so each request reads it.
             token=lambda: self._resources.token if setting is None else setting.get_secret_value(),
+            cluster=self._settings.cluster,
             cluster_id=lambda: (
                 None
                 if (application := self._resources.application) is None

@@ -60,10 +60,12 @@ ROUTES: Final = (
     "/v1/admin/replay",
     "/v1/admin/reload",
     "/v1/admin/reset_offsets",
+    "read",
+    "console",
     "other",
 )
 STATUSES: Final = (
-    "200", "202", "204", "400", "401", "403", "404", "405", "408", "409", "411", "413", "415", "422", "429", "500", "503", "504", "other",
+    "200", "202", "204", "303", "400", "401", "403", "404", "405", "408", "409", "411", "413", "415", "422", "429", "500", "503", "504", "other",
 )  # fmt: skip
 OTHER_VALUE: Final = "other"
 """Value of a closed set for all that it does not have."""

@@ -98,6 +98,12 @@ class TopicLag:
     pending_bytes: int = 0
     """Stored bytes of those archives."""
 
+    @property
+    def troubled(self) -> int:
+        """Partitions that are held back by more than not being due yet."""
+        # The ordinary causes need no attention.
+        return sum(one.cause not in (None, "waiting", "due", "off") for one in self.partitions)
+
     def lag(self, stage: Stage) -> StageLag | None:
         """Sum of the partitions' lags (see `summed`); None if the topic has no such stage."""
         return summed([partition.stages[stage] for partition in self.partitions if stage in partition.stages])

@@ -24,8 +24,9 @@ from archiver.runtime.exit_codes import Done, exit_code
 from archiver.runtime.redaction import MESSAGE_MAX, excerpt, redacted_document
 from archiver.web.app_context import AppContext, Progress
 from archiver.web.bodies import media_type, parse_body, read_body
+from archiver.web.endpoint import JSON, NDJSON
 from archiver.web.error_responses import refusal, require_bearer
-from archiver.web.openapi import ADMIN_FIELDS, JSON, NDJSON
+from archiver.web.openapi import ADMIN_FIELDS
 
 _log = logging.getLogger(__name__)
 

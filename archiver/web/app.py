@@ -25,12 +25,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from archiver.runtime.admin_proof import PROOF_HEADER, proof
 from archiver.runtime.redaction import excerpt, redacted
 from archiver.runtime.rfc3339 import format_time
+from archiver.web.access import Access
 from archiver.web.admin import Administration
 from archiver.web.app_context import AppContext
+from archiver.web.console import Console
 from archiver.web.error_responses import error_document, refusal, refused
 from archiver.web.openapi import CHALLENGE, ENDPOINTS, document
 from archiver.web.page import HEADERS as PAGE_HEADERS
 from archiver.web.produce import Producing
+from archiver.web.read_api import ReadApi
+from archiver.web.read_endpoints import VIEWS
 
 _log = logging.getLogger(__name__)
 
@@ -55,12 +59,11 @@ HEADERS = {
 
 def create_app(context: AppContext) -> ASGIApp:
     """ASGI application for a daemon."""
-    health, rendered, producing, administration = (
-        Health(context),
-        _Rendered(context),
-        Producing(context),
-        Administration(context),
-    )
+    health, producing, administration = Health(context), Producing(context), Administration(context)
+    access = Access(context)
+    reading = ReadApi(context, access)
+    console = Console(context, reading)
+    rendered = _Rendered(context, access)
     handlers = {
         "healthz": health.alive,
         "readyz": health.ready,
@@ -76,13 +79,16 @@ def create_app(context: AppContext) -> ASGIApp:
         "admin_audit": administration.audit,
         "admin_reload": administration.reload,
         "admin_reset_offsets": administration.reset_offsets,
+        "style": console.style,
+        **{f"read_{view.name}": reading.handler(view.name) for view in VIEWS},
+        **{f"page_{view.name}": console.handler(view) for view in VIEWS},
     }
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
-        producing.close()
-        rendered.close()
+        for one in (producing, rendered, console, reading, access):
+            one.close()
 
     app = Starlette(
         routes=[
@@ -143,8 +149,9 @@ class _Rendered:
     not wait.
     """
 
-    def __init__(self, context: AppContext) -> None:
+    def __init__(self, context: AppContext, access: Access) -> None:
         self._context = context
+        self._access = access
         self._active = 0
         self._threads = ThreadPoolExecutor(RENDER_THREADS, "http-render")
         # It never changes, so it is built once.
@@ -156,7 +163,9 @@ class _Rendered:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def page(self, request: Request) -> Response:
-        """The status page."""
+        """The overview page; the list of topics for a reader who may not see everything."""
+        if not (await self._access.reader(request)).sees_all:
+            return HTMLResponse("", 303, {"Location": "/topics"})
         asked = dict(request.query_params)
         # Redacted as a whole, because messages of any library may carry a secret.
         return HTMLResponse(

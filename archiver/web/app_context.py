@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from starlette.responses import Response
 
@@ -56,6 +56,40 @@ class Operations(Protocol):
         """Commit `offsets` (`partition:offset`, with commas) for a consumer group without members."""
 
 
+class Reads(Protocol):
+    """What the console shows, as JSON documents. Each call blocks a worker thread, changes nothing, and
+    raises `ArchiverError`.
+    """
+
+    def topics(self) -> dict[str, Any]:
+        """All topics."""
+
+    def topic(self, name: str) -> dict[str, Any]:
+        """One topic."""
+
+    def messages(
+        self, name: str, partition: int, start: str, limit: int, key: bytes | None
+    ) -> dict[str, Any]:
+        """Committed records of a partition, from `earliest`, `latest`, an offset or a time on."""
+
+    def message(self, name: str, partition: int, offset: int) -> dict[str, Any]:
+        """One record, and where it is."""
+
+
+class Logins(Protocol):
+    """The users of the Kafka listener and its rules."""
+
+    def principal(self, name: str, password: str) -> str | None:
+        """Principal (`User:NAME`) with that password; None if it is wrong. Blocks for milliseconds."""
+
+    def allows(self, principal: str, operation: Operation, resource: Resource, name: str) -> bool:
+        """Whether the rules allow it."""
+
+
+Resource = Literal["topic", "group"]
+Operation = Literal["describe", "read"]
+
+
 @dataclass(frozen=True, slots=True)
 class Records:
     """A whole produce request."""
@@ -73,12 +107,17 @@ async def keep(_: Records) -> Response | None:
     return None
 
 
+def no_logins() -> Logins | None:
+    """`AppContext.logins` of a daemon without users."""
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppContext:
     """Everything that the port shows or calls.
 
-    Functions are called often and from several threads. Only `operations` may wait for anything outside of
-    the process.
+    Functions are called often and from several threads. Only `operations`, `reads` and `logins` may wait for
+    anything outside of the process.
     """
 
     http: HttpSettings
@@ -92,6 +131,8 @@ class AppContext:
     operations: Operations
     token: Callable[[], str | None]
     """Token of `/v1/admin/`; None: not known yet, then every request is refused."""
+    cluster: str
+    """The cluster's name."""
     cluster_id: Callable[[], str | None]
     """Cluster id of the data folder; None: not known yet. Every answer has it in the header
     `Archiver-Cluster-Id`."""
@@ -103,5 +144,8 @@ class AppContext:
     """Whether the threads of the daemon run; independent of any dependency."""
     clock: Clock
     version: str
+    reads: Reads
+    logins: Callable[[], Logins | None] = no_logins
+    """Users that may log in to read; None without a Kafka listener that authenticates them."""
     forward: Callable[[Records], Awaitable[Response | None]] = keep
     """Lets an intake worker answer a produce request; None if no worker can. Raises a refusal."""

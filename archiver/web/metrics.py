@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from archiver.runtime.clock import Clock
 from archiver.runtime.metric_names import METRICS, ROUTES
 from archiver.status.lag_metrics import Family, Spread
+from archiver.web.read_endpoints import VIEWS
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -25,6 +26,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+_READ: Final = frozenset(view.path.split("/")[1] for view in VIEWS)
+"""First parts of the paths of what can be read."""
 _TOPIC_RECORDS: Final = re.compile(r"/v1/topics/[^/]+/records")
 
 
@@ -70,7 +73,12 @@ def route_of(path: str) -> str:
     if _TOPIC_RECORDS.fullmatch(path):
         return "/v1/topics/{topic}/records"
     # A free path as label would let any client create series without end.
-    return path if path in ROUTES else "other"
+    if path in ROUTES:
+        return path
+    first, _, rest = path.removeprefix("/").partition("/")
+    if path.startswith("/") and (first in _READ or path == "/style.css"):
+        return "console"
+    return "read" if path.startswith("/v1/") and rest.partition("/")[0] in _READ else "other"
 
 
 class _Given(Collector):

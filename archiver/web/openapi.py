@@ -6,13 +6,25 @@ The routes are built from the same table (`archiver.web.app`), so document and p
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from archiver.web.bodies import BodyField, body_schema
+from archiver.web.endpoint import (
+    BROKEN,
+    CSS,
+    HTML,
+    JSON,
+    NDJSON,
+    NO_ROOM,
+    NOT_OURS,
+    TEXT,
+    Answer,
+    Endpoint,
+    Schema,
+)
+from archiver.web.read_endpoints import PAGE_REFUSALS, PAGES, READ_COMPONENTS, READS
 
 API_VERSION = "1.0"
-JSON, NDJSON, TEXT, HTML = "application/json", "application/x-ndjson", "text/plain", "text/html"
 # The first is the common name, the second is our own.
 PROTOBUF = ("application/x-protobuf", "application/vnd.archiver.records+protobuf")
 
@@ -20,49 +32,11 @@ PROTOBUF = ("application/x-protobuf", "application/vnd.archiver.records+protobuf
 CHALLENGE = re.compile("^[0-9a-f]{32,64}$")
 """Form of a challenge; the schema has the same pattern."""
 
-Schema = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """One status of an operation."""
-
-    text: str
-    media: str = JSON
-    schema: str = "Error"
-    """Name of a component, or `string` for plain text."""
-    retry_after: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Method of a path."""
-
-    name: str
-    method: Literal["GET", "POST"]
-    path: str
-    summary: str
-    text: str
-    answers: dict[int, Answer]
-    parameters: tuple[Schema, ...] = ()
-    bodies: dict[str, Schema] | None = None
-    body_required: bool = True
-    admin: bool = False
-    """Requires the token of administration."""
-    sends: bool = False
-    """Requires the token of records, if one is set."""
-
-
-_NOT_OURS = Answer(
-    "the Host or Origin header is not this port's: the request came from another web page; nothing was done"
-)
-_BROKEN = Answer("an error in the daemon; its log says more")
-_NO_ROOM = Answer("too many requests are open; nothing was done", retry_after=True)
 _ADMIN_ANSWERS = {
     401: Answer("no token; send it as Authorization: Bearer TOKEN"),
     403: Answer("the token is wrong, or the Host or Origin header is not this port's; nothing was done"),
-    429: _NO_ROOM,
-    500: _BROKEN,
+    429: NO_ROOM,
+    500: BROKEN,
     503: Answer(
         "the daemon knows no token yet, or a dependency does not answer; nothing was done", retry_after=True
     ),
@@ -224,7 +198,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         {
             200: Answer("it lives", JSON, "Health"),
             400: Answer("the challenge is not 32 to 64 hex digits"),
-            403: _NOT_OURS,
+            403: NOT_OURS,
             503: Answer("a thread of the daemon has died", JSON, "Health"),
         },
         (
@@ -244,7 +218,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "As of the last status poll (daemon.watch_interval).",
         {
             200: Answer("ready", JSON, "Readiness"),
-            403: _NOT_OURS,
+            403: NOT_OURS,
             503: Answer("not ready, and why", JSON, "Readiness"),
         },
     ),
@@ -254,15 +228,28 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/metrics",
         "Every number, for Prometheus",
         "docs/metrics.md lists them.",
-        {200: Answer("Prometheus' text format", TEXT, "string"), 403: _NOT_OURS, 429: _NO_ROOM, 500: _BROKEN},
+        {200: Answer("Prometheus' text format", TEXT, "string"), 403: NOT_OURS, 429: NO_ROOM, 500: BROKEN},
     ),
     Endpoint(
         "page",
         "GET",
         "/",
-        "The status page, for people",
+        "The overview page, for people",
+        "A reader who may not read everything gets the list of topics instead.",
+        {
+            200: Answer("a page without scripts", HTML, "string"),
+            303: Answer("see the list of topics", HTML, "string"),
+            **PAGE_REFUSALS,
+        },
+        reads=True,
+    ),
+    Endpoint(
+        "style",
+        "GET",
+        "/style.css",
+        "The style of the pages",
         "",
-        {200: Answer("a page without scripts", HTML, "string"), 403: _NOT_OURS, 429: _NO_ROOM, 500: _BROKEN},
+        {200: Answer("a style sheet", CSS, "string"), 403: NOT_OURS},
     ),
     Endpoint(
         "openapi",
@@ -270,7 +257,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/openapi.json",
         "This document",
         "",
-        {200: Answer("OpenAPI 3.1", JSON, "Document"), 403: _NOT_OURS},
+        {200: Answer("OpenAPI 3.1", JSON, "Document"), 403: NOT_OURS},
     ),
     _RECORDS,
     Endpoint(
@@ -300,6 +287,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "group has no members.",
         "intake",
     ),
+    *READS,
+    *PAGES,
 )
 
 _TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
@@ -409,6 +398,7 @@ COMPONENTS: dict[str, Schema] = {
             {"type": "object", "properties": {"error": _ERROR}, "required": ["error"]},
         ]
     },
+    **READ_COMPONENTS,
 }
 
 
@@ -422,7 +412,8 @@ def document() -> dict[str, Any]:
         "info": {
             "title": "Stream Archiver",
             "version": API_VERSION,
-            "description": "The daemon's port: health, metrics, the status page, records, administration.",
+            "description": "The daemon's port: health, metrics, records, administration, "
+            "what the console shows, and its pages.",
         },
         "paths": paths,
         "components": {
@@ -437,6 +428,17 @@ def document() -> dict[str, Any]:
                     "type": "http",
                     "scheme": "bearer",
                     "description": "http.produce_token, if it is set.",
+                },
+                "reader": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "http.read_token, if it is set.",
+                },
+                "user": {
+                    "type": "http",
+                    "scheme": "basic",
+                    "description": "A user of the Kafka listener, who may read what kafka.acls allow; or any "
+                    "name with a token as the password.",
                 },
             },
         },
@@ -457,6 +459,9 @@ def _operation(endpoint: Endpoint) -> Schema:
     }
     if endpoint.admin:
         operation["security"] = [{"token": []}]
+    if endpoint.reads:
+        # The empty object, because a port on loopback asks for nothing.
+        operation["security"] = [{}, {"token": []}, {"reader": []}, {"user": []}]
     if endpoint.sends:
         # The empty object makes the token optional: it is required only if one is configured.
         operation["security"] = [{}, {"sender": []}]
@@ -468,6 +473,9 @@ def _answer(status: int, answer: Answer) -> Schema:
         {"type": "string"} if answer.schema == "string" else {"$ref": f"#/components/schemas/{answer.schema}"}
     )
     content = {answer.media: {"schema": schema}}
+    # A page refuses with a page, but what is refused before it is reached has the one JSON form.
+    if answer.media == HTML and status >= 400:
+        content[JSON] = {"schema": {"$ref": "#/components/schemas/Error"}}
     # Errors of the daemon itself have the one JSON form there too.
     if answer.media == NDJSON and status >= 500:
         content[JSON] = {"schema": {"$ref": "#/components/schemas/Error"}}

@@ -90,7 +90,7 @@ def chosen_topics(standing: LagReport, history: LagHistory, only: str | None) ->
     ordered = sorted(standing.topics, key=lambda topic: (*_rank(topic), topic.topic))
     alone = None if only is None else standing.topic(only)
     chosen = ordered[:TOPICS_SHOWN] if only is None else [alone] if alone is not None else []
-    listed = [(topic, last_lag(topic), _troubled(topic)) for topic in ordered[:TOPICS_LISTED]]
+    listed = [(topic, last_lag(topic), topic.troubled) for topic in ordered[:TOPICS_LISTED]]
     most = PARTITIONS_SHOWN if only is None else PARTITIONS_SHOWN_ALONE
     return ShownTopics(
         listed=tuple(listed) if only is None else (),
@@ -98,7 +98,7 @@ def chosen_topics(standing: LagReport, history: LagHistory, only: str | None) ->
         listed_left=max(0, len(ordered) - TOPICS_LISTED) if only is None else 0,
         shown=tuple(
             # Topics with trouble are unfolded, and all of them where there are few.
-            _shown(topic, history, most, opened=only is not None or _troubled(topic) > 0 or len(chosen) <= 3)
+            _shown(topic, history, most, opened=only is not None or topic.troubled > 0 or len(chosen) <= 3)
             for topic in chosen
         ),
         total=len(ordered),
@@ -125,11 +125,6 @@ def _seconds(lag: StageLag | None) -> float:
     return float("inf") if lag.seconds is None else lag.seconds
 
 
-def _troubled(topic: TopicLag) -> int:
-    # The ordinary causes need no attention.
-    return sum(partition.cause not in (None, "waiting", "due", "off") for partition in topic.partitions)
-
-
 def _shown(topic: TopicLag, history: LagHistory, most: int, *, opened: bool) -> ShownTopic:
     rows: Sequence[PartitionLag] = topic.partitions
     # Only then by severity: a complete list is easier to read in the order of its numbers.
@@ -147,7 +142,7 @@ def _shown(topic: TopicLag, history: LagHistory, most: int, *, opened: bool) -> 
         rows=tuple(rows[:most]),
         left=len(left),
         left_lag=summed([partition.last for partition in left]),
-        troubled=_troubled(topic),
+        troubled=topic.troubled,
         charts=(
             seconds_chart(topic.topic, samples, known_s, span_s),
             records_chart(topic.topic, samples, known_s, span_s),
@@ -342,8 +337,9 @@ def _style() -> str:
 
 
 @cache
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
+def environment() -> jinja2.Environment:
+    """Templates of all pages, with what makes any text in them harmless."""
+    found = jinja2.Environment(
         loader=jinja2.PackageLoader("archiver.web"),
         # Every text of the page may come from a producer or a server, so nothing is trusted.
         autoescape=True,
@@ -354,7 +350,7 @@ def _template() -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
+    found.filters |= {
         "coded": coded,
         "age": age,
         "age_at": age_at,
@@ -362,7 +358,12 @@ def _template() -> jinja2.Template:
         "counted": counted,
         "moment": moment,
     }
-    return environment.get_template("page.html")
+    return found
+
+
+def _template() -> jinja2.Template:
+    # The environment keeps compiled templates.
+    return environment().get_template("page.html")
 
 
 def _policy() -> str:

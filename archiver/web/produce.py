@@ -25,8 +25,9 @@ from archiver.runtime.errors import ArchiverError, InvalidInput, NotFound, Retry
 from archiver.runtime.redaction import excerpt
 from archiver.web.app_context import AppContext, Records
 from archiver.web.bodies import BodyBudget, media_type, read_body
+from archiver.web.endpoint import NDJSON
 from archiver.web.error_responses import refusal, require_bearer, retry_after
-from archiver.web.openapi import NDJSON, PROTOBUF
+from archiver.web.openapi import PROTOBUF
 from intake.inputs import read_inputs, read_messages
 from intake.produce_stream import Sent
 from intake.record_json import Input

@@ -102,7 +102,7 @@ def test_what_there_is_and_what_there_is_not(daemon: Daemon) -> None:
         "/v1",
         "/v1/admin",
         "/healthz/",
-        "/v1/topics/clicks",
+        "/v1/topics/clicks/nix",
         "/v1/topics//records",
         "/static/../etc/passwd",
     ):

@@ -273,6 +273,7 @@ def test_commented_parts_of_the_example_are_valid_too(tmp_path: Path) -> None:
         "otlp",
         "kafka-password",
         "produce-token",
+        "read-token",
     )
     for name in (*secrets, "ca.pem", "archiver.pem", "archiver.key", "kafka-users.json"):
         (tmp_path / name).write_text("planted-by-the-test")
@@ -293,6 +294,7 @@ def test_commented_parts_of_the_example_are_valid_too(tmp_path: Path) -> None:
     assert [source.kafka is None for source in settings.sources] == [True, False]
     assert settings.http.admin_token is not None
     assert settings.http.produce_token is not None
+    assert settings.http.read_token is not None
     assert settings.http.tls is not None
     assert settings.telemetry.otlp is not None
     assert settings.schema_registry.confluent is not None

@@ -130,7 +130,13 @@ def test_closed_sets_are_those_of_the_code() -> None:
     assert get_args(CommitEnd) == COMMIT_ENDS
     assert get_args(Outcome) == OUTCOMES
     assert SIDES == ("key", "value")
-    assert {endpoint.path for endpoint in ENDPOINTS} == set(ROUTES) - {"other"}
+    assert {route_of(endpoint.path) for endpoint in ENDPOINTS} == set(ROUTES) - {"other"}
+    for endpoint in ENDPOINTS:
+        if endpoint.name.startswith(("read_", "page_")):
+            group = "read" if endpoint.name.startswith("read_") else "console"
+            assert route_of(endpoint.path.replace("{", "").replace("}", "")) == group
+        elif endpoint.name != "style":
+            assert route_of(endpoint.path) == endpoint.path
     answered = {str(status) for endpoint in ENDPOINTS for status in endpoint.answers}
     assert answered <= set(STATUSES), "a status that the port can have is no series of its own"
 

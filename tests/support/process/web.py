@@ -18,12 +18,16 @@ from typing import Any, Self
 from starlette.responses import Response
 
 from archiver.app.application import Application
+from archiver.app.reading import Reading
 from archiver.config.daemon import HttpSettings
 from archiver.config.settings import Settings, load_settings
+from archiver.kafka.logins import logins_of
 from archiver.publish.scope import parse_scope
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.exit_codes import Done
+from archiver.runtime.ids import SystemIds
 from archiver.status.journal import Journal
+from archiver.status.lag import LagReport, lag_report
 from archiver.stream.records import StreamRecord
 from archiver.web.app import create_app
 from archiver.web.app_context import AppContext, Progress, Records
@@ -141,6 +145,7 @@ class Daemon:
         self.journal.becomes("serving")
         self.token: str | None = TOKEN
         self.alive = True
+        self.logins = logins_of(self.settings.kafka, SystemIds())
         self.cluster_id: str | None = self.application.cluster.cluster_id
         self.face = AppContext(
             http=HttpSettings.model_validate(
@@ -150,7 +155,10 @@ class Daemon:
             roles=roles,
             writer=lambda: self.writer,
             operations=self.operations,
+            reads=Reading(lambda: self.application, self._lag, SystemClock()),
+            logins=lambda: self.logins,
             token=lambda: self.token,
+            cluster=self.settings.cluster,
             cluster_id=lambda: self.cluster_id,
             page=lambda asked: f"<!doctype html><p>{sorted(asked)}",
             metrics=lambda: b"archiver_up 1\n",
@@ -179,6 +187,19 @@ class Daemon:
         self.server.stop(5.0)
         self.application.leadership.resign()
         self.application.close()
+
+    def _lag(self) -> LagReport:
+        """The lag as of now; a real daemon has that of its last poll."""
+        ledger, settings = self.application.ledger(), self.application.settings
+        return lag_report(
+            self.application.backlog(),
+            ledger,
+            settings.topics,
+            SystemClock().now_us(),
+            {},
+            archive=settings.archive,
+            skew_max_s=settings.intake.clock_skew_max,
+        )
 
     def forward_to(self, forward: Forward) -> None:
         """Let workers answer produce requests from now on."""

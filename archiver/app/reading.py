@@ -1,0 +1,373 @@
+"""Documents of the read API: topics, their messages, and where each message is.
+
+Each function reads, and changes nothing. Its work and its answer are bounded for any topic: what is left out
+has a place to go on from.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from archiver.app.offset_targets import parse_target, target_offsets
+from archiver.app.status_document import standing_of
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ArchiverError, InvalidInput, RetryLater, no_partition, no_topic
+from archiver.runtime.redaction import excerpt
+from archiver.runtime.rfc3339 import format_time
+from archiver.status.explain import document_of
+from archiver.status.history import last_lag
+from archiver.status.lag import LagReport, TopicLag
+from archiver.stream.decode import Decoder
+
+if TYPE_CHECKING:
+    from archiver.app.application import Application
+    from archiver.config.settings import TopicSettings
+    from archiver.ledger.fold import LedgerFold
+    from archiver.runtime.ids import TopicId
+    from archiver.schema.protobuf.descriptors import Source
+    from archiver.stream.records import StreamBatch, StreamRecord
+    from archiver.stream.stream import RecordStream
+    from intake.log.backlog import Backlog
+
+RECORDS_MAX: Final = 500
+"""Maximum of records of an answer."""
+FIELD_BYTES_MAX: Final = 64 * 1024
+"""Maximum of bytes of a key, value or header in a list of records; one record alone is whole."""
+FIELD_BYTES_MAX_ALONE: Final = 8 * 2**20
+ANSWER_BYTES_MAX: Final = 8 * 2**20
+"""Bytes of keys, values and headers after which a list ends early."""
+SCANNED_MAX: Final = 100_000
+"""Maximum of records that a search for a key reads."""
+SEARCH_S: Final = 5.0
+"""Time after which a search for a key ends; it goes on from where it ended."""
+_BACK_FACTORS: Final = (1, 4, 16)
+"""The newest records are looked for among so many times as many offsets."""
+SCHEMAS_KEPT_S: Final = 30.0
+"""Time for which a topic's newest schema is not fetched again: a page reads it for every list of records."""
+SCHEMAS_KEPT_MAX: Final = 1000
+HEADERS_MAX: Final = 200
+"""Maximum of headers shown of a record."""
+
+
+class Reading:
+    """Reads an opened deployment. Safe for several threads."""
+
+    def __init__(
+        self,
+        application: Callable[[], Application | None],
+        lag: Callable[[], LagReport | None],
+        clock: Clock,
+    ) -> None:
+        """`application` is None while it is not open, and `lag` while nothing was polled."""
+        self._application = application
+        self._lag = lag
+        self._clock = clock
+        self._sources: dict[str, tuple[TopicSettings, float, tuple[Source | None, Source | None]]] = {}
+        """By topic: the newest schemas of key and value for its settings, and until when they count."""
+
+    # --- Topics
+    def topics(self) -> dict[str, Any]:
+        """All topics, as of the newest poll."""
+        report = self._polled()
+        return {"as_of": format_time(report.now_us), "topics": [_summary(topic) for topic in report.topics]}
+
+    def topic(self, name: str) -> dict[str, Any]:
+        """One topic: its partitions as of the newest poll, and its settings."""
+        report, app = self._polled(), self._opened()
+        topic = report.topic(name)
+        if topic is None:
+            raise no_topic(name, (one.topic for one in report.topics))
+        settings = app.settings.topic(name)
+        ledger = app.ledger().topic(topic.topic_id)
+        return {
+            "as_of": format_time(report.now_us),
+            **_summary(topic),
+            "topic_id": str(topic.topic_id),
+            **standing_of(topic),
+            "schema_version": max(ledger.schemas, default=None),
+            "table": None if settings is None else settings.archive.table,
+            "catalog": None if settings is None else settings.archive.catalog,
+            "configs": dict(app.topic(name).configs),
+            "settings": None if settings is None else settings.model_dump(mode="json"),
+        }
+
+    # --- Messages
+    def messages(
+        self, name: str, partition: int, start: str, limit: int, key: bytes | None
+    ) -> dict[str, Any]:
+        """Committed records of a partition in offset order, at most `limit`; with `key` only those with
+        exactly that key. `start` is `earliest`, `latest` (the newest `limit` records), an offset, or a time
+        as in RFC 3339.
+
+        `next` is the offset to go on from, null at the end; `previous` is one to go back to. A search for a
+        key ends at its limits, and `scanned` says how many records it read.
+        """
+        if not 1 <= limit <= RECORDS_MAX:
+            raise InvalidInput(f"limit {limit} is not between 1 and {RECORDS_MAX}")
+        app = self._opened()
+        view = _View.of(app, name)
+        place = view.place(partition)
+        at = _start(app, view, place, start, limit, key)
+        page = _Page(limit)
+        if key is None:
+            page.fill(record for batch in view.batches(place, at, limit) for record in batch)
+        else:
+            page.search(view.batches(place, at, SCANNED_MAX), key, self._clock)
+        decoder = self._decoder(app, name)
+        end = max(page.end, at)
+        return {
+            "topic": name,
+            "partition": partition,
+            "partitions": view.partitions,
+            "from": at,
+            "first": place.first,
+            "stable": place.stable,
+            "next_offset": place.end,
+            "records": [_record(record, decoder, FIELD_BYTES_MAX) for record in page.records],
+            "next": end if end < place.stable else None,
+            "previous": max(place.first, at - limit) if at > place.first else None,
+            "scanned": page.scanned,
+        }
+
+    def message(self, name: str, partition: int, offset: int) -> dict[str, Any]:
+        """One offset: the record, if there is one, and where it is (`archiver explain`)."""
+        app = self._opened()
+        explained = document_of(app.explain(name, partition, offset, self._stuck(name)))
+        document: dict[str, Any] = {"explain": explained, "record": None, "unreadable": None}
+        try:
+            view = _View.of(app, name)
+            place = view.place(partition)
+            if place.first <= offset < place.stable:
+                found = next(view.stream.read(place.topic_id, partition, offset, 1), None)
+                # The next record after a gap is another one.
+                if found is not None and found.offset == offset:
+                    document["record"] = _record(found, self._decoder(app, name), FIELD_BYTES_MAX_ALONE)
+        # Where the record is can be said even if it cannot be read; that is when a reader needs it most.
+        except ArchiverError as error:
+            document["unreadable"] = excerpt(str(error))
+        return document
+
+    def _decoder(self, app: Application, name: str) -> _Decoding:
+        from archiver.refine.prepare_topic import fetch_schemas, recorded_schemas
+
+        settings = app.settings.topic(name)
+        if settings is None:
+            return _Decoding(None, None)
+        now_s, known = self._clock.monotonic_s(), self._sources.get(name)
+        try:
+            if known is None or known[0] != settings or now_s >= known[1]:
+                history = recorded_schemas(app.ledger().topic(app.topic(name).topic_id))
+                # The newest recorded schema serves while the registry is down, if the settings allow it.
+                fetched = fetch_schemas(settings, history[-1] if history else None, app.fetch_schema)
+                key, value = (None if one is None else one.source for one in fetched)
+                if len(self._sources) >= SCHEMAS_KEPT_MAX:
+                    self._sources.clear()
+                known = self._sources[name] = (settings, now_s + SCHEMAS_KEPT_S, (key, value))
+            key, value = known[2]
+            return _Decoding(None if key is None and value is None else Decoder(key, value), None)
+        # The bytes are shown without it, and the reason next to them.
+        except ArchiverError as error:
+            return _Decoding(None, excerpt(str(error)))
+
+    def _stuck(self, name: str) -> str | None:
+        report = self._lag()
+        topic = None if report is None else report.topic(name)
+        return None if topic is None else topic.stuck
+
+    # --- What is open
+    def _opened(self) -> Application:
+        application = self._application()
+        if application is None:
+            raise RetryLater("the daemon has not opened everything it needs; /readyz says what it waits for")
+        return application
+
+    def _polled(self) -> LagReport:
+        report = self._lag()
+        if report is None:
+            raise RetryLater("the daemon has not polled the topics yet; /readyz says what it waits for")
+        return report
+
+
+# --- Topics
+def _summary(topic: TopicLag) -> dict[str, Any]:
+    last = last_lag(topic)
+    return {
+        "topic": topic.topic,
+        "kind": topic.kind,
+        "partition_count": len(topic.partitions),
+        "records": sum(one.next for one in topic.partitions),
+        "behind_records": None if last is None else last.records,
+        "behind_seconds": None if last is None else last.seconds,
+        "last_commit": None if topic.last_commit_us is None else format_time(topic.last_commit_us),
+        "stuck": topic.stuck,
+        "troubled": topic.troubled,
+    }
+
+
+# --- Messages
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A partition that exists, with its offsets."""
+
+    topic_id: TopicId
+    partition: int
+    first: int
+    """First offset that neither retention removed nor a client deleted."""
+    stable: int
+    """First offset that an open transaction may still hold back."""
+    end: int
+    """Offset that the next record gets."""
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """One topic by one state of both logs."""
+
+    topic_id: TopicId
+    name: str
+    partitions: int
+    backlog: Backlog
+    stream: RecordStream
+
+    @classmethod
+    def of(cls, app: Application, name: str) -> _View:
+        state = app.topic(name)
+        # The ledger before the intake log: otherwise archives may seem to reach beyond the log.
+        ledger: LedgerFold = app.ledger()
+        backlog = app.backlog()
+        return cls(state.topic_id, name, state.partitions, backlog, app.stream_of(backlog, ledger))
+
+    def place(self, partition: int) -> _Place:
+        if not 0 <= partition < self.partitions:
+            raise no_partition(self.name, partition, self.partitions)
+        tp = (self.topic_id, partition)
+        stable, end = self.backlog.stable_offset(tp), self.backlog.next_offset(tp)
+        first = min(stable, self.stream.first_offset(self.topic_id, partition))
+        return _Place(self.topic_id, partition, first, stable, end)
+
+    def batches(self, place: _Place, start: int, limit: int) -> Iterator[StreamBatch]:
+        if start >= place.stable:
+            return iter(())
+        return self.stream.read_batches(place.topic_id, place.partition, start, limit)
+
+
+def _start(app: Application, view: _View, place: _Place, start: str, limit: int, key: bytes | None) -> int:
+    if start != "latest":
+        target = parse_target(start, "from")
+        (found,) = target_offsets(app, app.topic(view.name), frozenset({place.partition}), target)
+        return min(max(found.offset, place.first), place.stable)
+    if key is not None:
+        # A search goes forward, so that it can be continued.
+        return place.first
+    # Offsets of aborted transactions have no records, so the newest records may begin earlier.
+    for factor in _BACK_FACTORS:
+        at = max(place.first, place.stable - factor * limit)
+        # Only the offsets: the records of a wide search could take more memory than the answer.
+        offsets: list[int] = []
+        for batch in view.batches(place, at, factor * limit):
+            offsets += batch.records.column("offset").to_numpy().tolist()
+        if len(offsets) >= limit:
+            return offsets[-limit]
+        if at == place.first:
+            break
+    return at
+
+
+@dataclass(slots=True)
+class _Page:
+    """Records of an answer, and how far reading came."""
+
+    limit: int
+    records: list[StreamRecord] = field(default_factory=list)
+    end: int = 0
+    """Offset after the last record that was read."""
+    scanned: int = 0
+
+    def fill(self, found: Iterator[StreamRecord]) -> None:
+        """Take the next records."""
+        held = 0
+        for record in found:
+            self.records.append(record)
+            self.end = record.offset + 1
+            self.scanned += 1
+            held += _size(record)
+            if len(self.records) >= self.limit or held >= ANSWER_BYTES_MAX:
+                return
+
+    def search(self, batches: Iterator[StreamBatch], key: bytes, clock: Clock) -> None:
+        """Take the next records with the key."""
+        held, deadline_s = 0, clock.monotonic_s() + SEARCH_S
+        for batch in batches:
+            matching = batch.records.filter(
+                pc.equal(batch.records.column("key"), pa.scalar(key, pa.binary()))
+            )
+            for record in replace(batch, records=matching):
+                self.records.append(record)
+                held += _size(record)
+                if len(self.records) >= self.limit or held >= ANSWER_BYTES_MAX:
+                    self.end = record.offset + 1
+                    return
+            self.end = batch.records.column("offset")[-1].as_py() + 1
+            self.scanned += batch.records.num_rows
+            if clock.monotonic_s() >= deadline_s:
+                return
+
+
+def _size(record: StreamRecord) -> int:
+    headers = sum(len(name) + len(content or b"") for name, content in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers
+
+
+def _record(record: StreamRecord, decoder: _Decoding, most: int) -> dict[str, Any]:
+    """A record: bytes in base64 as in record JSON, and as text where they are UTF-8."""
+    return {
+        "offset": record.offset,
+        "timestamp": None if record.timestamp_us is None else format_time(record.timestamp_us),
+        "ingest_timestamp": format_time(record.ingest_us),
+        "from": record.source,
+        "key": _bytes(record.key, most),
+        "value": _bytes(record.value, most),
+        "headers": [
+            {"name": name, "value": _bytes(content, most)} for name, content in record.headers[:HEADERS_MAX]
+        ],
+        "headers_left": max(0, len(record.headers) - HEADERS_MAX),
+        "decoded": decoder.decode(record.key, record.value),
+    }
+
+
+def _bytes(content: bytes | None, most: int) -> dict[str, Any] | None:
+    if content is None:
+        return None
+    shown = content[:most]
+    text: str | None
+    try:
+        text = shown.decode()
+    except UnicodeDecodeError as error:
+        # The cut may be inside of a character.
+        text = shown[: error.start].decode() if len(content) > most and error.end == len(shown) else None
+    return {
+        "base64": base64.b64encode(shown).decode("ascii"),
+        "text": text,
+        "bytes": len(content),
+        "cut": len(content) > most,
+    }
+
+
+class _Decoding:
+    """Decodes messages with the newest schema, or says why there is none."""
+
+    def __init__(self, decoder: Decoder | None, why: str | None) -> None:
+        self._decoder = decoder
+        self._why = why
+
+    def decode(self, key: bytes | None, value: bytes | None) -> Mapping[str, object] | None:
+        """`Decoder.decode`; None for a topic without a schema."""
+        if self._why is not None:
+            return {"key": None, "value": {"error": self._why}}
+        return None if self._decoder is None else self._decoder.decode(key, value)

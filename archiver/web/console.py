@@ -1,0 +1,159 @@
+"""The pages of the console: the documents of the read API as HTML, without scripts.
+
+Every text is escaped, and invisible characters are made visible. A page loads only the style sheet of this
+port, and forms lead only to this port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from markupsafe import Markup
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from archiver.runtime.errors import ArchiverError
+from archiver.runtime.redaction import redacted
+from archiver.runtime.text import printable_text
+from archiver.web.app_context import AppContext
+from archiver.web.endpoint import CSS
+from archiver.web.page import environment
+from archiver.web.read_api import ReadApi, refusal_of
+from archiver.web.read_endpoints import View
+
+HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'"
+}
+"""Additional headers of a page: no script, no style in the page, nothing from elsewhere."""
+SHOWN_MAX: Final = 4_000
+"""Maximum of characters of a key, value or message in a list; the page of one record shows more."""
+SHOWN_MAX_ALONE: Final = 200_000
+REFRESH_MAX_S: Final = 3600
+_TITLES: Final = {401: "Log in", 403: "Not allowed", 404: "Not found", 429: "Too many requests"}
+
+
+class Console:
+    """The handlers of the pages."""
+
+    def __init__(self, context: AppContext, api: ReadApi) -> None:
+        self._context = context
+        self._api = api
+        # Rendering is Python code under the GIL, so more threads would not make it faster.
+        self._threads = ThreadPoolExecutor(1, "http-console")
+
+    def close(self) -> None:
+        """Release the thread."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def handler(self, view: View) -> Callable[[Request], Awaitable[Response]]:
+        """Handler of a view's page."""
+        load, template = self._api.views[view.name], view.template or f"{view.name}.html"
+
+        async def answer(request: Request) -> Response:
+            try:
+                document = await load(request)
+            except ArchiverError as error:
+                return await self.refused(request, refusal_of(error, self._context.http.retry_after))
+            except HTTPException as error:
+                return await self.refused(request, error)
+            return await self._page(request, template, {"document": document}, 200, {})
+
+        return answer
+
+    async def refused(self, request: Request, error: HTTPException) -> Response:
+        """The page that says why something is not shown."""
+        values = {"title": _TITLES.get(error.status_code, "This cannot be shown"), "message": error.detail}
+        return await self._page(request, "refused.html", values, error.status_code, error.headers or {})
+
+    async def style(self, _: Request) -> Response:
+        """The style sheet of the pages."""
+        return Response(style(), media_type=CSS)
+
+    async def _page(
+        self,
+        request: Request,
+        template: str,
+        values: Mapping[str, Any],
+        status: int,
+        headers: Mapping[str, str],
+    ) -> Response:
+        asked, path = dict(request.query_params), request.url.path
+        now_us, cluster = self._context.clock.now_us(), self._context.cluster
+
+        def render() -> str:
+            # Redacted as a whole, because messages of any library may carry a secret.
+            return redacted(
+                _template(template).render(
+                    **values,
+                    asked=asked,
+                    path=path,
+                    cluster=cluster,
+                    now_us=now_us,
+                    refresh=_refresh(asked.get("refresh", "")),
+                    link=link,
+                )
+            )
+
+        html = await asyncio.get_running_loop().run_in_executor(self._threads, render)
+        return HTMLResponse(html, status, {**headers, **HEADERS})
+
+
+def link(path: str, *parts: object, **query: object) -> str:
+    """Address of a page: `path` with each `{}` replaced by a part, and the query without empty values."""
+    # Names of topics and groups are from clients, so each part is quoted whole.
+    address = path.format(*(quote(str(part), safe="") for part in parts))
+    given = {name.rstrip("_"): value for name, value in query.items() if value not in (None, "")}
+    return f"{address}?{urlencode(given)}" if given else address
+
+
+def shown(side: Mapping[str, Any] | None, most: int = SHOWN_MAX) -> Markup:
+    """A key, value or header as text, or its bytes in base64, with what is left out."""
+    if side is None:
+        return Markup('<span class="soft">null</span>')
+    if side["bytes"] == 0:
+        return Markup('<span class="soft">empty</span>')
+    text, kind = (side["base64"], "base64") if side["text"] is None else (side["text"], "")
+    cut = side["cut"] or len(text) > most
+    # Line ends are kept; every other character that is not seen is escaped.
+    visible = "\n".join(printable_text(line) for line in text[:most].split("\n"))
+    notes = [kind] if kind else []
+    notes += [f"cut, {side['bytes']:,} bytes in all"] if cut else []
+    note = Markup(' <span class="soft">({})</span>').format("; ".join(notes)) if notes else Markup("")
+    return Markup("<code>{}</code>").format(visible) + note
+
+
+def as_json(document: object, most: int = SHOWN_MAX) -> Markup:
+    """A decoded message as indented JSON."""
+    text = json.dumps(document, ensure_ascii=False, indent=2, default=str)
+    visible = "\n".join(printable_text(line) for line in text[:most].split("\n"))
+    note = Markup(' <span class="soft">(cut)</span>') if len(text) > most else Markup("")
+    return Markup("<code>{}</code>").format(visible) + note
+
+
+@cache
+def style() -> str:
+    """The style sheet of the overview, and what the other pages need beyond it."""
+    folder = files("archiver.web") / "templates"
+    return "".join((folder / name).read_text(encoding="utf-8") for name in ("page.css", "console.css"))
+
+
+def _template(name: str) -> Any:
+    found = environment()
+    if "shown" not in found.filters:
+        found.filters |= {"shown": shown, "as_json": as_json}
+    return found.get_template(f"console/{name}")
+
+
+def _refresh(text: str) -> int | None:
+    # `isdigit` accepts digits of other scripts, so ASCII is checked first.
+    seconds = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+    return seconds if 1 <= seconds <= REFRESH_MAX_S else None

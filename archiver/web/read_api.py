@@ -1,0 +1,173 @@
+"""The read API: each view as a JSON document, for readers that may see it.
+
+The pages of the console get their documents here, so a page never shows what the API would not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from archiver.runtime.errors import ArchiverError, InvalidInput, NotFound, OutcomeUnknown, RetryLater
+from archiver.runtime.redaction import MESSAGE_MAX, excerpt, redacted_document
+from archiver.web.access import Access, Reader
+from archiver.web.app_context import AppContext
+from archiver.web.error_responses import error_document, refusal, refused
+from archiver.web.read_endpoints import OFFSET_MAX, RECORDS, RECORDS_MAX
+
+_log = logging.getLogger(__name__)
+
+THREADS: Final = 4
+OPEN_MAX: Final = 32
+"""Maximum of open reads; further ones are refused with 429."""
+ANSWER_S: Final = 60.0
+"""Time after which a reader gets 503. The read continues, and counts as open until it ends."""
+KEY_BYTES_MAX: Final = 64 * 1024
+
+Document = dict[str, Any]
+
+
+class ReadApi:
+    """The handlers of the views."""
+
+    def __init__(self, context: AppContext, access: Access) -> None:
+        self._context = context
+        self._access = access
+        self._open = 0
+        self._threads = ThreadPoolExecutor(THREADS, "http-read")
+        self.views: dict[str, Callable[[Request], Awaitable[Document]]] = {
+            "topics": self._topics,
+            "topic": self._topic,
+            "messages": self._messages,
+            "message": self._message,
+        }
+        """The function that answers each view; it raises a refusal."""
+
+    def close(self) -> None:
+        """Release the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def handler(self, name: str) -> Callable[[Request], Awaitable[Response]]:
+        """Handler of a view's document."""
+        view = self.views[name]
+
+        async def answer(request: Request) -> Response:
+            try:
+                return JSONResponse(await view(request))
+            except ArchiverError as error:
+                return await as_json(refusal_of(error, self._context.http.retry_after))
+
+        return answer
+
+    async def _topics(self, request: Request) -> Document:
+        reader = await self._access.reader(request)
+        document = await self._read(self._context.reads.topics)
+        names = reader.visible("describe", "topic", (one["topic"] for one in document["topics"]))
+        return document | {"topics": [one for one in document["topics"] if one["topic"] in names]}
+
+    async def _topic(self, request: Request) -> Document:
+        name, _ = await self._of_topic(request, "describe")
+        return await self._read(lambda: self._context.reads.topic(name))
+
+    async def _messages(self, request: Request) -> Document:
+        name, _ = await self._of_topic(request, "read")
+        given = request.query_params
+        partition = _number(given.get("partition"), "partition", 0, 0, OFFSET_MAX)
+        limit = _number(given.get("limit"), "limit", RECORDS, 1, RECORDS_MAX)
+        key, start = _key(given.get("key"), given.get("key_base64")), given.get("from") or "latest"
+        return await self._read(lambda: self._context.reads.messages(name, partition, start, limit, key))
+
+    async def _message(self, request: Request) -> Document:
+        name, _ = await self._of_topic(request, "read")
+        partition, offset = (
+            _number(request.path_params[part], part, 0, 0, OFFSET_MAX) for part in ("partition", "offset")
+        )
+        return await self._read(lambda: self._context.reads.message(name, partition, offset))
+
+    async def _of_topic(self, request: Request, operation: Any) -> tuple[str, Reader]:
+        """The topic of the address, which the reader may see."""
+        reader = await self._access.reader(request)
+        name = request.path_params["topic"]
+        reader.require(operation, "topic", name)
+        return name, reader
+
+    async def _read(self, read: Callable[[], Document]) -> Document:
+        """A document from a thread."""
+        # Counted without a lock: all handlers run in the one thread of the event loop.
+        if self._open >= OPEN_MAX:
+            raise refusal(429, f"{OPEN_MAX} reads are open", retry_after_s=self._context.http.retry_after)
+        self._open += 1
+        # Errors of libraries and settings may carry a secret.
+        reading = asyncio.get_running_loop().run_in_executor(self._threads, lambda: redacted_document(read()))
+        reading.add_done_callback(self._ended)
+        try:
+            # Shielded, because the thread cannot be stopped, and its end must be counted.
+            return await asyncio.wait_for(asyncio.shield(reading), ANSWER_S)
+        except TimeoutError:
+            raise refusal(
+                503,
+                f"no answer within {ANSWER_S:g} s; /readyz shows whether a dependency is away",
+                retry_after_s=self._context.http.retry_after,
+            ) from None
+
+    def _ended(self, reading: asyncio.Future[Document]) -> None:
+        self._open -= 1
+        if not reading.cancelled() and (error := reading.exception()) is not None:
+            # Also of a read whose reader has left: otherwise asyncio would complain about it.
+            _log.debug("a read ended in an error: %s", excerpt(str(error)))
+
+
+def refusal_of(error: ArchiverError, retry_after_s: float) -> HTTPException:
+    """The refusal that states an error of a read."""
+    message = excerpt(str(error), MESSAGE_MAX)
+    if isinstance(error, NotFound):
+        return refusal(404, message)
+    if isinstance(error, InvalidInput):
+        return refusal(400, message)
+    if isinstance(error, RetryLater | OutcomeUnknown):
+        return refusal(503, message, retry_after_s=retry_after_s)
+    # Damaged data, or a state that needs a person: it will not pass by itself.
+    return refusal(500, message)
+
+
+async def as_json(refused_with: HTTPException) -> Response:
+    """The JSON form of a refusal."""
+    if refused_with.status_code == 500:
+        return JSONResponse(error_document("Halt", refused_with.detail), 500)
+    return await refused(None, refused_with)
+
+
+def _number(text: str | None, what: str, default: int, least: int, most: int) -> int:
+    if text is None or text == "":
+        return default
+    # `isdecimal` accepts digits of other scripts, so ASCII is checked first.
+    found = int(text) if text.isascii() and text.isdecimal() and len(text) <= 19 else -1
+    if not least <= found <= most:
+        raise refusal(400, f"{what} {excerpt(text, 40)!r} is no whole number from {least} to {most}")
+    return found
+
+
+def _key(text: str | None, encoded: str | None) -> bytes | None:
+    if text and encoded:
+        raise refusal(400, "key and key_base64 are both given; leave one of them out")
+    if encoded:
+        try:
+            key = base64.b64decode(encoded, validate=True)
+        except (binascii.Error, ValueError):
+            raise refusal(400, "key_base64 is no base64") from None
+    elif text:
+        key = text.encode("utf-8", "surrogateescape")
+    else:
+        return None
+    if len(key) > KEY_BYTES_MAX:
+        raise refusal(400, f"the key has more than {KEY_BYTES_MAX} bytes")
+    return key

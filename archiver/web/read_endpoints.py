@@ -1,0 +1,268 @@
+"""Table of what can be read through the port: each view is a JSON document and a page.
+
+A page shows the document of its view and nothing else. Its path is that of the document without `/v1`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from archiver.web.endpoint import HTML, NO_ROOM, Answer, Endpoint, Schema
+
+RECORDS = 50
+"""Records of a list that states no number."""
+RECORDS_MAX = 500
+OFFSET_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One thing that can be read."""
+
+    name: str
+    path: str
+    """Without `/v1`."""
+    summary: str
+    text: str
+    component: str
+    """Schema of the document."""
+    parameters: tuple[Schema, ...] = ()
+    template: str = ""
+    """Of the page; the name of the view with `.html` if it is empty."""
+
+
+def _in_path(name: str, text: str, kind: str = "string") -> Schema:
+    schema: Schema = {"type": kind} if kind == "string" else {"type": kind, "minimum": 0}
+    return {"name": name, "in": "path", "required": True, "description": text, "schema": schema}
+
+
+def _query(name: str, text: str, schema: Schema) -> Schema:
+    return {"name": name, "in": "query", "description": text, "schema": schema}
+
+
+_TOPIC = _in_path("topic", "The topic's name.")
+VIEWS: tuple[View, ...] = (
+    View(
+        "topics",
+        "/topics",
+        "Topics",
+        "As of the newest poll (daemon.watch_interval). A reader sees the topics that it may describe.",
+        "Topics",
+    ),
+    View(
+        "topic",
+        "/topics/{topic}",
+        "A topic",
+        "Its partitions with the lag of each stage, its table, and its settings in force.",
+        "Topic",
+        (_TOPIC,),
+    ),
+    View(
+        "messages",
+        "/topics/{topic}/messages",
+        "Messages of a partition",
+        "Committed records in offset order, decoded where the topic has a schema. Needs permission to read "
+        "the topic.",
+        "Messages",
+        (
+            _TOPIC,
+            _query("partition", "The partition.", {"type": "integer", "minimum": 0, "default": 0}),
+            _query(
+                "from",
+                "earliest; latest, for the newest records; an offset; or a time such as "
+                "2026-11-27T12:00:00Z, for the first record at or after it.",
+                {"type": "string", "default": "latest"},
+            ),
+            _query(
+                "limit",
+                f"Maximum of records, 1 to {RECORDS_MAX}.",
+                {"type": "integer", "minimum": 1, "default": RECORDS},
+            ),
+            _query("key", "Only records with exactly this key, as text.", {"type": "string"}),
+            _query("key_base64", "The same for a key of any bytes.", {"type": "string"}),
+        ),
+    ),
+    View(
+        "message",
+        "/topics/{topic}/messages/{partition}/{offset}",
+        "One message",
+        "The record, and where it is: log entry, intake file, archive, snapshot, or why it is not further, "
+        "as `archiver explain`. Needs permission to read the topic.",
+        "Message",
+        (
+            _TOPIC,
+            _in_path("partition", "The partition.", "integer"),
+            _in_path("offset", "The offset.", "integer"),
+        ),
+    ),
+)
+
+_REFUSALS: dict[int, str] = {
+    400: "a parameter is wrong; the message names it",
+    401: "no valid token or login; see `security`",
+    403: "the reader may not see this, or the Host or Origin header is not this port's",
+    404: "there is no such thing",
+}
+
+
+def _refusals(media: dict[str, Any]) -> dict[int, Answer]:
+    return {
+        **{status: Answer(text, **media) for status, text in _REFUSALS.items()},
+        429: Answer(NO_ROOM.text, retry_after=True, **media),
+        500: Answer(
+            "an error in the daemon, or stored data that is damaged; the message says which", **media
+        ),
+        503: Answer("a dependency does not answer, or nothing is open yet", retry_after=True, **media),
+    }
+
+
+_HTML: dict[str, Any] = {"media": HTML, "schema": "string"}
+PAGE_REFUSALS: dict[int, Answer] = _refusals(_HTML)
+"""Refusals of a page: a page with the message."""
+
+READS: tuple[Endpoint, ...] = tuple(
+    Endpoint(
+        f"read_{view.name}",
+        "GET",
+        f"/v1{view.path}",
+        view.summary,
+        view.text,
+        {200: Answer("the document", schema=view.component), **_refusals({})},
+        view.parameters,
+        reads=True,
+    )
+    for view in VIEWS
+)
+PAGES: tuple[Endpoint, ...] = tuple(
+    Endpoint(
+        f"page_{view.name}",
+        "GET",
+        view.path,
+        f"{view.summary}, for people",
+        f"The document of /v1{view.path} as a page without scripts.",
+        {200: Answer("a page", **_HTML), **PAGE_REFUSALS},
+        view.parameters,
+        reads=True,
+    )
+    for view in VIEWS
+)
+
+_COUNT_OR_NULL: Schema = {"type": ["integer", "null"], "description": "null: unknown, or it does not apply."}
+_TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
+_TIME_OR_NULL: Schema = {"type": ["string", "null"], "format": "date-time"}
+_SUMMARY: dict[str, Schema] = {
+    "topic": {"type": "string"},
+    "kind": {"enum": ["none", "parquet", "iceberg", "unconfigured"]},
+    "partition_count": {"type": "integer"},
+    "records": {"type": "integer", "description": "Offsets given so far."},
+    "behind_records": {**_COUNT_OR_NULL, "description": "Records that have not reached the last stage."},
+    "behind_seconds": {"type": ["number", "null"], "description": "Age of the oldest of them."},
+    "last_commit": _TIME_OR_NULL,
+    "stuck": {**_TEXT_OR_NULL, "description": "Why the last round could not finish the topic."},
+    "troubled": {"type": "integer", "description": "Partitions held back by more than not being due yet."},
+}
+_BYTES: Schema = {
+    "type": ["object", "null"],
+    "properties": {
+        "base64": {"type": "string"},
+        "text": {**_TEXT_OR_NULL, "description": "null if the bytes are not UTF-8."},
+        "bytes": {"type": "integer", "description": "Bytes of the whole."},
+        "cut": {"type": "boolean", "description": "Whether only the beginning is here."},
+    },
+    "required": ["base64", "text", "bytes", "cut"],
+}
+READ_COMPONENTS: dict[str, Schema] = {
+    "Topics": {
+        "type": "object",
+        "properties": {
+            "as_of": {"type": "string", "format": "date-time"},
+            "topics": {
+                "type": "array",
+                "items": {"type": "object", "properties": _SUMMARY, "required": list(_SUMMARY)},
+            },
+        },
+        "required": ["as_of", "topics"],
+    },
+    "Topic": {
+        "type": "object",
+        "properties": {
+            **_SUMMARY,
+            "as_of": {"type": "string", "format": "date-time"},
+            "topic_id": {"type": "string"},
+            "valid_through": _TIME_OR_NULL,
+            "partitions": {"type": "array", "items": {"type": "object"}},
+            "schema_version": _COUNT_OR_NULL,
+            "catalog": _TEXT_OR_NULL,
+            "table": _TEXT_OR_NULL,
+            "configs": {"type": "object", "description": "Topic configs set by clients or commands."},
+            "settings": {"type": ["object", "null"], "description": "null: not in the configuration."},
+        },
+        "required": [*_SUMMARY, "as_of", "topic_id", "partitions", "schema_version", "table", "settings"],
+    },
+    "ReadRecord": {
+        "type": "object",
+        "properties": {
+            "offset": {"type": "integer"},
+            "timestamp": _TIME_OR_NULL,
+            "ingest_timestamp": {"type": "string", "format": "date-time"},
+            "from": {"enum": ["archive", "intake"]},
+            "key": _BYTES,
+            "value": _BYTES,
+            "headers": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {"name": {"type": "string"}, "value": _BYTES},
+                    "required": ["name", "value"],
+                },
+            },
+            "headers_left": {"type": "integer"},
+            "decoded": {
+                "type": ["object", "null"],
+                "description": "The message of key and value as JSON, or {error} for one that does not "
+                "decode; null for a topic without a schema.",
+            },
+        },
+        "required": ["offset", "timestamp", "ingest_timestamp", "from", "key", "value", "headers", "decoded"],
+    },
+    "Messages": {
+        "type": "object",
+        "properties": {
+            "topic": {"type": "string"},
+            "partition": {"type": "integer"},
+            "partitions": {"type": "integer"},
+            "from": {"type": "integer", "description": "The offset that reading began at."},
+            "first": {"type": "integer", "description": "The first offset that still has a record."},
+            "stable": {"type": "integer", "description": "The first offset that is not committed yet."},
+            "next_offset": {"type": "integer", "description": "The offset of the next record."},
+            "records": {"type": "array", "items": {"$ref": "#/components/schemas/ReadRecord"}},
+            "next": {**_COUNT_OR_NULL, "description": "Offset to go on from; null at the end."},
+            "previous": {**_COUNT_OR_NULL, "description": "Offset to go back to; null at the beginning."},
+            "scanned": {"type": "integer", "description": "Records that were read."},
+        },
+        "required": [
+            "topic",
+            "partition",
+            "partitions",
+            "from",
+            "first",
+            "stable",
+            "records",
+            "next",
+            "scanned",
+        ],
+    },
+    "Message": {
+        "type": "object",
+        "properties": {
+            "explain": {"type": "object", "description": "As `archiver explain --output json`."},
+            "record": {
+                "oneOf": [{"$ref": "#/components/schemas/ReadRecord"}, {"type": "null"}],
+                "description": "null: there is no committed record at this offset, or it cannot be read.",
+            },
+            "unreadable": {**_TEXT_OR_NULL, "description": "Why the record cannot be read."},
+        },
+        "required": ["explain", "record", "unreadable"],
+    },
+}

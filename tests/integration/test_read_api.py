@@ -1,0 +1,327 @@
+"""Topics and messages through the read API, as they are in the log, in archives and in tables."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from archiver.app import reading
+from archiver.web.read_endpoints import VIEWS
+from intake.records import Record
+from intake.write.producer import Producer
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver
+from tests.support.process.web import Daemon, Reply
+from tests.support.schema.orders import order
+
+HOSTILE = [
+    b"<script>alert(1)</script>",
+    b"<img src=x onerror=alert(1)>",
+    b'"><svg onload=alert(1)>',
+    b"</code></td><script src=//evil>",
+    "\u202egnp.exe\u2066\u200b".encode(),
+    b"\x1b[31mred\x00\x07",
+    b"{{ 7 * 7 }}{% raw %}",
+    b"javascript:alert(1)",
+    b"\xff\xfe\x00binary",
+]
+
+
+class Seen(HTMLParser):
+    """What a browser would do with a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.handlers: list[str] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name in ("href", "src", "action"):
+                self.links.append(value or "")
+            if name.startswith("on") or name == "style":
+                self.handlers.append(name)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def check_harmless(reply: Reply) -> Seen:
+    """The page runs nothing and leads nowhere else."""
+    assert reply.headers["content-type"].startswith("text/html"), reply
+    policy = reply.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "script-src" not in policy
+    html = reply.body.decode()
+    seen = Seen(html)
+    assert not set(seen.tags) & {"script", "img", "iframe", "object", "embed", "style", "base"}, seen.tags
+    assert seen.tags.count("svg") == 0
+    assert seen.handlers == []
+    for link in seen.links:
+        assert link.startswith(("/", "#")), link
+        assert not link.startswith("//"), link
+    for character in "\u202e\u2066\u200b\x1b\x00\x07":
+        assert character not in html, repr(character)
+    return seen
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    """Archived and unarchived records: `clicks` is in its table up to offset 5 of partition 0, `orders` has one
+    record that does not decode."""
+    deployment = Deployment(tmp_path / "d")
+    with Driver(deployment) as driver:
+        driver.send("clicks", [b"%d" % number for number in range(5)], 0)
+        driver.send("orders", [order(1), b"\xff\xff\xff", order(2)], 1)
+        driver.archive()
+        driver.send("clicks", [b"later", None, b""], 0)
+    with Daemon(deployment) as daemon:
+        yield daemon
+
+
+def get(daemon: Daemon, path: str, status: int = 200) -> Any:
+    reply = daemon.call("GET", f"/v1{path}")
+    assert reply.status == status, reply.body
+    page = daemon.call("GET", path)
+    assert page.status == status, "the page of a view answers as its document"
+    check_harmless(page)
+    return reply.json()
+
+
+def test_topics_are_listed_with_their_lag(daemon: Daemon) -> None:
+    found = {one["topic"]: one for one in get(daemon, "/topics")["topics"]}
+    assert set(found) == {"orders", "clicks", "files", "kept"}
+    clicks = found["clicks"]
+    assert (clicks["kind"], clicks["partition_count"], clicks["records"]) == ("iceberg", 2, 8)
+    assert clicks["behind_records"] == 3
+    assert clicks["behind_seconds"] >= 0
+    assert clicks["last_commit"] is not None
+    assert found["kept"]["last_commit"] is None
+
+
+def test_a_topic_has_its_partitions_and_settings(daemon: Daemon) -> None:
+    found = get(daemon, "/topics/clicks")
+    assert found["table"] == "shop.clicks"
+    assert found["partitions"][0]["stages"]["committed"] == {
+        "offset": 5,
+        "lag_records": 3,
+        "lag_seconds": found["partitions"][0]["stages"]["committed"]["lag_seconds"],
+    }
+    assert found["settings"]["archive"]["table"] == "shop.clicks"
+    assert get(daemon, "/topics/orders")["schema_version"] == 1
+    assert "nowhere" in get(daemon, "/topics/nowhere", 404)["error"]["message"]
+
+
+def test_messages_are_those_of_the_partition_in_order(daemon: Daemon) -> None:
+    found = get(daemon, "/topics/clicks/messages?from=earliest")
+    stored = daemon.stored("clicks")
+    assert [one["offset"] for one in found["records"]] == list(range(8))
+    for one in found["records"]:
+        record = stored[0, one["offset"]]
+        value = None if one["value"] is None else base64.b64decode(one["value"]["base64"])
+        assert value == record.value
+        assert one["from"] == ("archive" if one["offset"] < 5 else "intake") == record.source
+    assert found["records"][6]["value"] is None
+    assert found["records"][7]["value"]["bytes"] == 0
+    assert (found["first"], found["stable"], found["next_offset"]) == (0, 8, 8)
+    assert (found["next"], found["previous"]) == (None, None)
+
+
+def test_lists_of_messages_go_on_without_a_gap_or_a_double(daemon: Daemon) -> None:
+    offsets, start = [], "earliest"
+    while True:
+        found = get(daemon, f"/topics/clicks/messages?from={start}&limit=3")
+        offsets += [one["offset"] for one in found["records"]]
+        if found["next"] is None:
+            break
+        start = str(found["next"])
+    assert offsets == list(range(8))
+    newest = get(daemon, "/topics/clicks/messages?limit=3")
+    assert [one["offset"] for one in newest["records"]] == [5, 6, 7]
+    assert newest["previous"] == 2
+    assert [one["offset"] for one in get(daemon, "/topics/clicks/messages?limit=3&from=2")["records"]] == [
+        2,
+        3,
+        4,
+    ]
+
+
+def test_messages_from_a_time_on(daemon: Daemon) -> None:
+    records = daemon.stored("clicks")
+    later = records[0, 5].timestamp_us
+    assert later is not None
+    assert later > (records[0, 4].timestamp_us or 0)
+    time = get(daemon, "/topics/clicks/messages?from=5&limit=1")["records"][0]["timestamp"]
+    assert get(daemon, f"/topics/clicks/messages?from={quote(time)}")["from"] == 5
+    assert get(daemon, "/topics/clicks/messages?from=2100-01-01T00:00:00Z")["records"] == []
+
+
+def test_messages_with_a_key_are_found_across_archive_and_intake(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Driver(daemon.deployment) as driver, driver.application.intake.writer() as writer:
+        for number in range(40):
+            writer.send("kept", Record(b"k\xff" if number % 10 == 3 else b"other", b"%d" % number), 0)
+        writer.flush()
+    key = base64.b64encode(b"k\xff").decode()
+    found = get(daemon, f"/topics/kept/messages?key_base64={quote(key)}")
+    assert [one["offset"] for one in found["records"]] == [3, 13, 23, 33]
+    assert (found["scanned"], found["next"]) == (40, None)
+    first = get(daemon, f"/topics/kept/messages?key_base64={quote(key)}&limit=1")
+    assert ([one["offset"] for one in first["records"]], first["next"]) == ([3], 4)
+    # A search that reaches its bound says where it goes on.
+    monkeypatch.setattr(reading, "SCANNED_MAX", 10)
+    part = get(daemon, f"/topics/kept/messages?key_base64={quote(key)}&from=4")
+    assert ([one["offset"] for one in part["records"]], part["next"], part["scanned"]) == ([13], 14, 10)
+    assert get(daemon, "/topics/kept/messages?key=other&from=earliest")["scanned"] == 10
+
+
+def test_the_newest_records_are_found_behind_aborted_ones(daemon: Daemon) -> None:
+    intake = daemon.application.intake
+    with intake.writer() as writer:
+        for number in range(3):
+            writer.send("kept", Record(None, b"%d" % number), 0)
+        writer.flush()
+        producer = Producer.open(writer, "ended")
+        producer.begin()
+        for _ in range(30):
+            producer.send("kept", Record(None, b"aborted"), 0)
+        producer.abort()
+    found = get(daemon, "/topics/kept/messages?limit=2")
+    assert [base64.b64decode(one["value"]["base64"]) for one in found["records"]] == [b"1", b"2"]
+
+
+def test_messages_are_decoded_or_say_why_not(daemon: Daemon) -> None:
+    found = get(daemon, "/topics/orders/messages?partition=1")["records"]
+    assert found[0]["decoded"]["value"]["id"]
+    assert "error" in found[1]["decoded"]["value"]
+    assert base64.b64decode(found[1]["value"]["base64"]) == b"\xff\xff\xff"
+
+
+def test_one_message_says_where_it_is(daemon: Daemon) -> None:
+    archived = get(daemon, "/topics/clicks/messages/0/4")
+    assert base64.b64decode(archived["record"]["value"]["base64"]) == b"4"
+    assert archived["explain"]["table"]["added_by"]["snapshot_id"]
+    assert archived["explain"]["archive"]["key"]
+    waiting = get(daemon, "/topics/clicks/messages/0/5")
+    assert waiting["explain"]["archive"] is None
+    assert waiting["explain"]["intake"]["key"]
+    missing = get(daemon, "/topics/clicks/messages/0/8")
+    assert (missing["record"], missing["unreadable"]) == (None, None)
+    assert get(daemon, "/topics/clicks/messages/7/0", 404)["error"]["type"] == "NotFound"
+
+
+def test_a_damaged_archive_still_says_where_its_record_is(daemon: Daemon) -> None:
+    key = get(daemon, "/topics/clicks/messages/0/2")["explain"]["archive"]["key"]
+    archive = daemon.deployment.data / key
+    data = bytearray(archive.read_bytes())
+    data[len(data) // 2] ^= 1
+    archive.write_bytes(data)
+    found = get(daemon, "/topics/clicks/messages/0/2")
+    assert found["record"] is None
+    assert found["unreadable"]
+    assert found["explain"]["archive"]["key"]
+    assert get(daemon, "/topics/clicks/messages?from=0", 500)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "partition=-1",
+        "partition=x",
+        "partition=٣",
+        "limit=0",
+        "limit=501",
+        "limit=1e9",
+        "from=yesterday",
+        "from=-1",
+        "key_base64=%%%",
+        "key=a&key_base64=YQ==",
+        f"partition={10**30}",
+    ],
+)
+def test_wrong_parameters_are_refused_with_what_is_accepted(daemon: Daemon, query: str) -> None:
+    message = get(daemon, f"/topics/clicks/messages?{quote(query, safe='=&')}", 400)["error"]["message"]
+    assert message
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_hostile_records_are_shown_and_do_nothing(daemon: Daemon, hostile: bytes) -> None:
+    with daemon.application.intake.writer() as writer:
+        headers = ((hostile.decode("utf-8", "replace"), hostile), ("null", None))
+        writer.send("kept", Record(hostile, hostile, headers=headers), 0)
+        writer.flush()
+    found = get(daemon, "/topics/kept/messages")
+    assert base64.b64decode(found["records"][0]["value"]["base64"]) == hostile
+    assert base64.b64decode(get(daemon, "/topics/kept/messages/0/0")["record"]["key"]["base64"]) == hostile
+    check_harmless(daemon.call("GET", f"/topics/kept/messages?key={quote(hostile)}"))
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_hostile_addresses_are_shown_and_do_nothing(daemon: Daemon, hostile: bytes) -> None:
+    name = quote(hostile, safe="")
+    for path in (f"/topics/{name}", f"/topics/{name}/messages", f"/topics/{name}/messages/0/0"):
+        reply = daemon.call("GET", path)
+        assert reply.status == 404, path
+        # A name with a slash is no address of a topic, and its answer is that of any other address.
+        if b"/" in hostile:
+            assert reply.headers["content-type"] == "application/json"
+            assert reply.headers["x-content-type-options"] == "nosniff"
+        else:
+            check_harmless(reply)
+    check_harmless(daemon.call("GET", f"/topics/clicks/messages?from={name}&limit={name}&partition={name}"))
+
+
+def test_long_values_are_cut_in_a_list_and_whole_alone(daemon: Daemon) -> None:
+    value = "€".encode() * 100_000
+    with daemon.application.intake.writer() as writer:
+        writer.send("kept", Record(None, value), 0)
+        writer.flush()
+    found = get(daemon, "/topics/kept/messages")["records"][0]["value"]
+    assert (found["bytes"], found["cut"]) == (len(value), True)
+    assert set(found["text"]) == {"€"}, "cut inside of a character, and still text"
+    alone = get(daemon, "/topics/kept/messages/0/0")["record"]["value"]
+    assert (base64.b64decode(alone["base64"]), alone["cut"]) == (value, False)
+
+
+def test_large_records_end_a_list_early(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "ANSWER_BYTES_MAX", 10)
+    with daemon.application.intake.writer() as writer:
+        for _ in range(5):
+            writer.send("kept", Record(None, b"x" * 6), 0)
+        writer.flush()
+    offsets, start = [], "earliest"
+    while True:
+        found = get(daemon, f"/topics/kept/messages?from={start}")
+        assert len(found["records"]) <= 2
+        offsets += [one["offset"] for one in found["records"]]
+        if found["next"] is None:
+            break
+        start = found["next"]
+    assert offsets == list(range(5))
+
+
+def test_every_view_has_a_page_and_a_document() -> None:
+    assert len({view.path for view in VIEWS}) == len(VIEWS)
+    for view in VIEWS:
+        template = Path(reading.__file__).parents[1] / "web" / "templates" / "console"
+        assert (template / (view.template or f"{view.name}.html")).is_file(), view.name
+
+
+def test_the_style_comes_from_this_port(daemon: Daemon) -> None:
+    reply = daemon.call("GET", "/style.css")
+    assert reply.status == 200
+    assert reply.headers["content-type"].startswith("text/css")
+    assert b"url(" not in reply.body
+    assert b"@import" not in reply.body

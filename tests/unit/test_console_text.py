@@ -1,0 +1,62 @@
+"""Texts of the console's pages: addresses, bytes and messages are shown harmlessly and within bounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from archiver.web.console import as_json, link, shown, style
+
+
+def side(content: bytes, *, cut: bool = False, size: int | None = None) -> dict[str, object]:
+    import base64
+
+    try:
+        text: str | None = content.decode()
+    except UnicodeDecodeError:
+        text = None
+    return {
+        "base64": base64.b64encode(content).decode(),
+        "text": text,
+        "bytes": len(content) if size is None else size,
+        "cut": cut,
+    }
+
+
+def test_parts_of_an_address_are_quoted_whole() -> None:
+    assert link("/topics/{}", "a.b-c_1") == "/topics/a.b-c_1"
+    assert link("/topics/{}", "../x?y#z&<") == "/topics/..%2Fx%3Fy%23z%26%3C"
+    assert link("/topics/{}/messages", "a", partition=0, from_="latest", key="") == (
+        "/topics/a/messages?partition=0&from=latest"
+    )
+    assert link("/group", group="a&b=c\r\n") == "/group?group=a%26b%3Dc%0D%0A"
+
+
+def test_bytes_are_text_or_base64() -> None:
+    assert "null" in shown(None)
+    assert "empty" in shown(side(b""))
+    assert shown(side(b"<b>&")) == "<code>&lt;b&gt;&amp;</code>"
+    assert "//8=" in shown(side(b"\xff\xff"))
+    assert "base64" in shown(side(b"\xff\xff"))
+
+
+@pytest.mark.parametrize("character", ["\x1b", "\u202e", "\u200b", "\x00", "\r"])
+def test_characters_that_are_not_seen_are_escaped(character: str) -> None:
+    assert character not in shown(side(f"a{character}b".encode()))
+    assert character not in as_json({"a": f"{character}b"})
+
+
+def test_what_is_cut_says_so() -> None:
+    assert "cut, 10,000 bytes in all" in shown(side(b"x" * 10_000), 100)
+    assert shown(side(b"x" * 10_000), 100).count("x") == 100
+    assert "cut, 99 bytes in all" in shown(side(b"x" * 10, cut=True, size=99))
+    assert "(cut)" in as_json({"a": "x" * 1000}, 50)
+    assert "(cut)" not in as_json({"a": 1}, 50)
+
+
+def test_line_ends_of_a_text_are_kept() -> None:
+    assert "a\nb" in shown(side(b"a\nb"))
+
+
+def test_the_style_is_that_of_the_overview_and_more() -> None:
+    assert "prefers-color-scheme: dark" in style()
+    assert "nav {" in style()
