@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 
 
 def tables(
+    named: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TOPIC]",
+            help="Only this topic's table; the same as --topic.",
+            autocompletion=complete_topic,
+            show_default=False,
+        ),
+    ] = None,
     config: ConfigOption = None,
     topic: Annotated[
         str | None, typer.Option("--topic", help="Only this topic's table.", autocompletion=complete_topic)
@@ -37,8 +46,10 @@ def tables(
     output: OutputOption = Output.TEXT,
 ) -> int:
     """Show every topic's table, where it is, and how Spark, Trino and DuckDB read it."""
+    if named is not None and topic is not None and named != topic:
+        raise InvalidInput(f"the argument names topic {named}, and --topic names {topic}; name one of them")
     with application(config) as app:
-        found = [_describe(app, chosen) for chosen in _chosen(app.settings, topic)]
+        found = [_describe(app, one) for one in _chosen(app.settings, topic if named is None else named)]
     if output is Output.JSON:
         print_json({"tables": found})
         return FINE
@@ -126,7 +137,7 @@ def _duckdb_text(item: Mapping[str, object], in_full: bool) -> str:
         return (
             f"-- in DuckDB, always the current rows:\n{options.archiver()} query {query}\n"
             "-- in a DuckDB of your own: "
-            f"`{options.archiver()} tables --topic {item['topic']} --files` lists its current "
+            f"`{options.archiver()} tables {item['topic']} --files` lists its current "
             f"{counted(files, 'file')}"
         )
     head = (

@@ -290,6 +290,13 @@ def test_a_table_that_is_gone_is_no_empty_table(deployment: Deployment, archived
 def test_tables_of_one_topic(deployment: Deployment, archived: Driver) -> None:
     (one,) = deployment.cli("tables", "--topic", "orders", "--output", "json").json()["tables"]
     assert (one["topic"], one["rows"], one["gone"]) == ("orders", 8, None)
+    for options in (("orders",), ("orders", "--topic", "orders")):
+        assert deployment.cli("tables", *options, "--output", "json").json()["tables"] == [one]
+    refused = deployment.cli("tables", "orders", "--topic", "clicks")
+    assert (refused.code, refused.out) == (3, "")
+    assert refused.err == (
+        "error: the argument names topic orders, and --topic names clicks; name one of them\n"
+    )
     for topic, why in (
         ("kept", "topic kept has no table (archive.kind: none)"),
         ("nix", "there is no topic nix; the topics are clicks,"),
