@@ -10,16 +10,20 @@ import io
 import json
 import os
 import select
+import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import Literal
 
 from archiver.runtime.clock import Clock
 from archiver.runtime.redaction import redacted, redacted_document
 from archiver.runtime.text import printable_text
+
+PIPE_COLUMNS = 160
 
 
 @contextmanager
@@ -90,6 +94,18 @@ def print_line(document: object) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table for people; numbers are right-aligned."""
+    numeric = {
+        position
+        for position in range(len(columns))
+        if rows and all(isinstance(row[position], int | float) for row in rows)
+    }
+    print_cells(title, columns, [[_cell(value) for value in row] for row in rows], numeric)
+
+
+def print_cells(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Collection[int]
+) -> None:
+    """Print a table of texts that are redacted and printable; the `numeric` columns are right-aligned."""
     # Imported here: commands that print no table do not need it.
     from rich.console import Console
     from rich.table import Table
@@ -97,12 +113,17 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 
     table = Table(title=Text(printable_text(redacted(title))), title_justify="left", title_style="bold")
     for position, name in enumerate(columns):
-        numeric = bool(rows) and all(isinstance(row[position], int | float) for row in rows)
-        table.add_column(Text(printable_text(name)), justify="right" if numeric else "left", overflow="fold")
+        justify: Literal["right", "left"] = "right" if position in numeric else "left"
+        table.add_column(Text(printable_text(name)), justify=justify, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row))
-    # A fixed width in a pipe, so that the output does not depend on the environment.
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160).print(table)
+        table.add_row(*map(Text, row))
+    Console(file=sys.stdout, width=width_of_output()).print(table)
+
+
+def width_of_output() -> int:
+    """Columns of the terminal, or a fixed number in a pipe."""
+    # Fixed, so that the output of a script does not depend on its environment.
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPE_COLUMNS
 
 
 def _cell(value: object) -> str:

@@ -1,85 +1,41 @@
-"""`archiver query`: SQL over the tables' current snapshots, executed by DuckDB, as text or JSON."""
+"""`archiver query`: SQL over the tables' current snapshots, executed by DuckDB, in several formats."""
 
 from __future__ import annotations
 
-import base64
-import datetime as dt
+import enum
 import itertools
 import json
-import math
 import sys
-import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from archiver.cli.completion import complete_sql
-from archiver.cli.options import ConfigOption, Output, OutputOption, application
-from archiver.cli.output import print_table, progress
+from archiver.cli.options import ConfigOption, application
+from archiver.cli.output import print_cells, progress, width_of_output
+from archiver.query.values import csv_line, faithful, readable, table_width, vertical_block
 from archiver.runtime.errors import Halt, InvalidInput
 from archiver.runtime.exit_codes import FINE
+from archiver.runtime.redaction import redacted
 from archiver.runtime.text import counted
 
 if TYPE_CHECKING:
     from archiver.config.settings import TopicSettings
     from archiver.query.duck import Result
 
-# --- Values of DuckDB as JSON.
-# Beyond this number, readers of JSON that use doubles lose digits.
-EXACT_MAX = 2**53
+
+class QueryOutput(enum.StrEnum):
+    """Output format of a query."""
+
+    TABLE = "table"
+    VERTICAL = "vertical"
+    CSV = "csv"
+    JSON = "json"
+    TEXT = "text"
 
 
-def faithful(value: object) -> object:
-    """Convert a value for `json.dumps`."""
-    # `bool` before `int`, because it is a subclass.
-    if value is None or isinstance(value, bool | str):
-        return value
-    if isinstance(value, int):
-        return value if -EXACT_MAX <= value <= EXACT_MAX else str(value)
-    if isinstance(value, float):
-        return (
-            value
-            if math.isfinite(value)
-            # JSON has no such numbers; Protobuf's JSON form writes these texts.
-            else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
-        )
-    if isinstance(value, Decimal) and value.is_finite() and value.as_tuple().exponent == 0:
-        return faithful(int(value))  # DuckDB's sum of integers is such a decimal
-    if isinstance(value, Decimal | uuid.UUID):
-        return str(value)
-    if isinstance(value, bytes | bytearray | memoryview):
-        return base64.b64encode(bytes(value)).decode("ascii")
-    if isinstance(value, dt.datetime):
-        return _moment(value)
-    if isinstance(value, dt.date | dt.time):
-        return value.isoformat()
-    if isinstance(value, dt.timedelta):
-        # ISO 8601.
-        return f"PT{value.total_seconds():f}S"
-    if isinstance(value, Mapping):
-        return {_key(name): faithful(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [faithful(item) for item in value]
-    return str(value)
-
-
-def _key(name: object) -> str:
-    """Key of a map as text, formatted as in JSON."""
-    if isinstance(name, bool):
-        return "true" if name else "false"
-    return str(faithful(name))
-
-
-def _moment(value: dt.datetime) -> str:
-    if value.tzinfo is None:
-        return value.isoformat()
-    # In UTC, so that the output does not depend on the zone of the machine.
-    return value.astimezone(dt.UTC).isoformat().replace("+00:00", "Z")
-
-
-# --- The command.
 ROWS_MAX = 1000
 TABLES_SHOWN = 10
 """Tables that an error names; `archiver tables` lists all."""
@@ -94,7 +50,15 @@ def query(
         ),
     ],
     config: ConfigOption = None,
-    output: OutputOption = Output.TEXT,
+    output: Annotated[
+        QueryOutput | None,
+        typer.Option(
+            "--output",
+            help="table, or vertical (a line for each column, for wide rows), for people; csv (with a "
+            "header) or json for programs; text is the same as table.",
+            show_default="table; vertical if the terminal is too narrow for the table",
+        ),
+    ] = None,
     rows_max: Annotated[
         int, typer.Option("--max-rows", min=0, help="Maximum number of rows to print; 0: all.")
     ] = ROWS_MAX,
@@ -124,7 +88,7 @@ def query(
         topics = app.settings.topics
     try:
         with asked(sql, tables, limits) as result:
-            cut = _print_json(result, rows_max) if output is Output.JSON else _print_text(result, rows_max)
+            cut = _print(result, rows_max, output)
     except InvalidInput as error:
         # A table that could not be opened is unknown to DuckDB; its own reason explains more.
         named = [trouble for name, trouble in troubles.items() if name.lower() in sql.lower()]
@@ -163,6 +127,19 @@ def _hints(error: InvalidInput, names: Collection[str], topics: Sequence[TopicSe
     ]
 
 
+def _print(result: Result, rows_max: int, output: QueryOutput | None) -> bool:
+    """Print the result; returns whether rows were left out."""
+    if output is QueryOutput.JSON:
+        return _print_json(result, rows_max)
+    if output is QueryOutput.CSV:
+        return _print_csv(result, rows_max)
+    if output is QueryOutput.VERTICAL:
+        names = [name for name, _ in result.columns]
+        _print_vertical(names, itertools.islice(result.rows, rows_max or None))
+        return _is_cut(result, rows_max)
+    return _print_table(result, rows_max, is_fixed=output is not None)
+
+
 def _print_json(result: Result, rows_max: int) -> bool:
     """Print the document row by row, so that one row is in memory; returns whether rows were left out."""
     names = [name for name, _ in result.columns]
@@ -173,24 +150,51 @@ def _print_json(result: Result, rows_max: int) -> bool:
         document = {name: faithful(value) for name, value in zip(names, row, strict=True)}
         sys.stdout.write(lead + json.dumps(document, ensure_ascii=False))
         lead = ",\n"
-    # One more row is requested, because only that shows whether the output is complete.
-    cut = bool(rows_max) and next(result.rows, None) is not None
+    cut = _is_cut(result, rows_max)
     sys.stdout.write(f'\n], "cut": {json.dumps(cut)}}}\n')
     return cut
 
 
-def _print_text(result: Result, rows_max: int) -> bool:
+def _print_csv(result: Result, rows_max: int) -> bool:
+    """Print the rows one by one, values as they are; returns whether rows were left out."""
+    sys.stdout.write(csv_line(name for name, _ in result.columns))
+    for row in itertools.islice(result.rows, rows_max or None):
+        sys.stdout.write(csv_line(row))
+    return _is_cut(result, rows_max)
+
+
+def _print_vertical(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    number, width = 0, width_of_output()
+    for number, row in enumerate(rows, 1):
+        sys.stdout.write(redacted(vertical_block(number, names, row, width)))
+    print(counted(number, "row"))
+
+
+def _print_table(result: Result, rows_max: int, *, is_fixed: bool) -> bool:
+    """Print a table, or vertically if it is wider than the terminal and not `is_fixed`."""
+    names = [name for name, _ in result.columns]
     rows = list(itertools.islice(result.rows, rows_max or None))
-    cut = bool(rows_max) and next(result.rows, None) is not None
-    print_table(
-        f"{len(rows):,} row{'' if len(rows) == 1 else 's'}",
-        [name for name, _ in result.columns],
-        [[_cell(v) for v in row] for row in rows],
-    )
+    cut = _is_cut(result, rows_max)
+    cells = [[redacted(readable(value)) for value in row] for row in rows]
+    # A single column is not easier to read vertically.
+    is_free = not is_fixed and len(names) > 1 and sys.stdout.isatty()
+    if is_free and table_width(names, cells) > width_of_output():
+        _print_vertical(names, rows)
+        return cut
+    numeric = {
+        position
+        for position, values in enumerate(zip(*rows, strict=True))
+        if all(value is None or _is_number(value) for value in values) and any(map(_is_number, values))
+    }
+    print_cells(counted(len(rows), "row"), names, cells, numeric)
     return cut
 
 
-def _cell(value: object) -> object:
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
 
-    shown = faithful(value)
-    return json.dumps(shown, ensure_ascii=False) if isinstance(shown, dict | list) else shown
+
+def _is_cut(result: Result, rows_max: int) -> bool:
+    """Whether there are more rows, after so many were read."""
+    # One more row is requested, because only that shows whether the output is complete.
+    return bool(rows_max) and next(result.rows, None) is not None

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from archiver.catalog.engines import KEY_VARIABLES, spark_sql
-from archiver.cli.query import faithful
 from archiver.config.settings import load_settings
 from archiver.objects.location import StorePlace
+from archiver.query.values import faithful
 from tests.support.catalog.query_lake import ARCHIVES, BROKEN, CATALOG, DAYS, Lake, Sent, filled
 from tests.support.catalog.rest_catalog import RestCatalog
 from tests.support.objects.s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server

@@ -20,15 +20,16 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.types import LongType, StringType
 
-from archiver.cli.query import faithful
 from archiver.query import duck
 from archiver.query.columns import columns_of
 from archiver.query.duck import QueryTable
+from archiver.query.values import faithful
 from archiver.runtime.errors import Halt
 from archiver.schema.columns import arrow_schema_of
 from tests.support.builders.deployment import Deployment, Done
 from tests.support.builders.driver import Driver, catalog_table
 from tests.support.catalog.foreign_rows import hide, rewrite
+from tests.support.process.terminal import Terminal
 from tests.support.schema.orders import order
 
 MEMORY = ("--memory", "200MiB", "--threads", "1")
@@ -206,6 +207,57 @@ def test_the_rows_are_bounded_and_it_is_reported(deployment: Deployment, archive
     whole = ask(deployment, "FROM range(3)", "--max-rows", "3")
     assert (len(whole.json()["rows"]), whole.json()["cut"], whole.err) == (3, False, "")
     assert len(rows(deployment, "FROM range(5000)", "--max-rows", "0")) == 5000
+
+
+def test_every_output(deployment: Deployment, archived: Driver) -> None:
+    archived.send("clicks", [b"\x00\xff raw", "a\u202eb".encode(), b""], 1)
+    archived.archive(("clicks", None))
+    sql = (
+        'SELECT kafka."offset" AS o, value.__raw__ AS raw, decode(value.__raw__) AS text, headers, '
+        "{'a': [1], 'b': NULL} AS nested FROM shop.clicks WHERE kafka.partition = 1 AND o > 0 ORDER BY o"
+    )
+    done = deployment.cli("query", sql, "--output", "csv", *MEMORY)
+    assert (done.code, done.err) == (0, "")
+    assert done.out == (
+        "o,raw,text,headers,nested\n"
+        '1,YeKArmI=,a\u202eb,[],"{""a"":[1],""b"":null}"\n'
+        '2,"","",[],"{""a"":[1],""b"":null}"\n'
+    )
+    vertical = deployment.cli("query", sql, "--output", "vertical", *MEMORY)
+    assert vertical.out == (
+        "-[ row 1 ]\no       | 1\nraw     | base64:YeKArmI=\ntext    | a\\u202eb\nheaders | []\n"
+        "nested  | {a: [1], b: NULL}\n"
+        '-[ row 2 ]\no       | 2\nraw     | b""\ntext    | \nheaders | []\nnested  | {a: [1], b: NULL}\n'
+        "2 rows\n"
+    )
+    table = deployment.cli("query", sql, *MEMORY)
+    assert '│ 2 │ b""             │          │ []      │ {a: [1], b: NULL} │' in table.out
+    for same in ("table", "text"):
+        assert deployment.cli("query", sql, *MEMORY, "--output", same) == table
+
+
+@pytest.mark.parametrize("output", ["table", "vertical", "csv"])
+def test_an_output_that_is_cut_off_or_empty(output: str, deployment: Deployment) -> None:
+    done = deployment.cli("query", "FROM range(50)", "--output", output, "--max-rows", "3", *MEMORY)
+    assert (done.code, done.err) == (0, "cut off after 3 rows; --max-rows 0 prints all\n")
+    assert "cut" not in done.out
+    assert ("2" in done.out, "49" in done.out) == (True, False)
+    done = deployment.cli("query", "SELECT 1 AS a, 2 AS b WHERE false", "--output", output, *MEMORY)
+    assert (done.code, done.err) == (0, "")
+    assert ("a,b" if output == "csv" else "0 rows") in done.out
+
+
+@pytest.mark.parametrize(("columns", "is_wide"), [(200, False), (40, True)])
+def test_a_table_that_does_not_fit_the_terminal(columns: int, is_wide: bool, deployment: Deployment) -> None:
+    sql = "SELECT 'a text of some length' AS one, 'and another text' AS two, 3 AS three"
+    with Terminal(deployment, "query", sql, *MEMORY, columns=columns) as terminal:
+        assert terminal.wait() == 0
+    lines = terminal.text().splitlines()
+    assert ("-[ row 1 ]" in lines, "three | 3" in lines) == (is_wide, is_wide)
+    with Terminal(deployment, "query", sql, "--output", "table", *MEMORY, columns=40) as terminal:
+        assert terminal.wait() == 0
+    assert "│" in terminal.text()
+    assert max(map(len, terminal.text().splitlines())) <= 40
 
 
 @pytest.mark.parametrize(

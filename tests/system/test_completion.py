@@ -53,6 +53,7 @@ def test_topics_tables_and_formats_come_from_the_configuration(deployment: Deplo
     assert offered(deployment, "audit", "--output", "") == ["text", "json"]
     assert "explain" in offered(deployment, "e")
     assert offered(deployment, "query", "shop.o") == ["shop.orders"]
+    assert offered(deployment, "query", "--output", "") == ["table", "vertical", "csv", "json", "text"]
     assert offered(deployment, "tables", "o") == ["orders"]
     assert offered(deployment, "--topic", "x") == []
 
