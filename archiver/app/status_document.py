@@ -41,17 +41,20 @@ def status_document(
     stuck: Mapping[str, str] | None = None,
     daemon: Mapping[str, Any] | None = None,
     reported: Mapping[str, Any] | None = None,
+    *,
+    with_tables: bool = True,
 ) -> dict[str, Any]:
     """State of the logs, the leadership and every topic at `now_us`.
 
     `stuck` has the reason for each topic that the last round halted or deferred; only a daemon knows it.
     `daemon` is the `daemon_document` of a running daemon, with or without `attention` and `sources`.
-    `reported` is the status document of that daemon: its oldest required intake file is reused.
+    `reported` is the status document of that daemon: its oldest required intake file is reused. Without
+    `with_tables` and without that document it is left out, and no table is read.
     Raises what reading the logs and the tables' metadata raises.
     """
     # Before the intake log, or an archive may seem to reach beyond it.
     ledger = at.ledger()
-    intake, oldest = at.backlog(), _oldest_required(at, now_us, reported)
+    intake, oldest = at.backlog(), _oldest_required(at, now_us, reported, with_tables=with_tables)
     found = lag_report(
         intake,
         ledger,
@@ -126,7 +129,9 @@ def _groups(at: Deployment, intake: Backlog, ledger: LedgerFold, now_us: int) ->
     return {"groups": [group_document(lag) for lag in report.groups], "left": report.groups_left}
 
 
-def _oldest_required(at: Deployment, now_us: int, reported: Mapping[str, Any] | None) -> dict[str, Any]:
+def _oldest_required(
+    at: Deployment, now_us: int, reported: Mapping[str, Any] | None, *, with_tables: bool = True
+) -> dict[str, Any]:
     # Only this part of the document reads tables. To take it from the daemon saves a command half of its
     # time: it opens no catalog and imports no pyiceberg.
     # A daemon of an older version lacks the new metric names: the command then computes the values itself.
@@ -138,6 +143,8 @@ def _oldest_required(at: Deployment, now_us: int, reported: Mapping[str, Any] | 
         )
     ):
         return {"pinned": reported["pinned"], "metrics": reported["metrics"]}
+    if not with_tables:
+        return {"pinned": None, "metrics": {}}
     # Imported here, because a command with a running daemon does not need it.
     from reconcile.snapshot.oldest_required import metrics_of
 

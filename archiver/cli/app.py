@@ -41,6 +41,7 @@ COMMANDS = {
     "cleanup.grace ago.",
     "audit": "Compare log, ledger and tables.",
     "status": "Show the state of the logs, the leadership and every topic.",
+    "watch": "Show the status again and again, with rates in records per second; stop with Ctrl-C.",
     "explain": "Show where a record is (log, intake file, archive, table) and why it is not further.",
     "tables": "Show every topic's table, where it is, and how Spark, Trino and DuckDB read it.",
     "query": "Query the tables with SQL (DuckDB; `pip install 'stream-archiver[query]'`).",
@@ -127,7 +128,7 @@ _INTERRUPTED = {
     "groups": "a reset changes all of its offsets or none: see `archiver groups describe`",
     "users": "the file of the users is as it was, or has the whole change",
     **dict.fromkeys(
-        ("consume", "audit", "status", "explain", "tables", "query", "ledger", "config", "schema"),
+        ("consume", "audit", "status", "watch", "explain", "tables", "query", "ledger", "config", "schema"),
         _READ_ONLY,
     ),
 }

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Literal
+from typing import Literal, TextIO
 
 from archiver.runtime.clock import Clock
 from archiver.runtime.redaction import redacted, redacted_document
@@ -118,6 +118,11 @@ def print_cells(
     for row in rows:
         table.add_row(*map(Text, row))
     Console(file=sys.stdout, width=width_of_output()).print(table)
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether text on the stream can be replaced by escape sequences."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def width_of_output() -> int:

@@ -19,6 +19,7 @@ from archiver.runtime.text import counted, moment
 from archiver.status.ages import age, count
 
 if TYPE_CHECKING:
+    from archiver.app.application import Application
     from archiver.config.settings import Settings
 
 PARTITIONS_SHOWN = 50
@@ -41,40 +42,47 @@ def status(
     ] = False,
 ) -> int:
     """Show the state of the logs, the leadership and every topic."""
-    from archiver.app.status_document import status_document
-
-    with application_of(_settings(config)) as app:
-        # The daemon's state is separate: this command reads logs and stores itself.
-        daemon = readiness(app)
-        # Needs the token, so another user gets only the readiness.
-        reported = None if daemon is None else last_rounds(app)
-        # Why the last round could not finish a topic; only the daemon that ran it knows.
-        stuck = (
-            {}
-            if reported is None
-            else {
-                topic["topic"]: topic["stuck"] for topic in reported["topics"] if topic["stuck"] is not None
-            }
-        )
-        # Texts of the daemon are external to this process.
-        document = redacted_document(
-            status_document(
-                app,
-                SystemClock().now_us(),
-                stuck,
-                daemon if reported is None else reported["daemon"],
-                reported,
-            )
-        )
+    with application_of(readable_settings(config)) as app:
+        document, rounds_known = read_status(app)
     if output is Output.JSON:
         print_json(document)
     else:
-        _print(document, rounds_known=reported is not None)
+        _print(document, rounds_known=rounds_known)
     # Only on request: a note is no failure for a person.
     return WRONG if exit_code and document["attention"] else FINE
 
 
-def _settings(config: Path | None) -> Settings:
+def read_status(app: Application, *, with_tables: bool = True) -> tuple[dict[str, Any], bool]:
+    """The document as of now, without secrets, and whether it has results of the daemon's last round.
+
+    Without `with_tables` no table is read, and the document lacks the oldest required intake file.
+    """
+    from archiver.app.status_document import status_document
+
+    # The daemon's state is separate: this command reads logs and stores itself.
+    daemon = readiness(app)
+    # Needs the token, so another user gets only the readiness.
+    reported = None if daemon is None else last_rounds(app)
+    # Why the last round could not finish a topic; only the daemon that ran it knows.
+    stuck = (
+        {}
+        if reported is None
+        else {topic["topic"]: topic["stuck"] for topic in reported["topics"] if topic["stuck"] is not None}
+    )
+    document = status_document(
+        app,
+        SystemClock().now_us(),
+        stuck,
+        daemon if reported is None else reported["daemon"],
+        reported,
+        with_tables=with_tables,
+    )
+    # Texts of the daemon are external to this process.
+    found: dict[str, Any] = redacted_document(document)
+    return found, reported is not None
+
+
+def readable_settings(config: Path | None) -> Settings:
     """Load the settings; `ConfigInvalid` also says where a daemon that still runs can be reached."""
     path = config_path(config)
     try:

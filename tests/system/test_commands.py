@@ -379,6 +379,14 @@ def test_status(archived: Deployment, deployment: Deployment) -> None:  # noqa: 
     assert document["intake_log"]["floor"] == document["control_log"]["floor"] == 0
     assert archived.cli("status", "--exit-code").code == 0
     assert "leader: none" in archived.cli("status").out
+    watched = archived.cli("watch", "--count", "1")
+    assert (watched.code, watched.err) == (0, "")
+    assert [line.split()[0] for line in watched.out.splitlines()[5:9]] == [
+        "clicks",
+        "files",
+        "kept",
+        "orders",
+    ]
     empty = deployment.cli("status", "--exit-code", "--output", "json")
     assert empty.code == 1
     assert len(empty.json()["attention"]) == 4
