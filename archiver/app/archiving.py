@@ -140,7 +140,8 @@ class Archiving:
         from archiver.spark.session import SparkSessions
 
         at = self._deployment
-        return SparkSessions(at.settings.spark, at.environ, store_variables(at.settings.data))
+        variables = store_variables(at.settings.data)
+        return SparkSessions(at.settings.spark, at.environ, variables, at.spark_starting)
 
     @cached_property
     def _spark_turns(self) -> SparkTurns:

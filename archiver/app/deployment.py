@@ -11,6 +11,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -84,6 +85,8 @@ class Deployment:
         self._composed_from: tuple[Settings, Mapping[str, TopicState]] | None = None
         self._templated: Templated = {}
         self.environ = environ
+        self.spark_starting: Callable[[str], AbstractContextManager[object]] = nullcontext
+        """Entered while a Spark session starts, with the work as text; a command shows it."""
         self.lasting = lasting
         self.clock = clock or SystemClock()
         self.ids = ids or SystemIds()

@@ -22,7 +22,6 @@ def demo(
     output: OutputOption = Output.TEXT,
 ) -> int:
     """Archive a year of flights from New York into tables, query the tables, and audit them."""
-    from archiver.app.application import open_application
     from archiver.config.settings import load_settings
     from archiver.demo.run import run_demo
     from archiver.spark.java import require_java
@@ -31,7 +30,7 @@ def demo(
     require_java(os.environ)
     report = run_demo(
         directory,
-        lambda path: open_application(load_settings(path, os.environ), os.environ),
+        lambda path: options.application_of(load_settings(path, os.environ)),
         SystemClock(),
         progress,
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from archiver.cli.output import spark_starting
 from archiver.runtime.errors import ConfigInvalid
 from archiver.runtime.pandas_later import put_off_pandas
 
@@ -103,4 +104,6 @@ def application_of(settings: Settings) -> Application:
     put_off_pandas()
     from archiver.app.application import open_application
 
-    return open_application(settings, os.environ)
+    app = open_application(settings, os.environ)
+    app.spark_starting = spark_starting
+    return app

@@ -15,15 +15,17 @@ import signal
 import sys
 import threading
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Literal, TextIO
 
-from archiver.runtime.clock import Clock
+from archiver.runtime.clock import Clock, SystemClock
 from archiver.runtime.redaction import redacted, redacted_document
 from archiver.runtime.text import printable_text
 
 PIPE_COLUMNS = 160
+TICK_S = 2.0
+"""Between two updates of a line about a wait."""
 
 
 @contextmanager
@@ -144,6 +146,44 @@ def _cell(value: object) -> str:
 def progress(text: str) -> None:
     """Print one line about work in progress on standard error; standard output has only results."""
     print(printable_text(redacted(text)), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def spark_starting(work: str, clock: Clock | None = None) -> Iterator[None]:
+    """Print on standard error what is waited for, with the seconds so far on a terminal; then how long
+    it took.
+    """
+    clock = clock or SystemClock()
+    begun_s = clock.monotonic_s()
+    if not is_terminal(sys.stderr):
+        progress(f"{work}...")
+        yield
+    else:
+        ended = threading.Event()
+        ticker = threading.Thread(target=_tick, args=(work, clock, begun_s, ended), daemon=True)
+        _replace_line(f"{work}...")
+        ticker.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            # Before any other text: a late line would replace it.
+            ticker.join()
+            _replace_line("")
+    progress(f"Spark is ready after {clock.monotonic_s() - begun_s:.0f} s")
+
+
+def _tick(work: str, clock: Clock, begun_s: float, ended: threading.Event) -> None:
+    while not ended.wait(TICK_S):
+        _replace_line(f"{work}... {clock.monotonic_s() - begun_s:.0f} s")
+
+
+def _replace_line(text: str) -> None:
+    """Put the text in place of the last line, which has no end yet."""
+    # A terminal that is gone must not end the work.
+    with suppress(OSError):
+        sys.stderr.write(f"\r{text}\x1b[K")
+        sys.stderr.flush()
 
 
 def human_bytes(count: float) -> str:

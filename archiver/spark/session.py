@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any
 
@@ -58,17 +59,26 @@ _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 collectors would only take cores from the Python workers, and slow down the start."""
 
 
+STARTING = "starting Spark (JVM)"
+CONNECTING = "connecting to the Spark Connect server"
+
+
 class SparkSessions:
     """Hands out the session, starting it at the first call and again when its JVM is gone. Thread-safe."""
 
     def __init__(
-        self, settings: SparkSettings, environ: Mapping[str, str] | None = None, passed: Collection[str] = ()
+        self,
+        settings: SparkSettings,
+        environ: Mapping[str, str] | None = None,
+        passed: Collection[str] = (),
+        starting: Callable[[str], AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
         """`passed` names variables that the workers need, in addition to the allow-list and
-        `spark.pass_environment`.
+        `spark.pass_environment`. `starting` is entered while a session starts, with the work as text.
         """
         self._settings = settings
         self._passed = frozenset(passed) | frozenset(settings.pass_environment)
+        self._shown = starting
         self._environ = os.environ if environ is None else environ
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
@@ -184,7 +194,8 @@ class SparkSessions:
                 _reset()
         start = self._starting = _Start(self._settings.start_timeout, self._passed)
         try:
-            return run_in_thread(lambda: self._started(start), start.give_up, "spark-start")
+            with self._shown(STARTING):
+                return run_in_thread(lambda: self._started(start), start.give_up, "spark-start")
         finally:
             self._starting = None
 
@@ -238,7 +249,8 @@ class SparkSessions:
                 f"spark.remote needs the client packages of Spark Connect ({error}); install "
                 "stream-archiver[connect] or use spark.master"
             ) from error
-        return connect.connect(self._settings)
+        with self._shown(CONNECTING):
+            return connect.connect(self._settings)
 
     def _forget(self) -> None:
         """Drop a session whose JVM or server is dead."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from pyspark import java_gateway
 
 from archiver.spark.session import _Start
+from tests.support.builders.deployment import Deployment
+from tests.support.process.terminal import Terminal
 
 PROGRAM = """
 import os, psutil
@@ -199,3 +202,32 @@ def test_a_start_that_was_stopped_is_not_called_a_lack_of_memory(tmp_path: Path)
             "there enough memory?"
         ),
     ]
+
+
+@pytest.mark.spark
+@pytest.mark.turns(2)
+def test_a_command_says_that_it_waits_for_spark(tmp_path: Path) -> None:
+    deployment = Deployment(
+        tmp_path / "d", overrides={"spark": {"master": "local[1]", "driver_memory": "600m"}}
+    )
+    deployment.produce([{"topic": "files", "value": None}])
+    done = deployment.run("archive", "--all", "--output", "json")
+    assert (done.code, done.json()["rounds"]) == (0, 1), done.err
+    began, ready, *others = done.err.splitlines()
+    assert began == "starting Spark (JVM)..."
+    assert re.fullmatch(r"Spark is ready after \d+ s", ready)
+    assert not any("Spark" in line for line in others)
+    again = deployment.run("archive", "--all", "--output", "json")
+    assert (again.json()["rounds"], again.err) == (0, ""), "there is nothing to refine"
+
+
+@pytest.mark.spark
+def test_on_a_terminal_the_error_replaces_the_line_about_the_wait(tmp_path: Path) -> None:
+    deployment = Deployment(
+        tmp_path / "d", overrides={"spark": {"master": "local[1]", "driver_memory": "200m"}}
+    )
+    deployment.produce([{"topic": "files", "value": None}])
+    with Terminal(deployment, "archive", "--all") as terminal:
+        assert terminal.wait() == 1
+    assert terminal.written.startswith("\rstarting Spark (JVM)...\x1b[K")
+    assert "\r\x1b[Kerror: spark does not start with master" in terminal.written
