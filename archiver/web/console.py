@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -36,7 +37,9 @@ HEADERS: Final[Mapping[str, str]] = {
 """Additional headers of a page: no script, no style in the page, nothing from elsewhere."""
 SHOWN_MAX: Final = 4_000
 """Maximum of characters of a key, value or message in a list; the page of one record shows more."""
-SHOWN_MAX_ALONE: Final = 200_000
+ONE_LINE_MAX: Final = 100
+"""Characters of JSON that stay in one line."""
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 REFRESH_MAX_S: Final = 3600
 _TITLES: Final = {401: "Log in", 403: "Not allowed", 404: "Not found", 429: "Too many requests"}
 
@@ -121,7 +124,9 @@ def shown(side: Mapping[str, Any] | None, most: int = SHOWN_MAX) -> Markup:
         return Markup('<span class="soft">null</span>')
     if side["bytes"] == 0:
         return Markup('<span class="soft">empty</span>')
-    text, kind = (side["base64"], "base64") if side["text"] is None else (side["text"], "")
+    # Binary formats are often UTF-8 by chance; what has control characters is not text to read.
+    is_text = side["text"] is not None and not _CONTROL.search(side["text"])
+    text, kind = (side["text"], "") if is_text else (side["base64"], "base64")
     cut = side["cut"] or len(text) > most
     # Line ends are kept; every other character that is not seen is escaped.
     visible = "\n".join(printable_text(line) for line in text[:most].split("\n"))
@@ -132,11 +137,20 @@ def shown(side: Mapping[str, Any] | None, most: int = SHOWN_MAX) -> Markup:
 
 
 def as_json(document: object, most: int = SHOWN_MAX) -> Markup:
-    """A decoded message as indented JSON."""
-    text = json.dumps(document, ensure_ascii=False, indent=2, default=str)
+    """A document as JSON, indented if it is not short."""
+    text = json.dumps(document, ensure_ascii=False, default=str)
+    if len(text) > ONE_LINE_MAX:
+        text = json.dumps(document, ensure_ascii=False, indent=2, default=str)
     visible = "\n".join(printable_text(line) for line in text[:most].split("\n"))
     note = Markup(' <span class="soft">(cut)</span>') if len(text) > most else Markup("")
-    return Markup("<code>{}</code>").format(visible) + note
+    return Markup('<code class="json">{}</code>').format(visible) + note
+
+
+def without_nulls(document: object) -> object:
+    """The same document without the fields that are null, at any depth."""
+    if isinstance(document, dict):
+        return {name: without_nulls(value) for name, value in document.items() if value is not None}
+    return [without_nulls(value) for value in document] if isinstance(document, list) else document
 
 
 @cache
@@ -149,7 +163,7 @@ def style() -> str:
 def _template(name: str) -> Any:
     found = environment()
     if "shown" not in found.filters:
-        found.filters |= {"shown": shown, "as_json": as_json}
+        found.filters |= {"shown": shown, "as_json": as_json, "without_nulls": without_nulls}
     return found.get_template(f"console/{name}")
 
 

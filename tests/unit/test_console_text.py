@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 
-from archiver.web.console import as_json, link, shown, style
+from archiver.web.console import as_json, link, shown, style, without_nulls
 
 
 def side(content: bytes, *, cut: bool = False, size: int | None = None) -> dict[str, object]:
-    import base64
-
     try:
         text: str | None = content.decode()
     except UnicodeDecodeError:
@@ -37,6 +37,15 @@ def test_bytes_are_text_or_base64() -> None:
     assert shown(side(b"<b>&")) == "<code>&lt;b&gt;&amp;</code>"
     assert "//8=" in shown(side(b"\xff\xff"))
     assert "base64" in shown(side(b"\xff\xff"))
+
+
+def test_binary_data_that_is_utf_8_by_chance_is_base64() -> None:
+    assert "base64" in shown(side(b"\x08\x01\x12\x03ada"))
+    assert shown(side(b"a\tb\r\n")).startswith("<code>a")
+
+
+def test_settings_without_a_value_are_left_out() -> None:
+    assert without_nulls({"a": None, "b": [{"c": None, "d": 0}], "e": ""}) == {"b": [{"d": 0}], "e": ""}
 
 
 @pytest.mark.parametrize("character", ["\x1b", "\u202e", "\u200b", "\x00", "\r"])
