@@ -67,6 +67,7 @@ LARGEST_BYTES = 2**40
 bits."""
 _LINE, _WIDTH = Struct(f"={len(NUMBERS)}q"), 8
 BASE, END, LOG_INDEX, ROW_GROUP, FIRST_ROW, RAW_BYTES, ACCEPT_MAX_US, FLOOR_US = range(len(NUMBERS))
+_FEW = 16
 
 
 class Segments(Sequence[SegmentRef]):
@@ -234,6 +235,16 @@ class HeldSegments(Sequence[SegmentRef]):
         """The first place from `low` on whose segment reaches beyond the offset."""
         # Ends ascend, so a binary search finds the place without visiting the segments.
         return low + bisect_right(range(low, len(self)), offset, key=self.end_of)
+
+    def sums(self, first: int, end: int) -> tuple[int, int]:
+        """Records and raw bytes of those at the places [first, end)."""
+        # For a few segments the calls of numpy would take most of the time.
+        if end - first <= _FEW:
+            lines = list(_LINE.iter_unpack(self._lines(first, end)))
+            return sum(line[END] - line[BASE] for line in lines), sum(line[RAW_BYTES] for line in lines)
+        numbers = self.numbers(first, end)
+        rows = int(numbers[:, END].sum()) - int(numbers[:, BASE].sum())
+        return rows, int(numbers[:, RAW_BYTES].sum())
 
     def numbers(self, first: int, end: int) -> Numbers:
         """Those at the places [first, end), which must exist."""

@@ -175,8 +175,9 @@ class DaemonSettings(Group):
     """How long an archiving round may make no progress before the check `tick` fails and the daemon is not
     ready. Default 15 min."""
     history: Annotated[Duration, Field(ge=60, le=7 * 86400)] = 6 * 3600.0
-    """Time span of the lag chart on the status page. Default 6 h. It is kept in memory: 480 samples for each
-    of at most `metrics.topics_max` topics."""
+    """Time span of the charts on the status page. Default 6 h. They are kept in memory: 480 samples for each
+    of at most `metrics.topics_max` topics. Once a minute and at a stop the daemon writes those of at most
+    2000 topics next to the metadata store (its path with the suffix `.charts`), so a restart keeps them."""
     cycles_kept: Annotated[StrictInt, Field(ge=1, le=10_000)] = 200
     """Runs of the scheduled jobs that the status page can show. Default 200."""
 

@@ -72,7 +72,8 @@ class EtcdSettings(Group):
     """Folder for the local state of a machine; created if its parent exists. It holds the token that the
     daemon made (`etcd.admin-token`). It holds the last known ends of the logs (`etcd.intake.tail`,
     `etcd.control.tail`), which detect an older copy of etcd's data. It also holds the locked file of a lease
-    holder (`etcd.leader.lease`), with which a restarted daemon leads at once. It may be lost."""
+    holder (`etcd.leader.lease`), with which a restarted daemon leads at once. It holds the charts of the
+    status page (`etcd.charts`). It may be lost."""
     tls: EtcdTlsSettings | None = None
     """Encrypted connections. Default: none. Required for members on other machines unless `insecure` is
     set."""

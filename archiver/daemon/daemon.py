@@ -28,6 +28,7 @@ from archiver.config.settings import Settings, load_settings
 from archiver.control_topic.publisher import EventPublisher, PublishedState
 from archiver.daemon.cycles import Cycles, Summary, summarize_error
 from archiver.daemon.limits import collect_less_often, connections_within, kafka_connections, raise_limit
+from archiver.daemon.local_state import LocalState
 from archiver.daemon.notify import Notifier
 from archiver.daemon.operations import Backoff, DaemonOperations, Pace, Tick, Upkeep
 from archiver.daemon.otlp import OtlpExport
@@ -168,8 +169,7 @@ class Daemon:
         self._path = path
         self._environ = environ
         self._roles = roles
-        self._clock = clock or SystemClock()
-        self._ids = ids or SystemIds()
+        self._clock, self._ids = clock or SystemClock(), ids or SystemIds()
         # The lease has the same text, so the poller can compare its holder with this process.
         self._owner = f"{socket.gethostname()}:{os.getpid()}"
         self._journal = Journal(settings.daemon.cycles_kept)
@@ -178,6 +178,7 @@ class Daemon:
         self._numbers.declare(settings.topics)
         history = LagHistory(settings.daemon.history, settings.metrics.topics_max)
         self._poller = StatusPoller(self._numbers, history, self._clock, self._owner)
+        self._local_state = LocalState(settings.metadata.local_path, history, self._clock)
         self._pace = Pace(self._clock)
         # The settings come from functions: a reload replaces the object.
         self._tick = Tick(self._round, lambda: self._settings)
@@ -391,6 +392,9 @@ class Daemon:
             # The main loop raises it: an exception in this thread would not end the process.
             self._refused = error
             return
+        if (application := resources.application) is not None:
+            # Before the first poll, whose sample follows those of the daemon before this one.
+            self._local_state.load(application.cluster.cluster_id)
         # The page and `/readyz` need answers of every dependency before the daemon serves.
         self._cycles.run("watch", self._watch.run)
         with self._phase_change:
@@ -425,6 +429,7 @@ class Daemon:
             # `_open` has already run the first watch.
             ScheduledJob("watch", every["watch"], partial(cycle, "watch", self._watch.run), every["watch"]),
             ScheduledJob("checkpoint", every["checkpoint"], self._checkpoint),
+            ScheduledJob("local_state", every["local_state"], self._local_state.run),
         ]
         if "archive" in self._roles:
             jobs.append(ScheduledJob("tick", every["tick"], partial(cycle, "tick", self._tick.run)))
@@ -672,6 +677,8 @@ class Daemon:
         self._watch.close()
         self._publication.close()
         self._resources.close()
+        # Last: the next leader need not wait for a slow disk here.
+        self._local_state.save()
 
 
 def _version() -> str:

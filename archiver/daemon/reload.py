@@ -81,6 +81,7 @@ def intervals(settings: Settings) -> dict[str, float]:
         "audit": daemon.audit_interval,
         "watch": daemon.watch_interval,
         "checkpoint": daemon.watch_interval,
+        "local_state": daemon.watch_interval,
     }
 
 

@@ -17,6 +17,7 @@ from archiver.status.group_lag import GroupReport, group_report
 from archiver.status.history import LagHistory
 from archiver.status.lag import LagReport, lag_report
 from archiver.status.metric_registry import LogNumbers, Numbers, SourceNumbers, Watched
+from archiver.status.rates import AcceptedRecords
 from reconcile.snapshot.oldest_required import OldestRequired
 
 
@@ -41,6 +42,7 @@ class StatusPoller:
         self._numbers = numbers
         self._clock = clock
         self._owner = owner
+        self._accepted = AcceptedRecords()
         # Replaced as a whole, never changed, so readers need no lock.
         self._snapshot = StatusSnapshot()
 
@@ -76,7 +78,8 @@ class StatusPoller:
             skew_max_s=application.settings.intake.clock_skew_max,
         )
         # By the monotonic clock: a wall clock that is set would shift the line on the page.
-        self.history.add(report, self._clock.monotonic_s())
+        polled_s = self._clock.monotonic_s()
+        self.history.add(report, polled_s, self._accepted.poll(backlog, report, polled_s))
         groups = group_report(backlog, ledger, now_us, application.settings.metrics.group_partitions_max)
         leader = application.leadership.holder()
         # The poll reads no table, so it keeps the oldest required intake file of the last cleaning or audit.

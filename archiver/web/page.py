@@ -28,7 +28,7 @@ from archiver.status.journal import Cycle, Journal
 from archiver.status.kafka_port import KafkaPort
 from archiver.status.lag import STAGES, LagReport, PartitionLag, Stage, StageLag, TopicLag, summed
 from archiver.status.reasons import CAUSES
-from archiver.web.svg import Chart, records_chart, seconds_chart
+from archiver.web.svg import Chart, records_chart, seconds_chart, traffic_charts
 from intake.sources.files.source import FilesState
 from intake.sources.kafka.upstream_changes import MirrorState
 from reconcile.snapshot.oldest_required import OldestRequired
@@ -98,7 +98,13 @@ def chosen_topics(standing: LagReport, history: LagHistory, only: str | None) ->
         listed_left=max(0, len(ordered) - TOPICS_LISTED) if only is None else 0,
         shown=tuple(
             # Topics with trouble are unfolded, and all of them where there are few.
-            _shown(topic, history, most, opened=only is not None or topic.troubled > 0 or len(chosen) <= 3)
+            _shown(
+                topic,
+                history,
+                most,
+                opened=only is not None or topic.troubled > 0 or len(chosen) <= 3,
+                traffic=only is not None,
+            )
             for topic in chosen
         ),
         total=len(ordered),
@@ -125,7 +131,7 @@ def _seconds(lag: StageLag | None) -> float:
     return float("inf") if lag.seconds is None else lag.seconds
 
 
-def _shown(topic: TopicLag, history: LagHistory, most: int, *, opened: bool) -> ShownTopic:
+def _shown(topic: TopicLag, history: LagHistory, most: int, *, opened: bool, traffic: bool) -> ShownTopic:
     rows: Sequence[PartitionLag] = topic.partitions
     # Only then by severity: a complete list is easier to read in the order of its numbers.
     if len(rows) > most:
@@ -146,6 +152,8 @@ def _shown(topic: TopicLag, history: LagHistory, most: int, *, opened: bool) -> 
         charts=(
             seconds_chart(topic.topic, samples, known_s, span_s),
             records_chart(topic.topic, samples, known_s, span_s),
+            # Only for a topic that is shown alone: more charts would make a page of many topics too large.
+            *(traffic_charts(topic.topic, samples, known_s, span_s) if traffic else ()),
         )
         if samples
         else (),

@@ -1,4 +1,4 @@
-"""Geometry of the lag charts: points, ticks and texts from samples. The template draws them.
+"""Geometry of the charts: points, ticks and texts from samples. The template draws them.
 
 Pure. A step without a value is a gap in the line, never a zero. Each chart has a description in words for
 screen readers.
@@ -91,6 +91,33 @@ def records_chart(topic: str, samples: Sequence[LagSample], known_s: float, span
     )
 
 
+def traffic_charts(
+    topic: str, samples: Sequence[LagSample], known_s: float, span_s: float
+) -> tuple[Chart, Chart]:
+    """Records and raw bytes that the topic accepted per second."""
+    span_s = min(span_s, _span(known_s))
+    return (
+        _chart(
+            f"Records accepted by topic {topic}",
+            "records/s",
+            [(sample.age_s, sample.records_per_s) for sample in samples],
+            span_s,
+            _nice_rate,
+            _per_second,
+            idle="no record was accepted",
+        ),
+        _chart(
+            f"Bytes accepted by topic {topic}",
+            "bytes/s",
+            [(sample.age_s, sample.bytes_per_s) for sample in samples],
+            span_s,
+            _nice_rate,
+            _bytes_per_second,
+            idle="no record was accepted",
+        ),
+    )
+
+
 def _chart(
     title: str,
     unit: str,
@@ -98,6 +125,7 @@ def _chart(
     span_s: float,
     nice: Callable[[float], float],
     label: Callable[[float], str],
+    idle: str = "nothing was behind",
 ) -> Chart:
     inside = [(age_s, value) for age_s, value in points if age_s <= span_s]
     values = [(value, -age_s) for age_s, value in inside if value is not None]
@@ -114,7 +142,7 @@ def _chart(
     floor = y(0)
     return Chart(
         title=title,
-        description=_described(inside, span_s, label),
+        description=_described(inside, span_s, label, idle),
         paths=tuple(_line(piece) for piece in pieces),
         areas=tuple(
             # From the axis up to the line, along it, and back down to the axis.
@@ -166,7 +194,7 @@ def _line(points: Sequence[tuple[int, float]]) -> str:
 
 
 def _described(
-    points: Sequence[tuple[float, float | None]], span_s: float, label: Callable[[float], str]
+    points: Sequence[tuple[float, float | None]], span_s: float, label: Callable[[float], str], idle: str
 ) -> str:
     # Negative ages: of equal values, `max` finds the newest.
     known = [(value, -age_s) for age_s, value in points if value is not None]
@@ -178,7 +206,7 @@ def _described(
     unknown = len(points) - len(known)
     holes = f" Not known for {unknown} of {counted(len(points), 'sample')}." if unknown else ""
     if not peak:
-        return f"Over the last {age(span_s)}: nothing was behind.{holes}"
+        return f"Over the last {age(span_s)}: {idle}.{holes}"
     at_most = "which is the most" if peak == last else f"at most {label(peak)}, {age(-minus_age_s)} ago"
     return f"Over the last {age(span_s)}: now {now}, {at_most}.{holes}"
 
@@ -202,5 +230,26 @@ def _nice_number(peak: float) -> float:
     return next(factor * power for factor in (1, 2, 4, 6, 10) if peak <= factor * power)
 
 
+def _nice_rate(peak: float) -> float:
+    """Upper end of an axis of rates, which may be far below 1."""
+    if peak > 2 or not peak:
+        return _nice_number(peak)
+    power = 10.0 ** math.floor(math.log10(peak))
+    return next((factor * power for factor in (1, 2, 4, 6) if peak <= factor * power), 10 * power)
+
+
 def _records(value: float) -> str:
     return count(round(value))
+
+
+def _per_second(value: float) -> str:
+    # One record a minute is a rate too, and not 0.
+    return f"{value:.2g}" if 0 < value < 10 else count(round(value))
+
+
+def _bytes_per_second(value: float) -> str:
+    """`850`, `12 k`, `3.4 M`: the axis has room for few characters."""
+    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return _per_second(value)

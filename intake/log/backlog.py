@@ -265,6 +265,17 @@ class Backlog:
         self._counted[tp] = Counted(held, start, end, found)
         return found
 
+    def in_memory(self, tp: TopicPartition, start: int, end: int) -> tuple[int, int] | None:
+        """Number and raw bytes of the records in [start, end), stable or not; both have been the next offset.
+        None if a checkpoint moved some to a history file, which is not read for this.
+        """
+        held = self._held(tp)
+        if start < held.history_end:
+            return None
+        first = held.segments.first_beyond(start)
+        # Segments appended since the caller read `end` belong to its next range.
+        return held.segments.sums(first, held.segments.first_beyond(end, first))
+
     def waiting(self, tp: TopicPartition, start: int) -> Waiting:
         """Records accepted at or beyond `start`. Visits the gaps in memory, but not the segments."""
         end = self.fold.next_offset(tp)
