@@ -15,12 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from archiver.app.offset_targets import parse_target, target_offsets
+from archiver.app.reading_groups import May, list_groups, one_group
 from archiver.app.status_document import standing_of
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, InvalidInput, RetryLater, no_partition, no_topic
 from archiver.runtime.redaction import excerpt
 from archiver.runtime.rfc3339 import format_time
 from archiver.status.explain import document_of
+from archiver.status.group_members import GroupMembers, no_members
 from archiver.status.history import last_lag
 from archiver.status.lag import LagReport, TopicLag
 from archiver.stream.decode import Decoder
@@ -63,8 +65,12 @@ class Reading:
         application: Callable[[], Application | None],
         lag: Callable[[], LagReport | None],
         clock: Clock,
+        members: Callable[[], GroupMembers | None] = no_members,
     ) -> None:
-        """`application` is None while it is not open, and `lag` while nothing was polled."""
+        """`application` is None while it is not open, and `lag` while nothing was polled. `members` is None
+        without a Kafka listener.
+        """
+        self._members = members
         self._application = application
         self._lag = lag
         self._clock = clock
@@ -179,6 +185,15 @@ class Reading:
         report = self._lag()
         topic = None if report is None else report.topic(name)
         return None if topic is None else topic.stuck
+
+    # --- Consumer groups
+    def groups(self, may: May, after: str | None, limit: int) -> dict[str, Any]:
+        """Consumer groups with their lag, as far as the reader `may` describe them."""
+        return list_groups(self._opened(), self._members(), may, after, limit)
+
+    def group(self, may: May, name: str) -> dict[str, Any]:
+        """One consumer group, as far as the reader `may` describe its topics."""
+        return one_group(self._opened(), self._members(), may, name)
 
     # --- What is open
     def _opened(self) -> Application:

@@ -19,7 +19,6 @@ from archiver.runtime.text import counted
 if TYPE_CHECKING:
     from archiver.app.application import Application
     from archiver.app.group_reset import PartitionReset
-    from archiver.log.brokers import Broker
     from archiver.status.group_lag import GroupLag, GroupLags
     from intake.log.consumer_groups import ConsumerGroup
 
@@ -70,12 +69,14 @@ def describe(group: _Group, config: ConfigOption = None, output: OutputOption = 
     committed again keeps its time for up to an hour, so the commit may be newer than its age. Pending offsets
     belong to a transaction that is open.
     """
+    from archiver.app.group_coordinator import coordinator_document, live_daemons
+
     with application(config) as app_:
         lags = _lags(app_)
         state = _group(app_, group)
         lag = lags.of(state)
         pending = _pending(app_, group)
-        coordinator = _coordinator(app_, group)
+        coordinator = coordinator_document(app_, live_daemons(app_), group)
     if output is Output.JSON:
         print_json(_document(lag, pending, coordinator))
         return FINE
@@ -135,6 +136,7 @@ def reset(
     A group with members is refused. If a daemon coordinates the group, it does the reset; without a live
     daemon the command does it. An offset outside of a partition becomes its start or its end.
     """
+    from archiver.app.group_coordinator import coordinator_among, live_daemons
     from archiver.app.group_reset import planned, reset_alone
     from archiver.app.offset_targets import parse_target
 
@@ -247,56 +249,13 @@ def _places(pending: list[tuple[str, int]]) -> str:
     return ", ".join(f"{topic}:{number}" for topic, number in pending)
 
 
-def coordinator_among(live: list[Broker], group: str) -> Broker | None:
-    """The live daemon that clients find for a group; None without one."""
-    from archiver.log.brokers import coordinator_of
-    from intake.log.consumer_groups import slot_of
-
-    return coordinator_of(live, f"group-slot-{slot_of(group)}") if live else None
-
-
-def _coordinator(app_: Application, group: str) -> dict[str, Any]:
-    from intake.log.consumer_groups import slot_of
-
-    slot = slot_of(group)
-    claim = app_.sequencer.fold.consumer_groups.claim(slot)
-    found = coordinator_among(live_daemons(app_), group)
-    return {
-        "slot": slot,
-        "claim": None if claim is None else claim.number,
-        "claimed_by": None if claim is None else claim.node_id,
-        "node_id": None if found is None else found.node_id,
-        "address": None if found is None else f"{found.host}:{found.port}",
-    }
-
-
-def live_daemons(app_: Application) -> list[Broker]:
-    """The daemons that answer Kafka clients now."""
-    kafka = app_.settings.kafka
-    # Each registration has a time limit of its own; this one is for a registration that is never made.
-    return app_.logs.brokers(10.0 if kafka is None else kafka.broker_timeout).live()
-
-
 def _document(lag: GroupLag, pending: list[tuple[str, int]], coordinator: dict[str, Any]) -> dict[str, Any]:
-    from archiver.status.group_lag import group_document
+    from archiver.status.group_lag import group_document, partition_document
 
     return {
         **group_document(lag),
         "coordinator": coordinator,
-        "partitions": [
-            {
-                "topic": one.topic,
-                "partition": one.partition,
-                "start": one.start,
-                "committed": one.committed.offset,
-                "end": one.end,
-                "lag_records": one.lag_records,
-                "lag_seconds": one.lag_s,
-                "commit_age_seconds": one.commit_age_s,
-                "metadata": one.committed.metadata,
-            }
-            for one in lag.partitions
-        ],
+        "partitions": [partition_document(one) for one in lag.partitions],
         "pending": [{"topic": topic, "partition": number} for topic, number in pending],
     }
 

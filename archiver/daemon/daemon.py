@@ -279,7 +279,12 @@ class Daemon:
             # No record is accepted before the start ends, nor after the shutdown begins.
             writer=lambda: self._resources.writer if self._serving is not None else None,
             operations=self._operations,
-            reads=Reading(lambda: self._serving, lambda: self._poller.snapshot.standing, self._clock),
+            reads=Reading(
+                lambda: self._serving,
+                lambda: self._poller.snapshot.standing,
+                self._clock,
+                lambda: None if (kafka := self._resources.kafka) is None else kafka.groups,
+            ),
             logins=lambda: self._logins,
             # A generated token is known only after the deployment is open, so each request reads it.
             token=lambda: self._resources.token if setting is None else setting.get_secret_value(),

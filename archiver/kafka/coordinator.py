@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -380,6 +380,20 @@ class GroupCoordinator:
         if held is None and not stored.pending(name) and stored.get(name) is None:
             return None
         return GroupShown(name, None if held is None else held.group)
+
+    def may_rejoin(self, name: str) -> bool:
+        """Whether members of the coordinator before may not have joined a group again yet."""
+        return self._claims.may_rejoin(slot_of(name))
+
+    def names(self) -> list[str]:
+        """Groups with members, or that had some. Any thread may call it."""
+        # In one step: the loop may add groups at the same time.
+        return list(self._held)
+
+    def states(self, names: Iterable[str]) -> dict[str, tuple[str, int]]:
+        """State and number of members of those of the groups that have or had members."""
+        found = ((name, self._group(name)) for name in names)
+        return {name: (one.state.value, len(one.members)) for name, one in found if one is not None}
 
     def _group(self, name: str) -> Group | ConsumerProtocolGroup | None:
         held = self._held.get(name)

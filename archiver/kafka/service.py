@@ -25,6 +25,7 @@ from archiver.kafka.metadata import MetadataHandler
 from archiver.kafka.offset_queue import OffsetQueue
 from archiver.kafka.produce import ProducerIds
 from archiver.kafka.protocol import ApiKey, KafkaRequest
+from archiver.kafka.shown_members import CoordinatedGroups
 from archiver.kafka.slot_claims import SlotClaims
 from archiver.kafka.topic_configs import TopicConfigs
 from archiver.kafka.topic_regexes import TopicRegexes
@@ -107,6 +108,13 @@ class KafkaService:
         self._membership = self._own_membership()
         self._group_counts = GroupCounts()
         self._coordinator, self._offsets, of_groups = self._group_requests(sequencer)
+        self.groups = CoordinatedGroups(
+            self._coordinator,
+            self._membership,
+            lambda: self.server.loop,
+            lambda: sequencer.fold.topics_by_id,
+        )
+        """For readers in other threads."""
         # One thread: what ends transactions keeps the order of its arrival.
         self._transaction_threads = ThreadPoolExecutor(1, "kafka-transactions")
         self._handlers = {**self._of_topics(), **of_groups, **self._of_transactions(writer)}

@@ -172,6 +172,21 @@ def group_document(lag: GroupLag) -> dict[str, object]:
     }
 
 
+def partition_document(lag: GroupPartitionLag) -> dict[str, object]:
+    """A partition of a group as JSON."""
+    return {
+        "topic": lag.topic,
+        "partition": lag.partition,
+        "start": lag.start,
+        "committed": lag.committed.offset,
+        "end": lag.end,
+        "lag_records": lag.lag_records,
+        "lag_seconds": lag.lag_s,
+        "commit_age_seconds": lag.commit_age_s,
+        "metadata": lag.committed.metadata,
+    }
+
+
 def _sum(values: Sequence[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     # A sum without the unknown part would be too small and seem exact.

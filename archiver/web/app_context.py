@@ -56,6 +56,12 @@ class Operations(Protocol):
         """Commit `offsets` (`partition:offset`, with commas) for a consumer group without members."""
 
 
+Resource = Literal["topic", "group"]
+Operation = Literal["describe", "read"]
+May = Callable[[Resource, str], bool]
+"""Whether the reader may describe it."""
+
+
 class Reads(Protocol):
     """What the console shows, as JSON documents. Each call blocks a worker thread, changes nothing, and
     raises `ArchiverError`.
@@ -75,6 +81,12 @@ class Reads(Protocol):
     def message(self, name: str, partition: int, offset: int) -> dict[str, Any]:
         """One record, and where it is."""
 
+    def groups(self, may: May, after: str | None, limit: int) -> dict[str, Any]:
+        """Consumer groups by their ids beyond `after`, as far as the reader may describe them."""
+
+    def group(self, may: May, name: str) -> dict[str, Any]:
+        """One consumer group, as far as the reader may describe its topics."""
+
 
 class Logins(Protocol):
     """The users of the Kafka listener and its rules."""
@@ -84,10 +96,6 @@ class Logins(Protocol):
 
     def allows(self, principal: str, operation: Operation, resource: Resource, name: str) -> bool:
         """Whether the rules allow it."""
-
-
-Resource = Literal["topic", "group"]
-Operation = Literal["describe", "read"]
 
 
 @dataclass(frozen=True, slots=True)

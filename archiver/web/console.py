@@ -24,6 +24,7 @@ from starlette.responses import HTMLResponse, Response
 from archiver.runtime.errors import ArchiverError
 from archiver.runtime.redaction import redacted
 from archiver.runtime.text import printable_text
+from archiver.status.ages import numbers
 from archiver.web.app_context import AppContext
 from archiver.web.endpoint import CSS
 from archiver.web.page import environment
@@ -163,7 +164,7 @@ def style() -> str:
 def _template(name: str) -> Any:
     found = environment()
     if "shown" not in found.filters:
-        found.filters |= {"shown": shown, "as_json": as_json, "without_nulls": without_nulls}
+        found.filters |= {"shown": shown, "as_json": as_json, "without_nulls": without_nulls, "runs": numbers}
     return found.get_template(f"console/{name}")
 
 

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from archiver.runtime.errors import ArchiverError, InvalidInput, NotFound, OutcomeUnknown, RetryLater
 from archiver.runtime.redaction import MESSAGE_MAX, excerpt, redacted_document
 from archiver.web.access import Access, Reader
-from archiver.web.app_context import AppContext
+from archiver.web.app_context import AppContext, May
 from archiver.web.error_responses import error_document, refusal, refused
 from archiver.web.read_endpoints import OFFSET_MAX, RECORDS, RECORDS_MAX
 
@@ -49,6 +49,8 @@ class ReadApi:
             "topic": self._topic,
             "messages": self._messages,
             "message": self._message,
+            "groups": self._groups,
+            "group": self._group,
         }
         """The function that answers each view; it raises a refusal."""
 
@@ -93,6 +95,21 @@ class ReadApi:
         )
         return await self._read(lambda: self._context.reads.message(name, partition, offset))
 
+    async def _groups(self, request: Request) -> Document:
+        reader = await self._access.reader(request)
+        given = request.query_params
+        limit = _number(given.get("limit"), "limit", RECORDS, 1, RECORDS_MAX)
+        after = given.get("after")
+        return await self._read(lambda: self._context.reads.groups(_may(reader), after, limit))
+
+    async def _group(self, request: Request) -> Document:
+        reader = await self._access.reader(request)
+        name = request.query_params.get("group")
+        if name is None:
+            raise refusal(400, "group is missing; it is the id of a consumer group")
+        reader.require("describe", "group", name)
+        return await self._read(lambda: self._context.reads.group(_may(reader), name))
+
     async def _of_topic(self, request: Request, operation: Any) -> tuple[str, Reader]:
         """The topic of the address, which the reader may see."""
         reader = await self._access.reader(request)
@@ -124,6 +141,10 @@ class ReadApi:
         if not reading.cancelled() and (error := reading.exception()) is not None:
             # Also of a read whose reader has left: otherwise asyncio would complain about it.
             _log.debug("a read ended in an error: %s", excerpt(str(error)))
+
+
+def _may(reader: Reader) -> May:
+    return lambda resource, name: reader.may("describe", resource, name)
 
 
 def refusal_of(error: ArchiverError, retry_after_s: float) -> HTTPException:

@@ -96,6 +96,31 @@ VIEWS: tuple[View, ...] = (
             _in_path("offset", "The offset.", "integer"),
         ),
     ),
+    View(
+        "groups",
+        "/groups",
+        "Consumer groups",
+        "By their ids, with the records that they have not committed. A reader sees the groups that it may "
+        "describe. Topics that it may not describe are counted and not named, and no sum includes them.",
+        "Groups",
+        (
+            _query("after", "Only groups whose ids come after this text.", {"type": "string"}),
+            _query(
+                "limit",
+                f"Maximum of groups, 1 to {RECORDS_MAX}.",
+                {"type": "integer", "minimum": 1, "default": RECORDS},
+            ),
+        ),
+    ),
+    View(
+        "group",
+        "/group",
+        "A consumer group",
+        "Committed offset and lag of each partition, the coordinator, and the members if this daemon is the "
+        "coordinator.",
+        "Group",
+        ({**_query("group", "The group's id, any text.", {"type": "string"}), "required": True},),
+    ),
 )
 
 _REFUSALS: dict[int, str] = {
@@ -172,7 +197,61 @@ _BYTES: Schema = {
     },
     "required": ["base64", "text", "bytes", "cut"],
 }
+_GROUP: dict[str, Schema] = {
+    "group": {"type": "string"},
+    "topics": {"type": "array", "items": {"type": "string"}},
+    "topic_count": {"type": "integer"},
+    "topics_hidden": {"type": "integer", "description": "Topics that the reader may not describe."},
+    "partitions": {"type": ["integer", "array"]},
+    "lag_records": {**_COUNT_OR_NULL, "description": "Records from the committed offsets on."},
+    "lag_seconds": {"type": ["number", "null"], "description": "Age of the oldest of them."},
+    "commit_age_seconds": {"type": ["number", "null"]},
+}
 READ_COMPONENTS: dict[str, Schema] = {
+    "Groups": {
+        "type": "object",
+        "properties": {
+            "as_of": {"type": "string", "format": "date-time"},
+            "groups": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        **_GROUP,
+                        "coordinator": {**_TEXT_OR_NULL, "description": "Address of the daemon; null: none."},
+                        "here": {"type": "boolean", "description": "Whether that is this daemon."},
+                        "state": {**_TEXT_OR_NULL, "description": "null: no member has joined it here."},
+                        "members": {**_COUNT_OR_NULL, "description": "null as for `state`."},
+                    },
+                    "required": [*_GROUP, "coordinator", "here", "state", "members"],
+                },
+            },
+            "next": {**_TEXT_OR_NULL, "description": "`after` of the next groups; null at the end."},
+            "trouble": {**_TEXT_OR_NULL, "description": "Why states or coordinators are not known."},
+        },
+        "required": ["as_of", "groups", "next", "trouble"],
+    },
+    "Group": {
+        "type": "object",
+        "properties": {
+            **_GROUP,
+            "as_of": {"type": "string", "format": "date-time"},
+            "coordinator": {"type": "object", "description": "As `archiver groups describe`, and `here`."},
+            "membership": {
+                "type": ["object", "null"],
+                "description": "State and members; null: no member has joined it at this daemon.",
+            },
+            "partitions": {"type": "array", "items": {"type": "object"}},
+            "partitions_left": {"type": "integer", "description": "Partitions that are not shown."},
+            "pending": {
+                "type": "array",
+                "items": {"type": "object"},
+                "description": "Partitions whose next offset an open transaction has.",
+            },
+            "trouble": {**_TEXT_OR_NULL, "description": "Why members or coordinator are not known."},
+        },
+        "required": [*_GROUP, "as_of", "coordinator", "membership", "partitions_left", "pending", "trouble"],
+    },
     "Topics": {
         "type": "object",
         "properties": {

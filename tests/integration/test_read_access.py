@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from archiver.app.group_reset import reset_alone
 from archiver.kafka.users import delete_user, set_user
 from archiver.runtime.ids import SystemIds
 from archiver.web import access
@@ -25,6 +26,8 @@ ADDRESSES = {
     "topic": "/topics/clicks",
     "messages": "/topics/clicks/messages",
     "message": "/topics/clicks/messages/0/0",
+    "groups": "/groups",
+    "group": "/group?group=readers",
 }
 """An address of each view."""
 
@@ -48,7 +51,7 @@ def deployment(tmp_path: Path) -> Deployment:
     for name, password in (("alice", "wonderland"), ("bob", "builder")):
         set_user(users, name, password, 4096, SystemIds())
     rules = [
-        {"principal": "User:alice", "operations": ["read"], "topics": ["clicks"]},
+        {"principal": "User:alice", "operations": ["read"], "topics": ["clicks"], "groups": ["readers"]},
         {"principal": "User:bob", "operations": ["describe"], "topics": ["*"]},
     ]
     kafka = {
@@ -60,6 +63,9 @@ def deployment(tmp_path: Path) -> Deployment:
     made = Deployment(tmp_path / "d", overrides={"kafka": kafka})
     with Driver(made) as driver:
         driver.send("clicks", [b"1"], 0)
+        app = driver.application
+        assert app.settings.kafka is not None
+        reset_alone(app, app.settings.kafka, "readers", app.topic("clicks").topic_id, {0: 0})
     return made
 
 

@@ -26,6 +26,7 @@ from archiver.publish.scope import parse_scope
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.exit_codes import Done
 from archiver.runtime.ids import SystemIds
+from archiver.status.group_members import GroupMembers
 from archiver.status.journal import Journal
 from archiver.status.lag import LagReport, lag_report
 from archiver.stream.records import StreamRecord
@@ -145,6 +146,8 @@ class Daemon:
         self.journal.becomes("serving")
         self.token: str | None = TOKEN
         self.alive = True
+        self.members: GroupMembers | None = None
+        """Those of a Kafka listener, if a test has one."""
         self.logins = logins_of(self.settings.kafka, SystemIds())
         self.cluster_id: str | None = self.application.cluster.cluster_id
         self.face = AppContext(
@@ -155,7 +158,7 @@ class Daemon:
             roles=roles,
             writer=lambda: self.writer,
             operations=self.operations,
-            reads=Reading(lambda: self.application, self._lag, SystemClock()),
+            reads=Reading(lambda: self.application, self._lag, SystemClock(), lambda: self.members),
             logins=lambda: self.logins,
             token=lambda: self.token,
             cluster=self.settings.cluster,
