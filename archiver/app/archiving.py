@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from archiver.app.deployment import Deployment
 from archiver.app.intake import Intake
-from archiver.config.settings import ControlTopicSettings
+from archiver.config.settings import ControlTopicSettings, TopicSettings
 from archiver.control_topic.publisher import LOG, EventPublisher, Positions
 from archiver.control_topic.waves import Destination
 from archiver.ledger.checkpoint import LedgerCheckpoints
@@ -25,7 +25,7 @@ from archiver.refine.prepare_topic import TopicSetup
 from archiver.refine.task import PlanResult, RefineJob
 from archiver.rewrite.commit import TableRewriter
 from archiver.rewrite.replay import ReplayRun
-from archiver.rewrite.undecoded import UndecodedListing, UndecodedReport
+from archiver.rewrite.undecoded import Search, UndecodedListing, UndecodedReport
 from archiver.spark.fair_lock import SparkTurns
 from reconcile.audit.rows import RowReader
 
@@ -87,6 +87,15 @@ class Archiving:
         at = self._deployment
         listing = UndecodedListing(at.objects, at.cluster.cluster_id, at.tables, at.settings.topics)
         return listing.run(at.backlog(), at.ledger(), scope, records_max)
+
+    def search_undecoded(
+        self, topics: Sequence[TopicSettings], scope: Scope | None, records_max: int, search: Search
+    ) -> UndecodedReport:
+        """As `undecoded`, of these topics and within the bounds of `search`."""
+        at = self._deployment
+        ledger = at.ledger()
+        listing = UndecodedListing(at.objects, at.cluster.cluster_id, at.tables, topics)
+        return listing.run(at.backlog(), ledger, scope, records_max, search)
 
     def replaying(self, progress: Callable[[str], None], *, dry_run: bool = False) -> ReplayRun:
         """Decodes undecoded records again; `progress` takes a line at a time.

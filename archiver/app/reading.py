@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from archiver.app.offset_targets import parse_target, target_offsets
+from archiver.app.reading_dead_letters import DeadLetters
 from archiver.app.reading_groups import May, list_groups, one_group
 from archiver.app.status_document import standing_of
 from archiver.runtime.clock import Clock
@@ -71,6 +72,7 @@ class Reading:
         without a Kafka listener.
         """
         self._members = members
+        self._dead_letters = DeadLetters()
         self._application = application
         self._lag = lag
         self._clock = clock
@@ -194,6 +196,15 @@ class Reading:
     def group(self, may: May, name: str) -> dict[str, Any]:
         """One consumer group, as far as the reader `may` describe its topics."""
         return one_group(self._opened(), self._members(), may, name)
+
+    # --- Records that could not be decoded
+    def dead_letters(self, may_read: Callable[[str], bool], topic: str | None, limit: int) -> dict[str, Any]:
+        """Undecoded keys and values by cause, of one topic or of all that the reader `may_read`."""
+        return self._dead_letters.listed(self._opened(), may_read, topic, limit)
+
+    def dead_letter_replay(self, may_read: Callable[[str], bool], topic: str | None) -> dict[str, Any]:
+        """What a replay of them would rewrite."""
+        return self._dead_letters.replay(self._opened(), may_read, topic)
 
     # --- What is open
     def _opened(self) -> Application:

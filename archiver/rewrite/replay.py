@@ -15,7 +15,9 @@ from archiver.catalog.evidence import Gaps
 from archiver.catalog.tables import Tables, TableView
 from archiver.config.settings import Settings, TopicSettings
 from archiver.ledger.archives import OldArchive
+from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leadership import Leadership
+from archiver.ledger.views import TopicLedger
 from archiver.objects.paths import Granularity
 from archiver.objects.store import ObjectStore
 from archiver.publish.events import RoundEvents
@@ -28,7 +30,7 @@ from archiver.refine.prepare_topic import TopicSetup, TopicTable, TopicWork
 from archiver.refine.task import RefineOptions, RefineTopic, WrittenFile
 from archiver.rewrite.commit import Remade, Rewriter
 from archiver.rewrite.replay_report import ReplayReport, TopicReplay
-from archiver.rewrite.undecoded import DoubtedFile, doubted_files, topic_table
+from archiver.rewrite.undecoded import DoubtedFile, Search, doubted_files, topic_table
 from archiver.rewrite.verified_write import Probe, decode_again, open_source, probe
 from archiver.runtime.errors import ArchiverError, Corrupted, Deposed, Halt
 from archiver.runtime.ids import TopicId
@@ -166,17 +168,11 @@ class ReplayRun:
         *,
         dry_run: bool,
     ) -> None:
-        if settings.archive.kind == "parquet":
-            report.why = (
-                "kind: parquet is not replayed: without a table two objects cannot be replaced in one step"
-            )
-            return
         ledger = self._leader.fold.topic(state.topic_id)
-        # Not archived to a table yet.
-        if ledger.table_uuid is None:
+        if not _is_replayed(settings, ledger, report):
             return
         if dry_run:
-            self._look(settings, state, report, partitions)
+            self._look(settings, state, ledger, report, partitions)
             return
         # The newest schema must be recorded, and its columns in the table, before a file has them.
         work = self._setup.prepare(settings, self._settings.archive_for(settings), state)
@@ -184,20 +180,52 @@ class ReplayRun:
             return
         _Topic(self, work, work.table, known_gaps(intake, state.topic_id), report, partitions).run()
 
+    def preview(
+        self,
+        intake: Backlog,
+        ledger: LedgerFold,
+        topics: Sequence[TopicSettings],
+        files_max: int,
+        search: Search,
+    ) -> ReplayReport:
+        """A dry run of these topics by these states of both logs, within the bounds of `search`.
+
+        Unlike `run` it moves no state that other threads use.
+        """
+        self._files_left = files_max
+        report = ReplayReport(dry_run=True, epoch=ledger.epoch)
+        for settings in sorted(topics, key=lambda topic: topic.name):
+            state = intake.topics_by_name.get(settings.name)
+            if state is None or settings.archive.kind == "none":
+                continue
+            if search.is_over:
+                search.topics_left.append(settings.name)
+                continue
+            found = TopicReplay(settings.name)
+            report.topics.append(found)
+            known = ledger.topic(state.topic_id)
+            try:
+                if _is_replayed(settings, known, found):
+                    self._look(settings, state, known, found, None, search)
+            except ArchiverError as error:
+                found.failed(error)
+        return report
+
     def _look(
         self,
         settings: TopicSettings,
         state: TopicState,
+        ledger: TopicLedger,
         report: TopicReplay,
         partitions: frozenset[int] | None,
+        search: Search | None = None,
     ) -> None:
         """What a replay would do, by the schema that it would put in force."""
-        ledger = self._leader.fold.topic(state.topic_id)
         tables, view = topic_table(settings, state, ledger, self.cluster_id, self.objects, self._tables)
         if view is None:
             return
         rows = self.rows(state, self._setup.newest_schema(settings, ledger, view), settings, view)
-        for file, probed in self.candidates(tables, view, rows, report, partitions):
+        for file, probed in self.candidates(tables, view, rows, report, partitions, search):
             # A file beyond the limit was found, so another run has work.
             if not self.room():
                 report.more = True
@@ -222,16 +250,22 @@ class ReplayRun:
         rows: TopicRows,
         report: TopicReplay,
         partitions: frozenset[int] | None,
+        search: Search | None = None,
     ) -> Iterator[tuple[DoubtedFile, Probe]]:
         """Archives with something that decodes now and did not before; files that stay as they are go into
         the report.
         """
         report.schema_version = rows.topic.schema.version
         target = ReplayTarget(view.spec_id, rows.topic.granularity, partitions)
-        for file in doubted_files(self.objects, rows.topic.topic_id, tables, view):
+        files = doubted_files(self.objects, rows.topic.topic_id, tables, view)
+        for place, file in enumerate(files):
             # By the key alone, before the file is opened.
             if not is_requested(file, target):
                 continue
+            if search is not None and not search.take():
+                report.more = True
+                search.files_left[report.topic] = len(files) - place
+                return
             try:
                 probed = probe(self.objects, file, rows)
             except Corrupted as error:
@@ -409,6 +443,17 @@ class _Topic:
                 self._run.note(self._report, item.file, item.probe, key)
             else:
                 self._report.left += item.probe.left + item.probe.decoded
+
+
+def _is_replayed(settings: TopicSettings, ledger: TopicLedger, report: TopicReplay) -> bool:
+    """Whether a topic has what a replay rewrites; the report says why not."""
+    if settings.archive.kind == "parquet":
+        report.why = (
+            "kind: parquet is not replayed: without a table two objects cannot be replaced in one step"
+        )
+        return False
+    # Without it, the topic is not archived to a table yet.
+    return ledger.table_uuid is not None
 
 
 def _summary(report: TopicReplay) -> str:

@@ -28,6 +28,7 @@ from archiver.objects.path_normalization import key_of
 from archiver.objects.paths import ArchiveKey, parse_archive_key
 from archiver.objects.store import ObjectStore
 from archiver.publish.scope import Scope, check_scope
+from archiver.runtime.clock import Clock
 from archiver.runtime.errors import (
     ArchiverError,
     Corrupted,
@@ -67,6 +68,8 @@ class DoubtedFile:
     """The parsed key; None if another writer made the file."""
     spec_id: int = 0
     has_deletes: bool = False
+    undecoded: int | None = field(default=None, compare=False)
+    """Keys and values that could not be decoded, by the table's counts; None if it has none for the file."""
 
     @property
     def name(self) -> str:
@@ -98,6 +101,33 @@ class UndecodedBatch:
                 why = of_side[row]
                 if why is not None:
                     yield partition, offset, side, cause_of(why), why
+
+
+class Search:
+    """Bounds of one search of archives, and what it left out. Not for several threads."""
+
+    def __init__(self, files_max: int, seconds: float, clock: Clock) -> None:
+        self._files = files_max
+        self._clock = clock
+        self._deadline_s = clock.monotonic_s() + seconds
+        self.files_left: dict[str, int | None] = {}
+        """By topic, the files that were not read, or not to their end; None: at least one."""
+        self.topics_left: list[str] = []
+        """Topics that were not begun."""
+        self.counted: dict[str, int] = {}
+        """By topic, the undecoded keys and values in all files, by the table's counts."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is over."""
+        return self._clock.monotonic_s() >= self._deadline_s
+
+    def take(self) -> bool:
+        """Whether another file may be read."""
+        if self._files <= 0 or self.is_over:
+            return False
+        self._files -= 1
+        return True
 
 
 def error_fields(schema_json: str) -> dict[Side, int]:
@@ -166,7 +196,11 @@ def doubted_files(
         key = key_of(objects, file.path)
         parsed = None if key is None else parse_archive_key(key)
         archive = parsed if parsed is not None and parsed.topic_id == topic_id else None
-        doubted.append(DoubtedFile(file.path, key, file.file_size, archive, file.spec_id, file.has_deletes))
+        counts = [file.record_count - nulls[number] for number in fields if number in nulls]
+        undecoded = sum(counts) if len(counts) == len(fields) else None
+        doubted.append(
+            DoubtedFile(file.path, key, file.file_size, archive, file.spec_id, file.has_deletes, undecoded)
+        )
     return sorted(doubted, key=_order)
 
 
@@ -322,24 +356,36 @@ class UndecodedListing:
         self._configured = topics
 
     def run(
-        self, intake: Backlog, ledger: LedgerFold, scope: Scope | None, records_max: int
+        self,
+        intake: Backlog,
+        ledger: LedgerFold,
+        scope: Scope | None,
+        records_max: int,
+        search: Search | None = None,
     ) -> UndecodedReport:
-        """List at most `records_max` keys and values, and count all. Raises `NotFound` for an unknown topic
-        or partition in `scope`; a topic that cannot be read is named with the reason.
+        """List at most `records_max` keys and values, and count all within the bounds of `search`.
+
+        Raises `NotFound` for an unknown topic or partition in `scope`; a topic that cannot be read is named
+        with the reason.
         """
         check_scope(scope, self._configured, intake.topics_by_name)
         report = UndecodedReport()
         for settings in self._topics:
             state = intake.topics_by_name.get(settings.name)
-            if state is not None and (scope is None or settings.name == scope[0]):
-                self._topic(
-                    settings,
-                    state,
-                    ledger.topic(state.topic_id),
-                    None if scope is None else scope[1],
-                    records_max,
-                    report,
-                )
+            if state is None or (scope is not None and settings.name != scope[0]):
+                continue
+            if search is not None and search.is_over:
+                search.topics_left.append(settings.name)
+                continue
+            self._topic(
+                settings,
+                state,
+                ledger.topic(state.topic_id),
+                None if scope is None else scope[1],
+                records_max,
+                report,
+                search,
+            )
         return report
 
     def _topic(
@@ -350,12 +396,16 @@ class UndecodedListing:
         partitions: frozenset[int] | None,
         records_max: int,
         report: UndecodedReport,
+        search: Search | None,
     ) -> None:
         counts: Counter[tuple[str, str]] = Counter()
-        files = 0
+        read = 0
         why: str | None = None
         try:
-            for file in self._files(settings, state, ledger):
+            files = self._files(settings, state, ledger)
+            if search is not None and isinstance(files, list):
+                search.counted[settings.name] = sum(file.undecoded or 0 for file in files)
+            for place, file in enumerate(files):
                 # A file of another writer may hold any partition; its records are filtered later.
                 if (
                     file.archive is not None
@@ -363,30 +413,41 @@ class UndecodedListing:
                     and file.archive.partition not in partitions
                 ):
                     continue
-                before = counts.total()
+                # The others are not counted where that would list the archives of every partition.
+                left = len(files) - place if isinstance(files, list) else None
+                if search is not None and not search.take():
+                    search.files_left[settings.name] = left
+                    break
+                before, is_cut = counts.total(), False
                 try:
                     for record in self._records(file, partitions, counts):
                         report.total += 1
                         # Counting continues after the limit, because the totals are of everything.
                         if len(report.records) < records_max:
                             report.records.append({"topic": settings.name, **record})
+                        elif is_cut := search is not None and search.is_over:
+                            break
                 except Corrupted as error:
                     # The first is enough: the audit reports every damaged file.
                     why = why or str(error)
-                files += counts.total() > before
+                read += counts.total() > before
+                if is_cut and search is not None:
+                    search.files_left[settings.name] = left
+                    break
         except ArchiverError as error:
             why = str(error)
         report.topics.append(
-            {"topic": settings.name, "files": files, "decode_errors": cause_counts(counts), "why": why}
+            {"topic": settings.name, "files": read, "decode_errors": cause_counts(counts), "why": why}
         )
 
     def _files(
         self, settings: TopicSettings, state: TopicState, ledger: TopicLedger
-    ) -> Iterator[DoubtedFile]:
+    ) -> list[DoubtedFile] | Iterator[DoubtedFile]:
+        """A list where one step gives all of them."""
         if settings.archive.kind == "parquet":
             return doubted_archives(self._objects, state.topic_id, state.partitions, ledger)
         tables, view = topic_table(settings, state, ledger, self._cluster_id, self._objects, self._tables)
-        return iter([] if view is None else doubted_files(self._objects, state.topic_id, tables, view))
+        return [] if view is None else doubted_files(self._objects, state.topic_id, tables, view)
 
     def _records(
         self, file: DoubtedFile, partitions: frozenset[int] | None, counts: Counter[tuple[str, str]]

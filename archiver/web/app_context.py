@@ -87,6 +87,12 @@ class Reads(Protocol):
     def group(self, may: May, name: str) -> dict[str, Any]:
         """One consumer group, as far as the reader may describe its topics."""
 
+    def dead_letters(self, may_read: Callable[[str], bool], topic: str | None, limit: int) -> dict[str, Any]:
+        """Undecoded keys and values by cause, of one topic or of all that the reader may read."""
+
+    def dead_letter_replay(self, may_read: Callable[[str], bool], topic: str | None) -> dict[str, Any]:
+        """What a replay of them would rewrite."""
+
 
 class Logins(Protocol):
     """The users of the Kafka listener and its rules."""

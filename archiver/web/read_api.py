@@ -51,6 +51,8 @@ class ReadApi:
             "message": self._message,
             "groups": self._groups,
             "group": self._group,
+            "dead_letters": self._dead_letters,
+            "dead_letter_replay": self._dead_letter_replay,
         }
         """The function that answers each view; it raises a refusal."""
 
@@ -109,6 +111,23 @@ class ReadApi:
             raise refusal(400, "group is missing; it is the id of a consumer group")
         reader.require("describe", "group", name)
         return await self._read(lambda: self._context.reads.group(_may(reader), name))
+
+    async def _dead_letters(self, request: Request) -> Document:
+        topic, may_read = await self._of_readable(request)
+        limit = _number(request.query_params.get("limit"), "limit", RECORDS, 1, RECORDS_MAX)
+        return await self._read(lambda: self._context.reads.dead_letters(may_read, topic, limit))
+
+    async def _dead_letter_replay(self, request: Request) -> Document:
+        topic, may_read = await self._of_readable(request)
+        return await self._read(lambda: self._context.reads.dead_letter_replay(may_read, topic))
+
+    async def _of_readable(self, request: Request) -> tuple[str | None, Callable[[str], bool]]:
+        """The topic of the query, which the reader may read, and which others it may."""
+        reader = await self._access.reader(request)
+        topic = request.query_params.get("topic") or None
+        if topic is not None:
+            reader.require("read", "topic", topic)
+        return topic, lambda name: reader.may("read", "topic", name)
 
     async def _of_topic(self, request: Request, operation: Any) -> tuple[str, Reader]:
         """The topic of the address, which the reader may see."""

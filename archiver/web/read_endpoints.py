@@ -42,6 +42,7 @@ def _query(name: str, text: str, schema: Schema) -> Schema:
 
 
 _TOPIC = _in_path("topic", "The topic's name.")
+_ONE_TOPIC = _query("topic", "Only this topic; all that may be read without it.", {"type": "string"})
 VIEWS: tuple[View, ...] = (
     View(
         "topics",
@@ -120,6 +121,31 @@ VIEWS: tuple[View, ...] = (
         "coordinator.",
         "Group",
         ({**_query("group", "The group's id, any text.", {"type": "string"}), "required": True},),
+    ),
+    View(
+        "dead_letters",
+        "/dead-letters",
+        "Records that could not be decoded",
+        "By cause, as `archiver dlq list`. Reads archives, so it ends at a number of files and at a time, "
+        "and says what is left. Needs permission to read the topic.",
+        "DeadLetters",
+        (
+            _ONE_TOPIC,
+            _query(
+                "limit",
+                f"Maximum of keys and values, 1 to {RECORDS_MAX}.",
+                {"type": "integer", "minimum": 1, "default": RECORDS},
+            ),
+        ),
+    ),
+    View(
+        "dead_letter_replay",
+        "/dead-letters/replay",
+        "What a replay would do",
+        "As `archiver dlq replay --dry-run`, within a number of files and a time: nothing is written. Needs "
+        "permission to read the topic.",
+        "DeadLetterReplay",
+        (_ONE_TOPIC,),
     ),
 )
 
@@ -207,7 +233,85 @@ _GROUP: dict[str, Schema] = {
     "lag_seconds": {"type": ["number", "null"], "description": "Age of the oldest of them."},
     "commit_age_seconds": {"type": ["number", "null"]},
 }
+_SEARCHED: dict[str, Schema] = {
+    "topic": {"type": "string"},
+    "why": {**_TEXT_OR_NULL, "description": "Why it could not be read."},
+    "complete": {"type": "boolean", "description": "Whether all its files were read."},
+    "files_left": {**_COUNT_OR_NULL, "description": "Files that were not read to their end; null: some."},
+}
+_SEARCH: dict[str, Schema] = {
+    "as_of": {"type": "string", "format": "date-time"},
+    "topic": {**_TEXT_OR_NULL, "description": "The requested topic; null for all."},
+    "topics_left": {
+        "type": "array",
+        "items": {"type": "string"},
+        "description": "Topics that were not begun, because the time was over.",
+    },
+}
 READ_COMPONENTS: dict[str, Schema] = {
+    "DeadLetters": {
+        "type": "object",
+        "properties": {
+            **_SEARCH,
+            "records": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "topic": {"type": "string"},
+                        "partition": {"type": "integer"},
+                        "offset": {"type": "integer"},
+                        "side": {"enum": ["key", "value"]},
+                        "cause": {"type": "string"},
+                        "error": {"type": "string"},
+                        "archive": {"type": "string"},
+                    },
+                    "required": ["topic", "partition", "offset", "side", "cause", "error", "archive"],
+                },
+            },
+            "more": {"type": "integer", "description": "Further ones that were read and are not shown."},
+            "topics": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        **_SEARCHED,
+                        "values": {
+                            **_COUNT_OR_NULL,
+                            "description": "Undecoded keys and values in all files, by the table's counts; "
+                            "null: no table.",
+                        },
+                        "files": {"type": "integer", "description": "Files that were read and have some."},
+                        "decode_errors": {"type": "object", "description": "Those that were read, by cause."},
+                    },
+                    "required": [*_SEARCHED, "values", "files", "decode_errors"],
+                },
+            },
+        },
+        "required": [*_SEARCH, "records", "more", "topics"],
+    },
+    "DeadLetterReplay": {
+        "type": "object",
+        "properties": {
+            **_SEARCH,
+            "dry_run": {"const": True},
+            "topics": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        **_SEARCHED,
+                        "state": {"enum": ["idle", "replayed", "halted", "deferred"]},
+                        "archives": {"type": "integer", "description": "Archives that would be rewritten."},
+                        "decoded": {"type": "integer", "description": "Keys and values that decode now."},
+                        "left": {"type": "integer", "description": "Those that still do not."},
+                    },
+                    "required": [*_SEARCHED, "state", "archives", "decoded", "left"],
+                },
+            },
+        },
+        "required": [*_SEARCH, "dry_run", "topics"],
+    },
     "Groups": {
         "type": "object",
         "properties": {

@@ -28,6 +28,8 @@ ADDRESSES = {
     "message": "/topics/clicks/messages/0/0",
     "groups": "/groups",
     "group": "/group?group=readers",
+    "dead_letters": "/dead-letters",
+    "dead_letter_replay": "/dead-letters/replay",
 }
 """An address of each view."""
 
