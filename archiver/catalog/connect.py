@@ -24,13 +24,20 @@ from archiver.runtime.ids import IdSource
 
 def check_catalogs(settings: Settings, ids: IdSource, clock: Clock, *, probe: bool) -> Iterator[Checked]:
     """Every catalog that a topic uses, one after the other."""
+    for name, identifiers in used(settings).items():
+        yield check_one_catalog(settings, name, identifiers, ids, clock, probe=probe)
+
+
+def check_one_catalog(
+    settings: Settings, name: str, identifiers: list[Identifier], ids: IdSource, clock: Clock, *, probe: bool
+) -> Checked:
+    """A catalog of the configuration, and these of its tables; at least one."""
+    group = settings.catalog(name)
+    assert group is not None, "the configuration is valid"
     catalogs = ConfiguredCatalogs(lambda: settings, ids)
     try:
-        for name, identifiers in used(settings).items():
-            group = settings.catalog(name)
-            assert group is not None, "the configuration is valid"
-            check = _Check(settings, group, catalogs, identifiers, ids, clock)
-            yield Checked(name, group.type, tuple(check.findings(probe)))
+        check = _Check(settings, group, catalogs, identifiers, ids, clock)
+        return Checked(name, group.type, tuple(check.findings(probe)))
     finally:
         catalogs.close()
 

@@ -157,23 +157,23 @@ def _distrusted(
     return None
 
 
-def readiness(app: Application) -> dict[str, Any] | None:
+def readiness(settings: Settings, cluster_id: str) -> dict[str, Any] | None:
     """`address`, `state`, `ready` and `checks` of the daemon of this cluster, as in `/readyz`; None without
     one.
     """
-    place = place_of(app.settings.http.listen)
+    place = place_of(settings.http.listen)
     if place is None:
         return None
     try:
-        with closing(_connection(app.settings.http, place)) as connection:
+        with closing(_connection(settings.http, place)) as connection:
             connection.request("GET", "/readyz")
             response = connection.getresponse()
             document = json.loads(response.read(_READY_BYTES_MAX))
             # Without a token there is no proof, so this document is only shown.
-            if response.getheader(CLUSTER_HEADER) != app.cluster.cluster_id:
+            if response.getheader(CLUSTER_HEADER) != cluster_id:
                 return None
             return {
-                "address": app.settings.http.listen,
+                "address": settings.http.listen,
                 **{name: document[name] for name in ("state", "ready", "checks")},
             }
     # The status works without a daemon, so no failure of it may end the command.
@@ -181,17 +181,17 @@ def readiness(app: Application) -> dict[str, Any] | None:
         return None
 
 
-def last_rounds(app: Application) -> dict[str, Any] | None:
+def last_rounds(settings: Settings, cluster_id: str) -> dict[str, Any] | None:
     """Status document of the daemon of this cluster, with the results of its last round; None if it cannot be
     read.
     """
-    listen, token = app.settings.http.listen, _token(app.settings)
+    listen, token = settings.http.listen, _token(settings)
     place = place_of(listen)
     if place is None or token is None:
         return None
     try:
-        with closing(_connection(app.settings.http, place)) as connection:
-            if _distrusted(connection, listen, app.cluster.cluster_id, token, SystemIds()) is not None:
+        with closing(_connection(settings.http, place)) as connection:
+            if _distrusted(connection, listen, cluster_id, token, SystemIds()) is not None:
                 return None
             _keep_connection(connection, STATUS_S)
             connection.request("GET", "/v1/admin/status", headers={"Authorization": f"Bearer {token}"})

@@ -9,8 +9,9 @@ import typer
 from archiver.cli.admin_client import Answered, ask_daemon
 from archiver.cli.completion import complete_scope
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
-from archiver.cli.output import human_bytes, print_json, print_table, progress
+from archiver.cli.output import print_json, print_table, progress
 from archiver.publish.scope import parse_scope
+from archiver.runtime.text import human_bytes
 
 
 def archive(

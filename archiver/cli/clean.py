@@ -8,8 +8,8 @@ import typer
 
 from archiver.cli.admin_client import Answered, ask_daemon
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
-from archiver.cli.output import human_bytes, print_json, progress
-from archiver.runtime.text import counted
+from archiver.cli.output import print_json, progress
+from archiver.runtime.text import counted, human_bytes
 
 KEYS_SHOWN_MAX = 20
 """Keys that the text output shows; the JSON output has all."""

@@ -52,7 +52,7 @@ def check(
     if probe and not connect:
         raise InvalidInput("--probe needs --connect: write both")
     # With the compiler: a schema file may be valid YAML and not valid Protobuf.
-    settings = load_settings(config_path(config), os.environ, _schema_problems)
+    settings = load_settings(config_path(config), os.environ, schema_problems)
     document: dict[str, Any] = {
         "config": str(config_path(config)),
         "cluster": settings.cluster,
@@ -60,7 +60,7 @@ def check(
     }
     if settings.templates:
         document["templates"] = [one.pattern for one in settings.templates]
-    notes = _notes(settings)
+    notes = setting_notes(settings)
     if notes:
         document["notes"] = notes
     if output is Output.TEXT:
@@ -91,7 +91,7 @@ def check(
     )
 
 
-def _notes(settings: Settings) -> list[str]:
+def setting_notes(settings: Settings) -> list[str]:
     """Settings that are correct only under a condition that cannot be checked from here."""
     elsewhere = settings.spark.remote or ("" if settings.spark.is_here else settings.spark.master)
     # A bucket is the same place for every machine.
@@ -190,7 +190,7 @@ def schema() -> int:
     return FINE
 
 
-def _schema_problems(group: SchemaSettings, compile_settings: CompileSettings) -> Problems:
+def schema_problems(group: SchemaSettings, compile_settings: CompileSettings) -> Problems:
     """Problems of a schema in files: the descriptor set or the .proto files, and the message in them."""
     from archiver.config.settings import SchemaRegistrySettings
     from archiver.registry.fetch import SchemaFetcher

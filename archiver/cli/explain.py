@@ -39,7 +39,8 @@ def explain(
     with application(config) as app:
         found = app.explain(topic, partition, offset)
         # Only the daemon knows why its last round could not finish the topic.
-        if found.state in ("waiting", "pending") and (rounds := last_rounds(app)) is not None:
+        known = app.settings, app.cluster.cluster_id
+        if found.state in ("waiting", "pending") and (rounds := last_rounds(*known)) is not None:
             stuck = next((item["stuck"] for item in rounds["topics"] if item["topic"] == topic), None)
             # A second time, with the reason of the daemon.
             found = app.explain(topic, partition, offset, stuck)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
-from archiver.cli.output import human_bytes, print_json, print_line, print_table, progress
+from archiver.cli.output import print_json, print_line, print_table, progress
 from archiver.runtime.errors import Corrupted, InvalidInput
 from archiver.runtime.exit_codes import FINE, USAGE
-from archiver.runtime.text import counted
+from archiver.runtime.text import counted, human_bytes
 
 if TYPE_CHECKING:
     from archiver.app.application import Application

@@ -184,12 +184,3 @@ def _replace_line(text: str) -> None:
     with suppress(OSError):
         sys.stderr.write(f"\r{text}\x1b[K")
         sys.stderr.flush()
-
-
-def human_bytes(count: float) -> str:
-    """Format a byte count with a binary unit."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    raise AssertionError("unreachable")

@@ -9,13 +9,13 @@ import typer
 
 from archiver.cli.admin_client import last_rounds, readiness
 from archiver.cli.options import ConfigOption, Output, OutputOption, application_of, config_path, settings_of
-from archiver.cli.output import human_bytes, print_json, print_table
+from archiver.cli.output import print_json, print_table
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import ConfigInvalid
 from archiver.runtime.exit_codes import FINE, WRONG
 from archiver.runtime.redaction import redacted_document
 from archiver.runtime.rfc3339 import parse_time
-from archiver.runtime.text import counted, moment
+from archiver.runtime.text import counted, human_bytes, moment
 from archiver.status.ages import age, count
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ def read_status(app: Application, *, with_tables: bool = True) -> tuple[dict[str
     from archiver.app.status_document import status_document
 
     # The daemon's state is separate: this command reads logs and stores itself.
-    daemon = readiness(app)
+    daemon = readiness(app.settings, app.cluster.cluster_id)
     # Needs the token, so another user gets only the readiness.
-    reported = None if daemon is None else last_rounds(app)
+    reported = None if daemon is None else last_rounds(app.settings, app.cluster.cluster_id)
     # Why the last round could not finish a topic; only the daemon that ran it knows.
     stuck = (
         {}

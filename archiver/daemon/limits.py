@@ -31,13 +31,20 @@ RESERVE_SHARE = 0.5
 """Share reserved of a limit below twice the reserve."""
 
 
+def allowed_limit(soft: int, hard: int) -> int:
+    """The limit to which `raise_limit` can raise this process; at least the present one."""
+    if soft == resource.RLIM_INFINITY:
+        return LIMIT_MAX
+    return max(soft, LIMIT_MAX if hard == resource.RLIM_INFINITY else min(hard, LIMIT_MAX))
+
+
 def raise_limit() -> int:
     """Raise the soft limit towards the hard limit; returns the resulting limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = LIMIT_MAX if hard == resource.RLIM_INFINITY else min(hard, LIMIT_MAX)
+    allowed = allowed_limit(soft, hard)
     # Python has -1 for an infinite limit, so it must not be compared by size.
     if soft == resource.RLIM_INFINITY or soft >= allowed:
-        return LIMIT_MAX if soft == resource.RLIM_INFINITY else soft
+        return allowed
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     except (OSError, ValueError) as error:
@@ -63,6 +70,13 @@ def connections_within(limit: int, connections_max: int) -> int:
         *(possible, connections_max, limit, reserve, connections_max + RESERVE),
     )
     return possible
+
+
+def files_needed(connections_max: int, kafka_connections_max: int) -> int:
+    """The limit of open files from which on neither port has fewer connections than these."""
+    of_both = RESERVE + connections_max + kafka_connections_max
+    # The listener's connections and their reserve must fit into half of the limit.
+    return max(of_both, 2 * (RESERVE + kafka_connections_max)) if kafka_connections_max else of_both
 
 
 def kafka_connections(settings: Settings, limit: int) -> int:

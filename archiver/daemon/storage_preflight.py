@@ -38,7 +38,7 @@ LOGS = ("intake", "control")
 # --- Results for the command
 def check_data(settings: Settings, ids: IdSource, *, probe: bool) -> Checked:
     """Check the data folder or bucket."""
-    place = _place(settings)
+    place = checked_place(settings)
     return Checked(
         settings.data.uri, "s3" if place.is_s3 else "folder", tuple(_of_data(settings, place, ids, probe))
     )
@@ -53,7 +53,8 @@ def check_metadata(settings: Settings, clock: Clock, *, probe: bool) -> Checked:
     return Checked(", ".join(etcd.addresses), "etcd", tuple(_of_etcd(etcd, clock, probe)))
 
 
-def _place(settings: Settings) -> StorePlace:
+def checked_place(settings: Settings) -> StorePlace:
+    """The place of the objects, with few attempts for each request."""
     place = StorePlace.of(settings.data)
     return replace(place, s3=replace(place.s3, attempts_max=min(TRIES_MAX, place.s3.attempts_max)))
 
@@ -136,7 +137,7 @@ def _removed(store: ObjectStore, key: str) -> CheckResult:
 
 def _of_sqlite(settings: Settings, sqlite: SqliteSettings) -> Iterator[CheckResult]:
     try:
-        check_metadata_place(sqlite.path, open_store(_place(settings)))
+        check_metadata_place(sqlite.path, open_store(checked_place(settings)))
         if not sqlite.path.exists():
             yield CheckResult(
                 "reachable", CheckStatus.NOTE, f"{sqlite.path} does not exist yet; the first start creates it"
@@ -229,10 +230,9 @@ def check_database_rights(path: Path) -> None:
     """Raise `NotPermitted` if this user may not write the metadata database or its folder."""
     # The folder too, because SQLite creates its write-ahead log there.
     for place in (path.parent, path):
-        # By the effective user where the system can: a service may run under another real user.
-        if not os.access(place, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+        if not may_write(place):
             why = (
-                f"the user {_user()} may not write {place} (metadata.sqlite.path); give it that right "
+                f"the user {current_user()} may not write {place} (metadata.sqlite.path); give it that right "
                 "(chown, chmod)"
             )
             raise NotPermitted(f"{why}, or run as the daemon's user")
@@ -294,11 +294,11 @@ def _check_may_write(folder: Path, setting: str, known: bool) -> None:
     """Raise if this user may not write there: `RetryLater` if an earlier deployment is `known`, else
     `NotPermitted`.
     """
-    if os.access(folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+    if may_write(folder):
         return
     why = (
-        f"the user {_user()} may not write in the folder {folder} ({setting}); give it that right (chown, "
-        "chmod), or set another folder"
+        f"the user {current_user()} may not write in the folder {folder} ({setting}); give it that right "
+        "(chown, chmod), or set another folder"
     )
     # An unmounted mount point may be a folder of root, so with an earlier deployment the start waits.
     raise RetryLater(why) if known else NotPermitted(why)
@@ -313,13 +313,21 @@ def _check_may_search(path: Path) -> None:
         path.exists()
     except PermissionError as error:
         why = (
-            f"the user {_user()} may not search the folders above {path}; give it that right (chown, "
+            f"the user {current_user()} may not search the folders above {path}; give it that right (chown, "
             "chmod), or set another folder"
         )
         raise RetryLater(why) from error
 
 
-def _user() -> str:
+def may_write(path: Path) -> bool:
+    """Whether this user may write the file, or create files in the folder."""
+    mode = os.W_OK | os.X_OK if path.is_dir() else os.W_OK
+    # By the effective user where the system can: a service may run under another real user.
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
+
+
+def current_user() -> str:
+    """Name of the user of this process, or the number."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user in a container may have no name

@@ -247,7 +247,7 @@ class Result:
 
 def table_names(sql: str) -> set[str]:
     """Table names as the query writes them; empty if DuckDB cannot parse it."""
-    duckdb = _duckdb()
+    duckdb = require_duckdb()
     with _Interruptible(duckdb) as database:
         try:
             found = database.run(lambda connection: connection.get_table_names(sql, qualified=True))
@@ -264,7 +264,7 @@ def asked(sql: str, tables: Sequence[QueryTable], limits: Limits) -> Iterator[Re
     Raises `ConfigInvalid` if DuckDB is not installed, and `InvalidInput` for an invalid query. Raises `Halt`
     if a file cannot be read or the memory is too small.
     """
-    duckdb = _duckdb()
+    duckdb = require_duckdb()
     with _Interruptible(duckdb) as database:
         # Before any view exists, so that only one SELECT can reach the files.
         _check_statement(duckdb, database, sql)
@@ -315,7 +315,8 @@ class _Interruptible:
         return self.run(lambda connection: connection.execute(sql).fetchall())
 
 
-def _duckdb() -> Any:
+def require_duckdb() -> Any:
+    """The package DuckDB; raises `ConfigInvalid` if it is missing or too old."""
     try:
         import duckdb
     except ImportError as error:

@@ -27,6 +27,15 @@ def counted(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
+def human_bytes(count: float) -> str:
+    """Format a byte count with a binary unit."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError("unreachable")
+
+
 def moment(time_us: int) -> str:
     """Microseconds since 1970 as `2026-01-02 03:04:05 UTC`, truncated to the second."""
     time = _START + timedelta(microseconds=time_us)

@@ -35,6 +35,11 @@ _VERSION = re.compile(r'version "(?P<first>\d++)(?:\.(?P<second>\d++))?[^"]*+"')
 class JavaUnfit(Halt):
     """There is no Java that Spark can run on."""
 
+    def __init__(self, found: str, remedy: str = INSTALL) -> None:
+        super().__init__(f"{found}; {remedy}")
+        self.found = found
+        """What was found, without the remedy."""
+
 
 @dataclass(frozen=True, slots=True)
 class JavaFound:
@@ -61,15 +66,13 @@ def require_java(environ: Mapping[str, str], timeout_s: float = 20.0) -> JavaFou
     answer = _ask(executable, environ, timeout_s)
     match = _VERSION.search(answer)
     if match is None:
-        raise JavaUnfit(f"{executable} -version does not tell a version but {excerpt(answer)!r}; {INSTALL}")
+        raise JavaUnfit(f"{executable} -version does not tell a version but {excerpt(answer)!r}")
     # Java 8 and older call themselves 1.8.
     major = int(match["second"] or 0) if match["first"] == "1" else int(match["first"])
     # Lines before it may be notes about `JAVA_TOOL_OPTIONS`.
     line = next(line for line in answer.splitlines() if match[0] in line)
     if major not in SUPPORTED:
-        raise JavaUnfit(
-            f"{executable} is Java {major} ({line.strip()}), but Spark needs Java 17 or 21; {INSTALL}"
-        )
+        raise JavaUnfit(f"{executable} is Java {major} ({line.strip()}), but Spark needs Java 17 or 21")
     return JavaFound(executable=executable, major=major, version=line.strip())
 
 
@@ -80,13 +83,13 @@ def _find(environ: Mapping[str, str]) -> Path:
         named = Path(home) / "bin" / "java"
         if shutil.which(str(named)) is None:
             raise JavaUnfit(
-                f"JAVA_HOME is {home}, but there is no program {named}; correct or unset JAVA_HOME, or "
-                f"{INSTALL}"
+                f"JAVA_HOME is {home}, but there is no program {named}",
+                f"correct or unset JAVA_HOME, or {INSTALL}",
             )
         return named
     found = shutil.which("java", path=environ.get("PATH", ""))
     if found is None:
-        raise JavaUnfit(f"no java in PATH and JAVA_HOME is not set: Spark needs Java 17 or 21; {INSTALL}")
+        raise JavaUnfit("no java in PATH and JAVA_HOME is not set: Spark needs Java 17 or 21")
     return Path(found)
 
 
@@ -106,13 +109,11 @@ def _ask(executable: Path, environ: Mapping[str, str], timeout_s: float) -> str:
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired as error:
-        raise JavaUnfit(f"{executable} -version did not answer within {timeout_s:g} s; {INSTALL}") from error
+        raise JavaUnfit(f"{executable} -version did not answer within {timeout_s:g} s") from error
     except OSError as error:
-        raise JavaUnfit(f"{executable} cannot be started ({error}); {INSTALL}") from error
+        raise JavaUnfit(f"{executable} cannot be started ({error})") from error
     said = f"{done.stderr}\n{done.stdout}".strip()
     if done.returncode != 0:
         # macOS has a stub named `java` even if no Java is installed.
-        raise JavaUnfit(
-            f"{executable} -version failed with exit code {done.returncode} ({excerpt(said)!r}); {INSTALL}"
-        )
+        raise JavaUnfit(f"{executable} -version failed with exit code {done.returncode} ({excerpt(said)!r})")
     return said

@@ -14,7 +14,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from archiver.web.connection import HEAD_S
 
@@ -265,6 +265,43 @@ class PatientLoop(asyncio.SelectorEventLoop):
             super().call_exception_handler(context)
 
 
+_Socket = TypeVar("_Socket", bound=socket.socket)
+
+
+def check_address(host: str, port: int) -> None:
+    """Raise `OSError` unless `listening` could open that address now. It does not listen, so no client
+    connects to it.
+    """
+    with _bound(host, port, socket.socket):
+        pass
+
+
+def address_trouble(error: Exception, setting: str) -> tuple[str, str] | None:
+    """Why an address cannot be opened, and the remedy; None for an error without a known one. `setting` is
+    the key that names the address.
+    """
+    return {
+        errno.EADDRINUSE: ("another program listens there", f"stop it, or set {setting} to another port"),
+        errno.EADDRNOTAVAIL: ("this machine lacks that address", f"set {setting} to one that it has"),
+        errno.EACCES: ("this user may not open that port", f"set {setting} to a port above 1023"),
+    }.get(getattr(error, "errno", None) or 0)
+
+
+def _bound(host: str, port: int, create: Callable[..., _Socket]) -> _Socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    made = create(family, kind, protocol)
+    try:
+        # After a restart, connections in TIME_WAIT would otherwise hold the port for a minute.
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
 def listening(
     host: str,
     port: int,
@@ -274,17 +311,11 @@ def listening(
     create: Callable[..., Listener] = Listener,
 ) -> Listener:
     """Socket that listens on the first address of the name, made by `create`; raises `OSError`."""
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    listener = create(family, kind, protocol)
+    listener = _bound(host, port, create)
     listener.watch = WriteWatch(unsent_bytes_max)
     if connections_max is not None:
         listener.connections_max = connections_max
     try:
-        # After a restart, connections in TIME_WAIT would otherwise hold the port for a minute.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
         # Listen here: a port that another program uses must fail before the server starts.
         listener.listen(backlog)
     except OSError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import threading
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from starlette.types import ASGIApp
 from archiver.config.daemon import HttpTlsSettings
 from archiver.runtime.errors import Halt
 from archiver.web.connection import TimeoutProtocol
-from archiver.web.listener import UNSENT_BYTES_MAX, Listener, PatientLoop, listening
+from archiver.web.listener import UNSENT_BYTES_MAX, Listener, PatientLoop, address_trouble, listening
 from archiver.web.tls import ServerTls
 
 _log = logging.getLogger(__name__)
@@ -133,12 +132,8 @@ class Port:
 
     def _advice(self, error: Exception) -> str:
         host, port = self._listen_at
-        setting = self._setting
-        advice = {
-            errno.EADDRINUSE: f"; another program listens there: stop it, or set {setting} to another port",
-            errno.EADDRNOTAVAIL: f"; this machine lacks that address: set {setting} to one that it has",
-            errno.EACCES: f"; this user may not open that port: set {setting} to a port above 1023",
-        }.get(getattr(error, "errno", None) or 0, "")
+        trouble = address_trouble(error, self._setting)
+        advice = "" if trouble is None else f"; {': '.join(trouble)}"
         return f"cannot listen on {host}:{port}: {error}{advice}"
 
     def _listening(self, create: Callable[..., Listener] = Listener) -> Listener:

@@ -47,6 +47,16 @@ def log_ahead_text(log_newest_us: int, ahead_s: float) -> str:
     )
 
 
+def certain_skew_us(before_us: int, stated_us: int, after_us: int) -> int:
+    """By how much this machine's clock is certainly ahead of another one (positive), or behind it (negative).
+
+    The clock is read on both sides of the request, so its duration never counts as a difference.
+    """
+    # The stated second may be almost over.
+    ahead_us = before_us - (stated_us + RESOLUTION_US)
+    return ahead_us if ahead_us > 0 else min(0, after_us - stated_us)
+
+
 def check_start_clock(store: ObjectStore, clock: Clock, log_newest_us: int, skew_max_s: float) -> None:
     """Raise `RetryLater` if the clock is ahead of the store's by more than allowed, or if store and log both
     show that it is behind.
@@ -54,15 +64,13 @@ def check_start_clock(store: ObjectStore, clock: Clock, log_newest_us: int, skew
     # A simulated clock has nothing in common with the time of a real store.
     if type(clock) is not SystemClock or not isinstance(store, StatesTime):
         return
-    # The clock is read on both sides of the request, so its duration never counts as a difference.
     before_us = clock.now_us()
     stated_us = store.time_us()
     after_us = clock.now_us()
     if stated_us is None:
         return
     skew_max_us = skew_max_s * 1e6
-    # The stated second may be almost over.
-    ahead_us = before_us - (stated_us + RESOLUTION_US)
+    ahead_us = certain_skew_us(before_us, stated_us, after_us)
     if ahead_us > skew_max_us:
         raise RetryLater(
             f"this machine's clock says {moment(before_us)} and is {ahead_us / 1e6:.0f} s ahead of the "
@@ -71,7 +79,7 @@ def check_start_clock(store: ObjectStore, clock: Clock, log_newest_us: int, skew
             "log raises every later ingest time. "
             "Correct the wrong clock; the check is repeated"
         )
-    behind_us = stated_us - after_us
+    behind_us = -ahead_us
     if behind_us <= skew_max_us:
         return
     behind = (
