@@ -50,6 +50,8 @@ COMMANDS = {
     "users": "Set the passwords of the users of the Kafka listener, and list and delete users.",
     "ledger": "Show the control log, and encode and decode control events.",
     "config": "Check, show and describe the configuration.",
+    "doctor": "Check the machine, the folders and the services of a deployment, with a remedy for each "
+    "problem.",
     "dlq": "List records that could not be decoded, and decode them again after their schema is fixed.",
     "schema": "Show the column of every field of a schema, and what a newer schema would do to the table.",
 }
@@ -128,7 +130,19 @@ _INTERRUPTED = {
     "groups": "a reset changes all of its offsets or none: see `archiver groups describe`",
     "users": "the file of the users is as it was, or has the whole change",
     **dict.fromkeys(
-        ("consume", "audit", "status", "watch", "explain", "tables", "query", "ledger", "config", "schema"),
+        (
+            "consume",
+            "audit",
+            "status",
+            "watch",
+            "explain",
+            "tables",
+            "query",
+            "ledger",
+            "config",
+            "doctor",
+            "schema",
+        ),
         _READ_ONLY,
     ),
 }

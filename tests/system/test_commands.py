@@ -478,6 +478,25 @@ def test_config(deployment: Deployment) -> None:
     assert not deployment.data.exists(), "looking at the configuration creates nothing"
 
 
+def test_doctor(deployment: Deployment) -> None:
+    done = deployment.cli("doctor", "--output", "json")
+    document = done.json()
+    assert list(document) == ["config", "cluster", "outcomes", "checks"]
+    assert (document["config"], document["cluster"]) == (str(deployment.config), "test")
+    assert list(document["outcomes"]) == ["problem", "warning", "unknown", "ok", "not applicable"]
+    assert all(list(one) == ["name", "outcome", "found", "remedy"] for one in document["checks"])
+    assert [one["name"] for one in document["checks"]] == [
+        *("configuration", "java", "memory", "open files", "duckdb", "scratch folder", "disk", "schemas"),
+        *("http.listen", "kafka.listen", "data folder", "metadata folder", "object store"),
+        *("bucket guarantees", "metadata store", "catalog local", "schema registry", "clock"),
+    ]
+    assert done.code == (1 if document["outcomes"]["problem"] else 0)
+    assert (
+        deployment.cli("doctor").out.splitlines()[-1].startswith(f"{document['outcomes']['problem']} problem")
+    )
+    assert not deployment.data.exists(), "it creates nothing"
+
+
 def test_secrets_are_not_shown(deployment: Deployment) -> None:
     document = deployment.document()
     document["catalogs"].append(
