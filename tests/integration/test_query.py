@@ -234,6 +234,11 @@ def test_every_output(deployment: Deployment, archived: Driver) -> None:
     assert '│ 2 │ b""             │          │ []      │ {a: [1], b: NULL} │' in table.out
     for same in ("table", "text"):
         assert deployment.cli("query", sql, *MEMORY, "--output", same) == table
+    assert ask(deployment, "SELECT 1 AS a, 'ü' AS b, {'c': 'x'::BLOB} AS d FROM range(2)").out == (
+        '{"columns": [{"name": "a", "type": "INTEGER"}, {"name": "b", "type": "VARCHAR"}, '
+        '{"name": "d", "type": "STRUCT(c BLOB)"}], "rows": [\n'
+        '{"a": 1, "b": "ü", "d": {"c": "eA=="}},\n{"a": 1, "b": "ü", "d": {"c": "eA=="}}\n], "cut": false}\n'
+    )
 
 
 @pytest.mark.parametrize("output", ["table", "vertical", "csv"])
