@@ -338,6 +338,7 @@ class Daemon:
                 mirrors=self._mirror_states(),
                 kafka=self._kafka_port(),
                 groups=seen.groups,
+                renewals=self._schedule.due_us(),
                 query=query,
             )
         )

@@ -107,6 +107,19 @@ class Schedule:
         except JobLookupError:
             return
 
+    def due_us(self) -> dict[str, int | None]:
+        """Wall time of the next run of each job with an interval; None if it runs now. Empty while the
+        schedule does not run.
+        """
+        if self._stopped or self._thread.ident is None:
+            return {}
+        times = {job.name: job.next_run_time for job in self._scheduler.get_jobs()}
+        return {
+            name: None if self._runs[name].running else round(time.timestamp() * 1e6)
+            for name, time in times.items()
+            if time is not None and self._intervals[name] is not None
+        }
+
     @property
     def alive(self) -> bool:
         """Whether jobs start when they are due; true also before the start and after a stop."""

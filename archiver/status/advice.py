@@ -1,6 +1,8 @@
 """Advice for operators, the worst first: what is wrong, what to do, and the section of the runbook.
 
-Pure: it follows from the lag report and the journal. An unknown state must be reported, never hidden.
+Pure: it follows from the lag report and the journal. An unknown state must be reported, never hidden. An
+action is in the imperative and names the command, or the setting and its file; `Nothing:` and `Wait` are
+actions too.
 """
 
 from __future__ import annotations
@@ -10,6 +12,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from archiver.runtime.text import counted, moment
+from archiver.status.actions import (
+    FILE,
+    RELOAD,
+    of_dependency,
+    of_difference,
+    of_job,
+    of_mirror,
+    of_partition,
+    of_topic,
+)
 from archiver.status.ages import age, age_at, numbers
 from archiver.status.journal import Check, Cycle, Journal
 from archiver.status.reasons import CAUSES, Cause
@@ -111,6 +123,11 @@ class Advice:
         """Heading in the runbook."""
         return ANCHORS[self.kind].replace("-", " ").capitalize()
 
+    @property
+    def runbook(self) -> str:
+        """Page and anchor of that heading."""
+        return f"{RUNBOOK}#{ANCHORS[self.kind]}"
+
 
 def advice(
     standing: LagReport | None,
@@ -138,8 +155,8 @@ def advice(
         if standing.log_ahead_s is not None:
             what = log_ahead_text(standing.newest_us, standing.log_ahead_s)
             todo = (
-                "Nothing is lost. Check the clocks of every machine that writes, and read the runbook for "
-                "what to expect until then."
+                "Check the time service of every machine that writes (`chronyc tracking`) and repair it. "
+                "Nothing is lost, and it ends by itself at that time."
             )
             found.append(
                 Advice(
@@ -155,13 +172,7 @@ def advice(
         for topic in standing.topics:
             found += _of_topic(topic, now_us, deferred)
         found += [
-            Advice(
-                "note",
-                "differences",
-                "the configuration differs",
-                text,
-                "Follow the message, so that the configuration and the log agree.",
-            )
+            Advice("note", "differences", "the configuration differs", *of_difference(text))
             for text in standing.differences
         ]
     # After the others: a job that failed for a reported cause needs no second advice.
@@ -206,7 +217,12 @@ def _of_state(journal: Journal) -> Iterable[Advice]:
     if journal.state == "starting":
         missing = [check.name for check in journal.checks() if not check.ok]
         waits = f"it waits for {', '.join(missing)}" if missing else "it opens its logs and its folder"
-        todo = "It continues by itself as soon as what it waits for is there."
+        todo = (
+            f"Start {', '.join(missing)}, or correct {FILE} and restart the daemon; "
+            "`archiver config check --connect` tests each. It continues by itself."
+            if missing
+            else "Wait: this takes seconds. If it stays, read `journalctl -u stream-archiver`."
+        )
         yield Advice("watch", "starting", "starting", f"The daemon is starting: {waits}.", todo)
     elif journal.state == "stopping":
         yield Advice(
@@ -214,7 +230,7 @@ def _of_state(journal: Journal) -> Iterable[Advice]:
             "stopping",
             "stopping",
             "The daemon is stopping.",
-            "It writes what it has acknowledged, and ends.",
+            "Wait: it writes what it has acknowledged, and ends within `daemon.shutdown_grace`.",
         )
 
 
@@ -227,7 +243,7 @@ def _of_dependencies(checks: Iterable[Check], now_us: int) -> Iterable[Advice]:
                 "dependency",
                 f"{check.name} does not answer",
                 f"{check.name} does not answer since {since}: {check.why}",
-                "Restore it; the daemon continues by itself.",
+                of_dependency(check.name),
             )
 
 
@@ -252,11 +268,16 @@ def topic_advice(
             + ("" if refusal.whole else " in part")
             + f": {refusal.why}"
         )
-        todo = "Correct the file and reload again; until then the previous settings are in force."
+        todo = (
+            f"Run `archiver config check`, correct the lines of {FILE} that it names, and {RELOAD}. Until "
+            "then the previous settings are in force."
+        )
         # The valid part is in force already, so the previous settings are not.
         if not refusal.whole:
-            todo = "Correct those keys and reload again." + (
-                " A restart applies the keys that need one." if "restart" in refusal.why else ""
+            todo = f"Correct those keys in {FILE} and {RELOAD}." + (
+                " Keys that need a restart: restore them, or `systemctl restart stream-archiver`."
+                if "restart" in refusal.why
+                else ""
             )
         found.append(Advice("act", "reload", "the configuration file is not in force", what, todo))
     found += _of_schemas(journal)
@@ -276,8 +297,9 @@ def _of_schemas(journal: Journal) -> Iterable[Advice]:
         )
         short = f"{_named(one.topic)} has a schema with {changes}"
         todo = (
-            f"`archiver schema show {one.topic}` lists the old and the new columns; queries need both. "
-            "`schema_change: compatible` halts a topic before such a change."
+            f"Run `archiver schema show {one.topic}` and change the queries to read the old and the new "
+            f"columns. Set `schema_change: compatible` for the topic in {FILE} to halt it before such a "
+            "change."
         )
         yield Advice("watch", "schema", short, what, todo, one.topic)
 
@@ -318,7 +340,7 @@ def _of_findings(cycle: Cycle | None, stuck: Collection[str]) -> Iterable[Advice
             "job",
             f"{more} more",
             f"The reconciler has {more} more.",
-            "`archiver reconcile` lists all.",
+            "Run `archiver reconcile`: it lists all of them with their repairs.",
         )
 
 
@@ -329,7 +351,10 @@ def _of_source(source: FilesState, away: bool) -> Iterable[Advice]:
         severity: Severity = "watch" if away else "act"
         short, todo = (
             f"file source {_cut(source.glob)} ingests nothing",
-            "Follow the message; the source then continues by itself.",
+            (
+                f"Make the folder readable for the daemon's user, or correct `sources` in {FILE} and "
+                "`systemctl restart stream-archiver`. An unreadable folder is tried again by itself."
+            ),
         )
         yield Advice(
             severity, "source", short, f"{name} ingests nothing: {source.trouble}", todo, source.topic
@@ -340,7 +365,11 @@ def _of_source(source: FilesState, away: bool) -> Iterable[Advice]:
             f"{source.problems[0].path}: {source.problems[0].why}" if source.problems else "none is named yet"
         )
         what = f"{name} cannot ingest {cannot}; {'the first is ' if source.failed > 1 else ''}{first}"
-        todo = "Follow the message; other files are ingested, and a corrected file is ingested by itself."
+        todo = (
+            f"Correct {f'`{source.problems[0].path}`' if source.problems else 'the file'} in place if "
+            "nothing of it is ingested; else put its rest into a file of another name and remove it. A "
+            "changed file is tried again at the next poll. `archiver status --output json` names them."
+        )
         yield Advice(
             "act",
             "source",
@@ -352,7 +381,8 @@ def _of_source(source: FilesState, away: bool) -> Iterable[Advice]:
     # Only after the first poll, and not while the source itself fails: then its folder is unknown.
     if source.looked_us is not None and not source.folder_found and source.trouble is None:
         todo = (
-            "Create or mount the folder if files are to come; else remove the source from the configuration."
+            "Create or mount the folder if files are to come; else remove the source from `sources` in "
+            f"{FILE} and `systemctl restart stream-archiver`."
         )
         yield Advice(
             "watch",
@@ -371,7 +401,10 @@ def _of_mirror(mirror: MirrorState, away: bool) -> Iterable[Advice]:
         severity: Severity = "watch" if away else "act"
         short, todo = (
             f"Kafka source {mirror.name} ingests nothing",
-            "Follow the message; the source then continues by itself.",
+            (
+                f"Start the cluster, or correct `sources[].kafka` (`brokers`, `properties`) in {FILE} and "
+                "`systemctl restart stream-archiver`; `archiver config check --connect` tests it."
+            ),
         )
         yield Advice(severity, "mirror", short, f"{name} ingests nothing: {mirror.trouble}", todo)
     for one in mirror.findings[:FINDINGS_SHOWN]:
@@ -382,7 +415,7 @@ def _of_mirror(mirror: MirrorState, away: bool) -> Iterable[Advice]:
         # Their text is a whole clause; that of the other kinds continues after "it".
         if one.kind in ("unreadable", "refused", "unstorable"):
             what = f"{name} has stopped reading {one.where}: {one.why}"
-        yield Advice("act", "mirror", short, what, "The other topics and partitions continue.", one.topic)
+        yield Advice("act", "mirror", short, what, of_mirror(one), one.topic)
     if mirror.stopped > FINDINGS_SHOWN:
         more = f"{counted(mirror.stopped - FINDINGS_SHOWN, 'more place')}"
         yield Advice(
@@ -390,7 +423,7 @@ def _of_mirror(mirror: MirrorState, away: bool) -> Iterable[Advice]:
             "mirror",
             f"{more} not mirrored",
             f"{name} has stopped reading {more}.",
-            "Its state names them.",
+            "Run `archiver status --output json`: `daemon.mirrors` names the first of them with the reason.",
         )
 
 
@@ -405,7 +438,8 @@ def _of_age(standing: LagReport, now_us: int, look_interval_s: float) -> Iterabl
             "the state of the topics is old",
             f"The shown state of the topics is of {moment(standing.now_us)}, {age(old_s)} ago: no "
             "watch cycle has completed since then.",
-            "See the last watch cycle below and the daemon's log.",
+            "Read the line of the job watch below, and `journalctl -u stream-archiver`, for what does not "
+            "answer, and restore that. If nothing is named, `systemctl restart stream-archiver`: it is safe.",
         )
 
 
@@ -459,7 +493,7 @@ def _of_topic(topic: TopicLag, now_us: int, deferred: frozenset[str]) -> Iterabl
                 cause,
                 f"{_named(topic.topic)} {_SHORT[cause]}",
                 what,
-                _todo(cause, worst, now_us),
+                of_partition(cause, worst, now_us),
                 topic.topic,
             )
 
@@ -471,7 +505,7 @@ def _stuck(topic: TopicLag, what: str, deferred: frozenset[str]) -> Advice:
             "deferred",
             f"{_named(topic.topic)} is deferred",
             what,
-            "The next round retries by itself.",
+            of_topic(topic.topic, deferred=True),
             topic.topic,
         )
     return Advice(
@@ -479,7 +513,7 @@ def _stuck(topic: TopicLag, what: str, deferred: frozenset[str]) -> Advice:
         "stuck",
         f"{_named(topic.topic)} {_SHORT['stuck']}",
         what,
-        "Follow the message; the next round then continues by itself.",
+        of_topic(topic.topic, deferred=False),
         topic.topic,
     )
 
@@ -497,35 +531,6 @@ def _severity(cause: Cause) -> Severity:
     if cause in _ACT:
         return "act"
     return "watch" if cause in _WATCH else "note"
-
-
-def _todo(cause: Cause, worst: PartitionLag, now_us: int) -> str:
-    match cause:
-        case "restored":
-            return "Restore the newest copy of the metadata store before anything else is archived."
-        case "shelf":
-            return "Restore the object from a copy; until then the topic is not archived."
-        case "unreadable":
-            return "Restore the object store; the daemon continues by itself."
-        case "unconfigured":
-            return "Add the topic to the configuration again and reload it, or `archiver topics delete` it."
-        case "transaction":
-            # The writer or the next round aborts it without an operator.
-            over = worst.held is not None and worst.held.deadline_us <= now_us
-            return (
-                "Nothing: it has timed out, and it is aborted."
-                if over
-                else "Let its producer end it, or wait until it times out."
-            )
-        case "pending":
-            return "Nothing at first. If it stays, see the last tick below."
-        case "off":
-            return "Nothing, if this is intended; else set archive.min_bytes."
-        case _:
-            return (
-                "See below who leads and what the last ticks did. Rounds may be slower than the arrival of "
-                "records."
-            )
 
 
 def _of_jobs(journal: Journal, before: Sequence[Advice]) -> Iterable[Advice]:
@@ -548,14 +553,13 @@ def _of_jobs(journal: Journal, before: Sequence[Advice]) -> Iterable[Advice]:
         if any(check.why and check.why in cycle.line for check in silent):
             continue
         wrong = cycle.outcome == "wrong"
-        todo = "Follow the message." if wrong else "The next one retries by itself."
         severity: Severity = "act" if wrong else "watch"
         yield Advice(
             severity,
             "job",
             f"the last {job} {'failed' if wrong else 'could not be carried out'}",
             f"The last {job} of {moment(cycle.began_us)}: {cycle.line}",
-            todo,
+            of_job(job, retried=not wrong),
         )
     tick = journal.newest("tick")
     # A standby is healthy; the note explains why nothing is archived here.
@@ -581,12 +585,18 @@ def of_audits(journal: Journal) -> Iterable[Advice]:
                 "audit",
                 f"the {name} says invalid",
                 what,
-                f"`archiver audit{option}` lists every finding.",
+                f"Run `archiver audit{option}` to list the offsets and `archiver explain "
+                "TOPIC:PARTITION:OFFSET` for the snapshot; undo that with the engine that made it. "
+                "Repair nothing by hand.",
             )
         # An audit without a verdict proves nothing in either direction.
         elif audit is not None and audit.outcome == "untold":
             yield Advice(
-                "watch", "untold", f"the {name} has no verdict", what, "The next audit retries by itself."
+                "watch",
+                "untold",
+                f"the {name} has no verdict",
+                what,
+                f"Wait for the next {name}, or restore what the line names and run `archiver audit{option}`.",
             )
     # Only the fast audit of all topics counts them.
     yield from _of_undecoded(journal.newest("audit"))
@@ -606,8 +616,8 @@ def _of_undecoded(audit: Cycle | None) -> Iterable[Advice]:
             f"{moment(audit.began_us if audit is not None else 0)})"
         )
         todo = (
-            f"`archiver dlq list --topic {topic}` lists the records and why; `archiver dlq replay` decodes "
-            "them with a schema that fits."
+            f"Run `archiver dlq list --topic {topic}` for the records and why, correct their schema under "
+            f"`topics` in {FILE} or in the registry, then run `archiver dlq replay --topic {topic}`."
         )
         yield Advice("watch", "undecoded", f"{_named(topic)} has {count}", what, todo, topic)
     if len(found) > FINDINGS_SHOWN:
@@ -617,5 +627,5 @@ def _of_undecoded(audit: Cycle | None) -> Iterable[Advice]:
             "undecoded",
             f"{more} with undecoded records",
             f"{more} have undecoded records",
-            "See `archiver dlq list`.",
+            "Run `archiver dlq list`: it counts the records of every topic.",
         )

@@ -201,34 +201,34 @@ def difference(topic: TopicSettings, intake: Backlog) -> str | None:
     # Before the other tests: a deleted topic is not created again by itself.
     if state is None and intake.fold.deleted_named(topic.name) is not None:
         return (
-            f"topic {topic.name} is configured and was deleted; take it out of the configuration, or "
-            "`archiver topics create` a new one"
+            f"topic {topic.name} is configured and was deleted; remove it from `topics` in archiver.yaml, or "
+            f"run `archiver topics create {topic.name}`"
         )
     if state is None and topic.mirrored:
         return (
-            f"topic {topic.name} is configured but not mirrored yet; its Kafka source declares it when it "
-            "has found it"
+            f"topic {topic.name} is configured but not mirrored yet; wait until its Kafka source has found "
+            "it in the cluster"
         )
     if state is not None and state.mirrored != topic.mirrored:
         return (
             f"topic {topic.name} is {'' if state.mirrored else 'not '}mirrored, the configuration says "
-            "otherwise; correct the configuration"
+            "otherwise; correct `topics` and `sources` in archiver.yaml"
         )
     # The number of its partitions comes from its source.
     if topic.mirrored:
         return None
     if state is None:
         return (
-            f"topic {topic.name} is configured but not created yet; the first record or archive run "
-            "creates it"
+            f"topic {topic.name} is configured but not created yet; send its first record, or run `archiver "
+            "archive`, to create it"
         )
     if state.partitions > topic.partitions:
         return fewer_configured(state, topic.partitions)
     if state.partitions < topic.partitions:
         has = counted(state.partitions, "partition")
         return (
-            f"topic {topic.name} has {has}, the configuration says {topic.partitions}; the daemon adds them "
-            "when it starts or reloads"
+            f"topic {topic.name} has {has}, the configuration says {topic.partitions}; reload the daemon "
+            "(`systemctl reload stream-archiver`), which adds them"
         )
     return None
 

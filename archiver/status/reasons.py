@@ -83,7 +83,7 @@ def reason_of(held: Held) -> tuple[Cause | None, str | None]:
         return "restored", (
             f"it is archived up to offset {archived}, but the intake log ends at {held.stable}: the "
             "metadata store is older than the "
-            "archives (a restored copy?); put the newest one back"
+            "archives (a restored copy?); restore the newest copy of it"
         )
     # Temporary, so it is separate from a damaged file, which needs a copy.
     if isinstance(held.unread, RetryLater):
@@ -99,7 +99,8 @@ def reason_of(held: Held) -> tuple[Cause | None, str | None]:
         return "stuck", f"the last round could not finish the topic: {held.stuck}"
     if behind and not held.configured:
         why = (
-            f"topic {held.topic} is not configured, so nothing archives it; add it to the configuration again"
+            f"topic {held.topic} is not configured, so nothing archives it; add it to `topics` in "
+            "archiver.yaml again"
         )
         return (
             "unconfigured",
@@ -148,7 +149,7 @@ def _trigger(held: Held, archived: int) -> tuple[Cause, str]:
         ), f"a history file that has some of it cannot be read: {error}"
     triggers, now_us = held.triggers, held.now_us
     if triggers.min_bytes == NEVER:
-        return "off", f"archiving is switched off (archive.min_bytes: -1); {by_hand}"
+        return "off", f"archiving is switched off (`archive.min_bytes: -1`); {by_hand}"
     # Offsets of aborted transactions alone have no bytes, so `min_bytes` never opens them.
     if backlog.rows == 0:
         if gaps_due(held.written_us, now_us, triggers):

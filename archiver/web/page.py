@@ -9,10 +9,9 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Any
 from urllib.parse import urlencode
 
 import jinja2
@@ -20,7 +19,7 @@ from markupsafe import Markup, escape
 
 from archiver.runtime.redaction import excerpt
 from archiver.runtime.text import counted, moment, printable_text
-from archiver.status.advice import RUNBOOK, Advice, advice, verdict
+from archiver.status.advice import Advice, advice, verdict
 from archiver.status.ages import age, age_at, count
 from archiver.status.group_lag import GroupLag, GroupReport
 from archiver.status.history import LagHistory, last_lag
@@ -28,6 +27,7 @@ from archiver.status.journal import Cycle, Journal
 from archiver.status.kafka_port import KafkaPort
 from archiver.status.lag import STAGES, LagReport, PartitionLag, Stage, StageLag, TopicLag, summed
 from archiver.status.reasons import CAUSES
+from archiver.web.results import results
 from archiver.web.svg import Chart, records_chart, seconds_chart, traffic_charts
 from intake.sources.files.source import FilesState
 from intake.sources.kafka.upstream_changes import MirrorState
@@ -211,6 +211,8 @@ class PageValues:
     """Listener for Kafka clients; None without one."""
     groups: GroupReport | None = None
     """Newest lag of the consumer groups; None while it is not known."""
+    renewals: Mapping[str, int | None] = field(default_factory=dict)
+    """Wall time of the next run of each scheduled job; None if it runs now."""
     query: Mapping[str, str]
     """`refresh`: seconds; `topic`: show all of one topic. Unknown and invalid ones are ignored."""
 
@@ -222,16 +224,17 @@ def page(values: PageValues) -> str:
     )
     refresh = _refresh(values.query)
     only = values.query.get("topic")
+    checks = values.journal.checks()
     shown = None if values.standing is None else chosen_topics(values.standing, values.history, only)
     return _template().render(
         style=Markup(_style()),  # noqa: S704 - a file of ours
         policy=_META_POLICY,
         values=values,
         verdict=verdict(found, values.journal.state),
-        advice=found[:ADVICE_SHOWN],
+        advice=[item for item in found[:ADVICE_SHOWN] if item.severity != "note"],
+        notes=[item for item in found[:ADVICE_SHOWN] if item.severity == "note"],
         advice_left=max(0, len(found) - ADVICE_SHOWN),
         worst=_worst(found, values.journal.state),
-        runbook=RUNBOOK,
         files_shown=FILES_SHOWN,
         brokers_shown=BROKERS_SHOWN,
         groups=_late_groups(values.groups),
@@ -243,12 +246,19 @@ def page(values: PageValues) -> str:
         topic_link=lambda topic: _link(refresh, topic),
         only=only,
         shown=shown,
-        checks=values.journal.checks(),
+        checks_failed=[check for check in checks if not check.ok],
+        checks_ok=[check for check in checks if check.ok],
+        results=results(
+            values.journal,
+            values.standing,
+            0 if values.standing is None else sum(topic.troubled > 0 for topic in values.standing.topics),
+            values.renewals,
+            values.now_us,
+            values.roles,
+        ),
         newest=_newest(values.journal),
         cycles=_shown_cycles(values.journal.cycles()),
         counts=values.journal.counts(),
-        audit=_audit(values.journal.newest("audit")),
-        deep_audit=_audit(values.journal.newest("deep_audit")),
     )
 
 
@@ -284,23 +294,6 @@ def _newest(journal: Journal) -> list[tuple[str, Cycle | None]]:
         # Both are optional, and an empty line for them would seem like a problem.
         if job not in ("deep_audit", "control_topic") or cycle is not None
     ]
-
-
-def _audit(cycle: Cycle | None) -> dict[str, Any] | None:
-    """Newest audit: its verdict, and the number of partitions by verdict."""
-    if cycle is None:
-        return None
-    partitions = cycle.document.get("partitions") or []
-    verdicts = [str(one.get("verdict")) for one in partitions]
-    return {
-        "cycle": cycle,
-        # An audit that failed has no document; its outcome still says how it ended.
-        "verdict": cycle.document.get("verdict")
-        or {"fine": "valid", "wrong": "invalid"}.get(cycle.outcome, "unknown"),
-        "counts": [
-            (name, verdicts.count(name)) for name in ("invalid", "unknown", "valid") if name in verdicts
-        ],
-    }
 
 
 def _refresh(query: Mapping[str, str]) -> int | None:

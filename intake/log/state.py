@@ -62,7 +62,8 @@ def fewer_configured(topic: TopicState, configured: int) -> str:
     """The only text for a topic with more partitions than its configuration says."""
     return (
         f"topic {topic.name} has {counted(topic.partitions, 'partition')}, the configuration says "
-        f"{configured}; the topic keeps all of them: set `partitions: {topic.partitions}`"
+        f"{configured}; set `partitions: {topic.partitions}` in archiver.yaml, because the topic keeps all "
+        "of them"
     )
 
 

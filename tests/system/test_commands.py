@@ -260,8 +260,8 @@ def test_topics_create(deployment: Deployment) -> None:
 def test_topics_alter(deployment: Deployment) -> None:
     assert deployment.cli("topics", "alter", "orders", "--partitions", "4").code == 3, "it is not there yet"
     topic_id = deployment.cli("topics", "create", "orders", "--output", "json").json()["topic_id"]
-    behind = "topic orders has 5 partitions, the configuration says 3; the topic keeps all of them: set "
-    behind += "`partitions: 5`"
+    behind = "topic orders has 5 partitions, the configuration says 3; set `partitions: 5` in archiver.yaml, "
+    behind += "because the topic keeps all of them"
     done = deployment.cli("topics", "alter", "orders", "--partitions", "5", "--output", "json")
     assert (done.code, done.json()) == (
         0,
@@ -291,8 +291,8 @@ def test_topics_alter(deployment: Deployment) -> None:
     deployment.write(document)
     assert deployment.cli("topics", "alter", "orders", "--partitions", "6").out == (
         "topic orders has 6 partitions, 5 before\n"
-        "note: topic orders has 6 partitions, the configuration says 5; the topic keeps all of them: set "
-        "`partitions: 6`\n"
+        "note: topic orders has 6 partitions, the configuration says 5; set `partitions: 6` in "
+        "archiver.yaml, because the topic keeps all of them\n"
     )
 
 

@@ -172,6 +172,30 @@ def test_an_interval_can_be_changed() -> None:
     assert schedule.wait(WAIT_S)
 
 
+def test_when_each_job_runs_next_is_known() -> None:
+    job, begun, held = Counted(), threading.Event(), threading.Event()
+
+    def busy() -> None:
+        begun.set()
+        held.wait(WAIT_S)
+
+    jobs = (
+        ScheduledJob("later", LONG_S, job, first_s=60.0),
+        ScheduledJob("busy", LONG_S, busy),
+        ScheduledJob("asked", None, job),
+    )
+    assert Schedule(jobs, SystemClock()).due_us() == {}, "not before the start"
+    with scheduled(*jobs) as schedule:
+        assert begun.wait(WAIT_S)
+        due = schedule.due_us()
+        assert due.keys() == {"later", "busy"}, "a job without interval has no time"
+        assert due["busy"] is None, "it runs now"
+        assert due["later"] is not None
+        assert 30e6 < due["later"] - SystemClock().now_us() <= 60e6
+        held.set()
+    assert schedule.due_us() == {}
+
+
 def test_stopping_starts_nothing_more_and_waits_within_its_bound() -> None:
     job = Counted(held=True)
     schedule = Schedule([ScheduledJob("tick", 0.05, job)], SystemClock())

@@ -395,10 +395,13 @@ def test_what_differs_from_the_configuration() -> None:
     found = lag_report(Backlog(filled(1)), ledger_of({}), topics, NOW_US, {}, archive=ArchiveSettings())
     assert found.differences == (
         (
-            "topic orders has 1 partition, the configuration says 2; the daemon adds them when it starts or "
-            "reloads"
+            "topic orders has 1 partition, the configuration says 2; reload the daemon (`systemctl reload "
+            "stream-archiver`), which adds them"
         ),
-        "topic new is configured but not created yet; the first record or archive run creates it",
+        (
+            "topic new is configured but not created yet; send its first record, or run `archiver archive`, "
+            "to create it"
+        ),
     )
     assert found.topic("orders") is found.topics[0]
     assert found.topic("new") is None
@@ -415,8 +418,8 @@ def test_a_topic_that_grew_beyond_its_configuration() -> None:
     )
     assert found.differences == (
         (
-            "topic orders has 3 partitions, the configuration says 1; the topic keeps all of them: set "
-            "`partitions: 3`"
+            "topic orders has 3 partitions, the configuration says 1; set `partitions: 3` in archiver.yaml, "
+            "because the topic keeps all of them"
         ),
     )
     assert [item.partition for item in found.topics[0].partitions] == [0, 1, 2]

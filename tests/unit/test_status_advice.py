@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -21,6 +21,7 @@ from archiver.status.journal import Cycle, Journal, Refusal
 from archiver.status.lag import LagReport
 from archiver.status.reasons import CAUSES, Cause
 from intake.sources.files.source import FileProblem, FilesState
+from intake.sources.kafka.upstream_changes import FindingKind, MirrorFinding, MirrorState
 from tests.support.builders.standings import NOW_US, journal_of, of, partition, topic
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -235,7 +236,9 @@ def test_a_reload_that_was_refused_is_reported_until_one_succeeds() -> None:
         Refusal(NOW_US, "topics.a.partitions: the topic has 4; set `partitions: 4`", whole=False)
     )
     (one,) = advice(calm, journal, NOW_US, 5.0)
-    assert one.todo == "Correct those keys and reload again.", "a restart would halt the topic"
+    assert one.todo == "Correct those keys in archiver.yaml and `systemctl reload stream-archiver`.", (
+        "a restart would halt the topic"
+    )
     journal.reloaded(None)
     assert advice(calm, journal, NOW_US, 5.0) == []
 
@@ -257,6 +260,116 @@ def test_an_old_look_and_a_difference() -> None:
     assert kinds(of(), now_us=NOW_US + 57_000_000) == []
     assert kinds(of(), now_us=NOW_US + 62_000_000) == [("act", "stale")]
     assert kinds(of(differences=("topic new is not created yet",))) == [("note", "differences")]
+
+
+def every_advice() -> list[Advice]:
+    """At least one of each kind, with every cause, check, job, finding of a mirror, and difference."""
+    journal = journal_of(
+        ("audit", "wrong", "x", {"undecoded": [{"topic": f"t{n}", "records": 1} for n in range(30)]}),
+        ("deep_audit", "untold", "x", {}),
+        *((job, "wrong", "x", {}) for job in ("tick", "cleanup", "control_topic")),
+    )
+    checks = ("metadata", "objects", "catalog local", "java", "spark", "tick", "clock", "port", "Kafka port")
+    for name in (*checks, "intake workers", "intake", "sources", "deployment", "another"):
+        journal.checked(name, f"{name} is away", NOW_US)
+    journal.reloaded(Refusal(NOW_US, "line 3", whole=True))
+    rows = [partition(number, 1, 1e6, cause, "why") for number, cause in enumerate(CAUSES)]
+    kinds: tuple[FindingKind, ...] = get_args(FindingKind)
+    mirror = MirrorState(
+        "upstream",
+        trouble="no broker answers",
+        stopped=99,
+        findings=tuple(MirrorFinding(kind, "orders", 1, "why") for kind in kinds),
+    )
+    sources = [
+        source(failed=2, problems=(FileProblem("/in/a", "x"),)),
+        source(trouble="denied"),
+        replace(source(), folder_found=False),
+    ]
+    differences = ("topic a has 1 partition; set `partitions: 1` in archiver.yaml", "no action of its own")
+    found = advice(
+        of(topic(*rows), differences=differences), journal, NOW_US + 100_000_000, 5.0, sources, [mirror]
+    )
+    jobs = ("tick", "watch", "reconcile")
+    retried = journal_of(*((job, "untold", "x", {}) for job in jobs))
+    found += advice(None, retried, NOW_US, 5.0)
+    retried.reloaded(Refusal(NOW_US, "http.listen: it needs a restart", whole=False))
+    found += advice(None, retried, NOW_US, 5.0)
+    deferred = journal_of(
+        ("tick", "untold", "deferred", {"topics": [{"topic": "orders", "state": "deferred"}]})
+    )
+    found += advice(of(topic(partition(), stuck="later")), deferred, NOW_US, 5.0)
+    for state in ("starting", "stopping"):
+        late = Journal(10)
+        late.becomes(state)
+        found += advice(None, late, NOW_US, 5.0)
+        late.checked("metadata", "away", NOW_US)
+        found += advice(None, late, NOW_US, 5.0)
+    return found + advice(None, journal_of(("tick", "skipped", "there:2 leads", {})), NOW_US, 5.0)
+
+
+IMPERATIVES = frozenset(
+    [
+        "Add",
+        "Check",
+        "Correct",
+        "Create",
+        "Install",
+        "Make",
+        "Mount",
+        "Nothing",
+        "Nothing:",
+        "Read",
+        "Reload",
+        "Remove",
+        "Rename",
+        "Repair",
+        "Restart",
+        "Restore",
+        "Run",
+        "Send",
+        "Set",
+        "Start",
+        "Stop",
+        "Wait",
+        "Wait:",
+    ]
+)
+
+
+def test_every_action_is_in_the_imperative_and_names_a_command_or_a_setting() -> None:
+    found = every_advice()
+    assert {one.kind for one in found} >= ANCHORS.keys() - {one for one in ANCHORS if "finding" in one} - {
+        "schema"
+    }
+    for one in found:
+        first = one.todo.split()[0].rstrip(",")
+        assert first in IMPERATIVES, one
+        assert "follow the message" not in one.todo.lower(), one
+        if first not in ("Nothing:", "Nothing", "Wait", "Wait:"):
+            assert "`" in one.todo or "archiver.yaml" in one.todo, one
+        assert one.todo.endswith("."), one
+        assert one.runbook.startswith(f"{RUNBOOK}#")
+
+
+def test_an_action_that_names_a_setting_names_the_file() -> None:
+    (found,) = advice(
+        of(differences=("topic a has 4 partitions; set `partitions: 4` in archiver.yaml",)),
+        journal_of(),
+        NOW_US,
+        5.0,
+    )
+    assert (found.what, found.todo) == (
+        "topic a has 4 partitions",
+        "Set `partitions: 4` in archiver.yaml.",
+    )
+    stuck = advice(of(topic(partition(), stuck="the table was rolled back")), journal_of(), NOW_US, 5.0)[0]
+    assert "Run `archiver reconcile --topic orders` for the repair." in stuck.todo
+    gone = MirrorFinding("gone", "{file}", None, "is not there")
+    (lost,) = advice(of(), journal_of(), NOW_US, 5.0, (), [MirrorState("a", stopped=1, findings=(gone,))])
+    assert "Remove `{file}` from the `topics` of the source in archiver.yaml" in lost.todo, (
+        "a name is never a place for another value"
+    )
 
 
 def test_advice_is_ordered_and_every_anchor_is_one() -> None:

@@ -155,7 +155,7 @@ def test_what_is_wrong_is_said_first_the_worst_before_the_rest() -> None:
         for part in ("objects does not answer since", "Topic clicks: the table is gone", "5 offsets wait")
     ]
     assert places == sorted(places)
-    assert f"More: {RUNBOOK}, section A topic is halted" in text
+    assert f"More: {RUNBOOK}#a-topic-is-halted" in text
 
 
 def test_while_it_starts_the_page_says_what_is_waited_for() -> None:
@@ -174,6 +174,77 @@ def test_stopping() -> None:
     journal = Journal(10)
     journal.becomes("stopping")
     assert title(page(values(of(), journal))) == "Stopping."
+
+
+# the order of the sections
+
+ORDER = ("todo", "dependencies", "results", "topics", "groups", "daemon", "cycles")
+
+
+def sections(html: str) -> list[str]:
+    """The ids of the headings of the first two levels, as they stand."""
+    return re.findall(r'<h2 id="([a-z]+)"', html)
+
+
+def test_what_needs_a_person_stands_on_top() -> None:
+    journal = journal_of(("tick", "skipped", "there:2 leads", {}))
+    journal.checked("objects", "away", NOW_US)
+    standing = of(topic(partition()), differences=("topic x is new; send its first record",))
+    html = page(values(standing, journal, groups=GroupReport((group_lag("g", 1.0),), 0, 1)))
+    assert sections(html) == list(ORDER)
+    assert html.index("<h1>") < html.index('id="todo"')
+    notes = html.index("<summary>2 notes, nothing to do at once</summary>")
+    assert html.index('<li class="act">') < notes < html.index('id="dependencies"')
+    assert "todo" not in sections(page(values(of(topic(partition()))))), "nothing is to do"
+    only_notes = page(values(of(topic(partition()), differences=("a; b",))))
+    assert "todo" not in sections(only_notes)
+    assert "1 note, nothing to do at once" in only_notes
+
+
+def test_healthy_dependencies_are_one_line_and_failing_ones_are_listed() -> None:
+    journal = journal_of()
+    for number in range(10):
+        journal.checked(f"part-{number}", None, NOW_US - 60_000_000)
+    html = page(values(of(topic(partition())), journal))
+    assert '<span class="pill ok">OK</span> 10 dependencies OK</summary>' in html
+    assert html.index("10 dependencies OK") < html.index("part-0")
+    assert "DOWN" not in html
+    journal.checked("objects", "no answer <within> 5 s", NOW_US - 90_000_000)
+    html = page(values(of(topic(partition())), journal))
+    section = html[html.index('id="dependencies"') : html.index('id="results"')]
+    assert section.index("no answer &lt;within&gt; 5 s") < section.index("10 dependencies OK")
+    assert "1 min 30 s" in section
+    assert "None was asked yet" in page(values(of(), journal_of()))
+
+
+def test_every_result_has_its_age_and_its_next_renewal() -> None:
+    journal = journal_of(
+        ("audit", "fine", "valid: 1 partition", {"verdict": "valid", "partitions": [{"verdict": "valid"}]}),
+        ("reconcile", "fine", "0 findings in 1 topic", {}),
+        ("watch", "fine", "1 dependency answers", {}),
+    )
+    journal.checked("objects", None, NOW_US)
+    minute_us = 60_000_000
+    due = {
+        "watch": NOW_US + 3_000_000,
+        "audit": NOW_US + 40 * minute_us,
+        "cleanup": NOW_US - 1,
+        "deep_audit": None,
+    }
+    text = Reading(page(values(of(topic(partition())), journal, renewals=due))).text
+    section = text[text.index("What was found, and when next") :]
+    for line in (
+        "readiness OK serving; 1 of 1 dependency answers 1 s ago next in 3 s",
+        "lag OK 1 topic, none with partitions held back 2 s ago next in 3 s",
+        "audit valid valid: 1 partition (1 valid) 1 s ago next in 40 min",
+        "deep audit none since this daemon began runs now",
+        "reconcile fine 0 findings in 1 topic 1 s ago due now, before the cleanup",
+    ):
+        assert line in section, line
+    text = Reading(page(values(of(topic(partition())), journal, roles=("intake",)))).text
+    assert "this daemon has not the role reconcile; only by command: archiver audit --deep" in text
+    assert "only by command: archiver reconcile" in text
+    assert "daemon.deep_audit_interval" not in text
 
 
 # untrusted text
@@ -450,7 +521,7 @@ def test_offsets_lags_reasons_the_pin_and_the_audit_are_there() -> None:
         "archives are in no table yet",
         "a shelf is gone",
         "written 2026-01-02 02:04:05 UTC (1 h ago); orders partition 1 needs it: not archived yet",
-        "valid 1 s ago (2 valid)",
+        "valid valid: 2 partitions (2 valid) 1 s ago",
         "12 records archived",
         "last commit 2026-01-02 03:03:05 UTC (1 min ago)",
         "complete for records ingested before 2026-01-02 03:02:35 UTC (1 min 30 s ago)",
@@ -467,9 +538,10 @@ def test_the_deep_audit_is_reported_where_there_was_one() -> None:
         {"verdict": "invalid", "partitions": [{"verdict": "invalid"}, {"verdict": "valid"}]},
     )
     text = Reading(page(values(of(topic(partition())), journal_of(reported)))).text  # type: ignore[arg-type]
-    assert "invalid 1 s ago (1 invalid, 1 valid)" in text
+    assert "deep audit invalid invalid: orders:1 (1 invalid, 1 valid) 1 s ago" in text
     assert "the deep audit says invalid" in text
-    assert "deep audit" not in Reading(page(values(of(topic(partition())), journal_of()))).text
+    text = Reading(page(values(of(topic(partition())), journal_of()))).text
+    assert "deep audit none since this daemon began only by command: archiver audit --deep" in text
 
 
 def test_a_chart_says_in_words_what_it_shows_and_leaves_holes() -> None:

@@ -117,6 +117,11 @@ class Scene:
             epoch=app.ledger().epoch,
             pin=app.oldest_required(),
             pin_known=True,
+            renewals={
+                "watch": found.now_us + 5_000_000,
+                "cleanup": found.now_us + 1_260_000_000,
+                "audit": found.now_us + 2_400_000_000,
+            },
             query=query or {},
         )
 
