@@ -19,7 +19,7 @@ from tests.support.kafka import java_programs, kafka_server
 from tests.support.log import etcd_part
 from tests.support.objects import s3_server
 from tests.support.schema import real_registry
-from tests.support.servers import class_data, trino_server
+from tests.support.servers import browser, class_data, trino_server
 from tests.support.servers.maven import jars
 
 REPORT_EVERY_S = 1.0
@@ -54,6 +54,7 @@ CLASSES: dict[str, Callable[[], object]] = {
 
 OTHERS: dict[str, Callable[[], object]] = {
     "etcd": etcd_part.fetch_or_tell,
+    "Chromium": browser.fetch_or_tell,
     "promtool, kubeconform, Helm and Compose": deploy_parts.fetch_or_tell,
 }
 

@@ -1,0 +1,192 @@
+"""The console in a real browser: with scripts off and on, at three widths, light and dark, by mouse and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from pydantic import SecretStr
+
+from intake.records import Record
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver
+from tests.support.process.web import Daemon
+from tests.support.schema.orders import order
+from tests.support.servers.browser import Browser, browsing
+
+pytestmark = pytest.mark.timeout(300)
+
+WIDTHS = (360, 800, 1600)
+PAGES_MAX = 200
+HOSTILE = (
+    b"<script>window.ran = 1; alert(1)</script>",
+    b"<img src=x onerror='window.ran = 1'>",
+    b"<svg onload='window.ran = 1'>",
+    b'" autofocus onfocus="window.ran = 1" x="',
+    b"'><style>body { display: none }</style>",
+    b"<base href='//192.0.2.1/'><meta http-equiv=refresh content='0;url=//192.0.2.1/'>",
+    b"<iframe srcdoc='<script>parent.ran = 1</script>'></iframe>",
+    b"</textarea></code><form action='//192.0.2.1/'><button>x",
+    b"x" * 3000,
+)
+START = ["/topics"]
+"""Pages from which all others can be reached."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with browsing() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """Archived and unarchived records, some of them hostile, and one that does not decode."""
+    deployment = Deployment(tmp_path_factory.mktemp("console") / "d")
+    with Driver(deployment) as driver:
+        driver.send("orders", [order(1), b"\xff\xff\xff", order(2)], 1)
+        driver.send("clicks", [b"%d" % number for number in range(7)], 0)
+        driver.archive()
+        with driver.application.intake.writer() as writer:
+            for hostile in HOSTILE:
+                headers = ((hostile.decode(), hostile), ("null", None))
+                writer.send("clicks", Record(hostile, hostile, headers=headers), 1)
+            writer.flush()
+    with Daemon(deployment) as daemon:
+        yield daemon
+
+
+def at(daemon: Daemon, path: str) -> str:
+    return "http://{}:{}{}".format(*daemon.address, path)
+
+
+def links(browser: Browser) -> list[str]:
+    """Paths that the page links to, with their queries."""
+    found: list[str] = browser.run("Array.from(document.links, one => one.getAttribute('href'))")
+    return found
+
+
+def pages(browser: Browser, daemon: Daemon) -> list[str]:
+    """Every page that can be reached by links, each kind of page with few of its addresses."""
+    seen, left, kinds = list[str](), list(START), dict[str, int]()
+    while left and len(seen) < PAGES_MAX:
+        path = left.pop(0)
+        # A list of messages links to each message; three of a kind are enough.
+        parts = ["0" if part.isdigit() else part for part in urlsplit(path).path.split("/")]
+        kind = "/".join(parts) + "?" * bool(urlsplit(path).query)
+        kinds[kind] = kinds.get(kind, 0) + 1
+        if path in seen or kinds[kind] > 3 or path.startswith(("/v1/", "/openapi", "#")) or path == "/":
+            continue
+        browser.open(at(daemon, path))
+        assert browser.run("document.querySelector('h1') !== null"), path
+        seen.append(path)
+        left += links(browser)
+    return seen
+
+
+def test_every_page_is_reached_by_links_and_fits(browser: Browser, daemon: Daemon) -> None:
+    browser.screen(1280, scripts=False)
+    reached = pages(browser, daemon)
+    assert len(reached) >= 10
+    assert any("/messages/" in path for path in reached)
+    for path in reached:
+        for width in WIDTHS:
+            browser.screen(width, dark=width == 800, scripts=False)
+            browser.open(at(daemon, path))
+            assert browser.complaints() == [], (path, width)
+            # What is wider than the window needs sideways scrolling, which hides it on a phone.
+            wide = browser.run("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert wide <= 0, (path, width)
+            assert browser.run("document.querySelectorAll('h1').length") == 1, path
+            assert browser.run("document.title") not in ("", None), path
+            assert browser.run("document.documentElement.lang") == "en"
+            loaded = {urlsplit(one).path for one in browser.requested()}
+            assert loaded <= {urlsplit(path).path, "/style.css", "/favicon.ico"}, loaded
+
+
+def test_colours_follow_the_reader(browser: Browser, daemon: Daemon) -> None:
+    grounds = []
+    for dark in (False, True):
+        browser.screen(1280, dark=dark)
+        browser.open(at(daemon, "/topics"))
+        grounds.append(browser.run("getComputedStyle(document.body).backgroundColor"))
+    assert len(set(grounds)) == 2
+
+
+def test_nothing_of_a_record_runs(browser: Browser, daemon: Daemon) -> None:
+    browser.screen(1280, scripts=True)
+    browser.open("data:text/html,<script>window.ran = 1</script>")
+    assert browser.run("window.ran") == 1, "scripts run where a page lets them"
+    paths = ["/topics/clicks/messages?partition=1&from=earliest"]
+    paths += [f"/topics/clicks/messages/1/{offset}" for offset in range(len(HOSTILE))]
+    for path in paths:
+        browser.open(at(daemon, path))
+        assert browser.run("window.ran") is None, path
+        assert browser.complaints() == [], path
+        assert browser.run("document.querySelectorAll('script, style, iframe, base, img, svg').length") == 0
+        assert browser.run("document.querySelectorAll('[onfocus], [onload], [onerror]').length") == 0
+        assert browser.run("getComputedStyle(document.body).display") == "block"
+        assert {urlsplit(one).hostname for one in browser.requested()} == {"127.0.0.1"}
+    assert browser.run("document.body.textContent").count("x" * 100) > 0
+
+
+def test_messages_are_chosen_by_the_form(browser: Browser, daemon: Daemon) -> None:
+    browser.screen(1280, scripts=False)
+    browser.open(at(daemon, "/topics/clicks/messages"))
+    browser.fill("input[name=partition]", "0")
+    browser.fill("input[name=from]", "2")
+    browser.fill("input[name=limit]", "3")
+    browser.click("form button")
+    offsets = "Array.from(document.querySelectorAll('tbody td:first-child a'), one => one.textContent)"
+    assert browser.run(offsets) == ["2", "3", "4"]
+    assert browser.run("document.querySelector('input[name=from]').value") == "2", "what was asked stays"
+    browser.click("a[href*='from=5']")
+    assert browser.run(offsets) == ["5", "6"]
+    browser.click("tbody td:first-child a")
+    assert browser.run("document.querySelector('h1').textContent") == "Offset 5 of partition 0"
+    browser.click(".trail a:last-of-type")
+    assert browser.run(offsets)[0] == "5"
+
+
+def test_a_wrong_form_says_what_is_accepted(browser: Browser, daemon: Daemon) -> None:
+    browser.screen(1280, scripts=False)
+    browser.open(at(daemon, "/topics/clicks/messages"))
+    browser.fill("input[name=from]", "yesterday")
+    browser.click("form button")
+    assert "earliest, latest, an offset, or a time" in browser.run("document.body.textContent")
+
+
+def test_keys_reach_everything(browser: Browser, daemon: Daemon) -> None:
+    browser.screen(1280, scripts=False)
+    browser.open(at(daemon, "/topics"))
+    browser.press("Tab", 9)
+    assert browser.run("document.activeElement.textContent") == "To the content"
+    assert browser.run("getComputedStyle(document.activeElement).position") == "static", "it is seen"
+    wanted = set(browser.run("Array.from(document.querySelectorAll('a'), one => one.href)"))
+    reached = set()
+    for _ in range(3 * len(wanted)):
+        reached.add(browser.run("document.activeElement.href"))
+        browser.press("Tab", 9)
+    assert wanted <= reached
+
+
+def test_the_list_can_reload_itself(browser: Browser, daemon: Daemon) -> None:
+    browser.screen(1280, scripts=False)
+    browser.open(at(daemon, "/topics/clicks/messages?partition=0&refresh=1"))
+    browser.events.clear()
+    browser.wait_for("Page.loadEventFired")
+    assert browser.run("document.querySelector('h1').textContent") == "Messages"
+
+
+def test_a_reader_logs_in(browser: Browser, tmp_path: Path) -> None:
+    with Daemon(Deployment(tmp_path / "d"), read_token=SecretStr("the token of readers")) as daemon:
+        host = "{}:{}".format(*daemon.address)
+        browser.screen(1280, scripts=False)
+        browser.open(f"http://{host}/topics")
+        assert browser.run("document.querySelector('h1').textContent") == "Log in"
+        browser.open(f"http://any:the%20token%20of%20readers@{host}/topics")
+        assert browser.run("document.querySelector('h1').textContent") == "Topics"
+        browser.click("tbody a")
+        assert browser.run("document.querySelector('h1').textContent") == "clicks"
