@@ -31,7 +31,7 @@ def check_catalogs(settings: Settings, ids: IdSource, clock: Clock, *, probe: bo
 def check_one_catalog(
     settings: Settings, name: str, identifiers: list[Identifier], ids: IdSource, clock: Clock, *, probe: bool
 ) -> Checked:
-    """A catalog of the configuration, and these of its tables; at least one."""
+    """A catalog of the configuration, and these of its tables; at least one for a probe."""
     group = settings.catalog(name)
     assert group is not None, "the configuration is valid"
     catalogs = ConfiguredCatalogs(lambda: settings, ids)

@@ -24,6 +24,7 @@ from archiver.runtime.redaction import excerpt
 from intake.log.clock_check import StatesTime, certain_skew_us
 
 REMEDY = "correct the wrong clock (`timedatectl status` shows whether it is synchronized)"
+COMPARE = "compare `date -u` with another machine, and run a time service such as chrony"
 TIMEOUT_S = 10.0
 """Longest silence of a server; a `Date` header needs no long answer."""
 Source = tuple[str, Callable[[], int | None]]
@@ -46,11 +47,10 @@ def clock_skew(settings: Settings, clock: Clock) -> Finding:
             skew_us = certain_skew_us(before_us, stated_us, clock.now_us())
             return judge_skew(name, skew_us / 1e6, settings.intake.clock_skew_max)
         silent.append(f"{name}: it states no time")
-    remedy = "compare `date -u` with another machine, and run a time service such as chrony"
     if asked:
-        return unknown(f"no server states its time ({'; '.join(silent)})", remedy)
+        return unknown(f"no server states its time ({'; '.join(silent)})", COMPARE)
     if settings.metadata.etcd is not None:
-        return unknown("etcd states no time, and there is no other server", remedy)
+        return unknown("etcd states no time, and there is no other server", COMPARE)
     return judge_files(_newest_us(settings), clock.now_us(), settings.intake.clock_skew_max)
 
 

@@ -72,16 +72,14 @@ def catalog(
     settings: Settings, name: str, identifiers: list[Identifier], ids: IdSource, clock: Clock
 ) -> Finding:
     """Whether the catalog answers, and its first tables are ours. It writes nothing."""
-    if not identifiers:
-        return not_applicable("no topic uses it")
     checked = check_one_catalog(settings, name, identifiers[:TABLES_MAX], ids, clock, probe=False)
     remedy = f"start the catalog, or correct {name!r} in `catalogs` (docs/operations/catalogs.md)"
     finding = finding_of(checked, {}, remedy, brief=True)
     if finding.outcome is not Outcome.OK:
         return finding
-    tables = counted(len(identifiers), "table")
+    tables = f"for {counted(len(identifiers), 'table')}" if identifiers else "no topic uses it"
     more = f", {TABLES_MAX} of them checked" if len(identifiers) > TABLES_MAX else ""
-    return ok(f"{checked.kind}: {finding.found} (for {tables}{more})")
+    return ok(f"{checked.kind}: {finding.found} ({tables}{more})")
 
 
 def subjects_of(settings: Settings) -> list[str]:
