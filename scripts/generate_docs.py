@@ -1,6 +1,6 @@
 """Generates docs/configuration.md from the settings' own docstrings, docs/metrics.md from the table of
 metrics, docs/openapi.json from the table of what the port answers to, and docs/performance.md from the
-results of benches.
+results of benches. Copies the runbook into the package, so that an installed daemon can serve it.
 
 With --check, says whether the committed pages are up to date.
 """
@@ -22,7 +22,9 @@ sys.path.insert(0, str(ROOT))
 
 from archiver.config.settings import TEMPLATES, Settings, TopicTemplateSettings  # noqa: E402 - after the path is known
 from archiver.config.types import Group, descriptions, parse_duration, parse_retention, parse_size  # noqa: E402
+from archiver.status.advice import RUNBOOK  # noqa: E402
 from archiver.web import openapi  # noqa: E402
+from archiver.web.runbook import COPY  # noqa: E402
 from scripts import metrics_page  # noqa: E402
 from scripts.performance import page as performance_page  # noqa: E402
 from scripts.performance.measured import FigureMissingError  # noqa: E402
@@ -31,6 +33,7 @@ PAGE = ROOT / "docs" / "configuration.md"
 METRICS_PAGE = ROOT / "docs" / "metrics.md"
 OPENAPI = ROOT / "docs" / "openapi.json"
 PERFORMANCE_PAGE = ROOT / "docs" / "performance.md"
+RUNBOOK_COPY = ROOT / "archiver" / "web" / COPY
 HEAD = """# Configuration
 
 Generated from the code by `make docs`; do not edit.
@@ -239,6 +242,7 @@ def main() -> int:
         METRICS_PAGE: metrics_page.page(),
         OPENAPI: json.dumps(openapi.document(), ensure_ascii=False, indent=2) + "\n",
         PERFORMANCE_PAGE: performance,
+        RUNBOOK_COPY: (ROOT / RUNBOOK).read_text(encoding="utf-8"),
     }
     if "--check" not in sys.argv[1:]:
         for path, text in wanted.items():

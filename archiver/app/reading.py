@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from archiver.app.offset_targets import parse_target, target_offsets
+from archiver.app.reading_audit import Seen, audit_document
 from archiver.app.reading_dead_letters import DeadLetters
 from archiver.app.reading_groups import May, list_groups, one_group
 from archiver.app.status_document import standing_of
@@ -25,6 +26,7 @@ from archiver.runtime.rfc3339 import format_time
 from archiver.status.explain import document_of
 from archiver.status.group_members import GroupMembers, no_members
 from archiver.status.history import last_lag
+from archiver.status.journal import Journal
 from archiver.status.lag import LagReport, TopicLag
 from archiver.stream.decode import Decoder
 
@@ -66,11 +68,13 @@ class Reading:
         application: Callable[[], Application | None],
         lag: Callable[[], LagReport | None],
         clock: Clock,
+        journal: Journal,
         members: Callable[[], GroupMembers | None] = no_members,
     ) -> None:
         """`application` is None while it is not open, and `lag` while nothing was polled. `members` is None
         without a Kafka listener.
         """
+        self._journal = journal
         self._members = members
         self._dead_letters = DeadLetters()
         self._application = application
@@ -205,6 +209,12 @@ class Reading:
     def dead_letter_replay(self, may_read: Callable[[str], bool], topic: str | None) -> dict[str, Any]:
         """What a replay of them would rewrite."""
         return self._dead_letters.replay(self._opened(), may_read, topic)
+
+    # --- Audits
+    def audit(self, may: May, topic: str | None, *, sees_all: bool) -> dict[str, Any]:
+        """The newest audits and findings, as far as the reader `may` describe their topics."""
+        daemon = self._opened().settings.daemon
+        return audit_document(self._journal, daemon, self._clock.now_us(), Seen(may, sees_all, topic))
 
     # --- What is open
     def _opened(self) -> Application:

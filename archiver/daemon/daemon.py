@@ -283,6 +283,7 @@ class Daemon:
                 lambda: self._serving,
                 lambda: self._poller.snapshot.standing,
                 self._clock,
+                self._journal,
                 lambda: None if (kafka := self._resources.kafka) is None else kafka.groups,
             ),
             logins=lambda: self._logins,

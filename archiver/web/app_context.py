@@ -93,6 +93,9 @@ class Reads(Protocol):
     def dead_letter_replay(self, may_read: Callable[[str], bool], topic: str | None) -> dict[str, Any]:
         """What a replay of them would rewrite."""
 
+    def audit(self, may: May, topic: str | None, *, sees_all: bool) -> dict[str, Any]:
+        """The newest audits and findings; `sees_all`: no rule limits the reader."""
+
 
 class Logins(Protocol):
     """The users of the Kafka listener and its rules."""

@@ -27,9 +27,11 @@ from archiver.runtime.text import printable_text
 from archiver.status.ages import numbers
 from archiver.web.app_context import AppContext
 from archiver.web.endpoint import CSS
+from archiver.web.markdown import blocks, plain
 from archiver.web.page import environment
 from archiver.web.read_api import ReadApi, refusal_of
 from archiver.web.read_endpoints import View
+from archiver.web.runbook import page_of
 
 HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'self'; "
@@ -164,7 +166,14 @@ def style() -> str:
 def _template(name: str) -> Any:
     found = environment()
     if "shown" not in found.filters:
-        found.filters |= {"shown": shown, "as_json": as_json, "without_nulls": without_nulls, "runs": numbers}
+        found.filters |= {
+            "shown": shown,
+            "as_json": as_json,
+            "without_nulls": without_nulls,
+            "runs": numbers,
+            "blocks": blocks,
+        }
+        found.globals |= {"page_of": page_of, "plain": plain}
     return found.get_template(f"console/{name}")
 
 

@@ -23,6 +23,7 @@ from archiver.web.access import Access, Reader
 from archiver.web.app_context import AppContext, May
 from archiver.web.error_responses import error_document, refusal, refused
 from archiver.web.read_endpoints import OFFSET_MAX, RECORDS, RECORDS_MAX
+from archiver.web.runbook import runbook
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +54,8 @@ class ReadApi:
             "group": self._group,
             "dead_letters": self._dead_letters,
             "dead_letter_replay": self._dead_letter_replay,
+            "audit": self._audit,
+            "runbook": self._runbook,
         }
         """The function that answers each view; it raises a refusal."""
 
@@ -128,6 +131,20 @@ class ReadApi:
         if topic is not None:
             reader.require("read", "topic", topic)
         return topic, lambda name: reader.may("read", "topic", name)
+
+    async def _audit(self, request: Request) -> Document:
+        reader = await self._access.reader(request)
+        topic = request.query_params.get("topic") or None
+        if topic is not None:
+            reader.require("describe", "topic", topic)
+        return await self._read(
+            lambda: self._context.reads.audit(_may(reader), topic, sees_all=reader.sees_all)
+        )
+
+    async def _runbook(self, request: Request) -> Document:
+        # Any reader: it is the same in every deployment.
+        await self._access.reader(request)
+        return await self._read(runbook)
 
     async def _of_topic(self, request: Request, operation: Any) -> tuple[str, Reader]:
         """The topic of the address, which the reader may see."""

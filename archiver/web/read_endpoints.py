@@ -147,6 +147,22 @@ VIEWS: tuple[View, ...] = (
         "DeadLetterReplay",
         (_ONE_TOPIC,),
     ),
+    View(
+        "audit",
+        "/audit",
+        "Audits and findings",
+        "The verdict of the newest audit and of the newest deep audit for each partition, with what it rests "
+        "on, and the findings of the newest comparison. A reader sees the topics that it may describe.",
+        "Audits",
+        (_query("topic", "Only this topic.", {"type": "string"}),),
+    ),
+    View(
+        "runbook",
+        "/runbook",
+        "The runbook",
+        "What to do about each finding and each message, as sections of Markdown.",
+        "Runbook",
+    ),
 )
 
 _REFUSALS: dict[int, str] = {
@@ -248,7 +264,73 @@ _SEARCH: dict[str, Schema] = {
         "description": "Topics that were not begun, because the time was over.",
     },
 }
+_AUDIT: dict[str, Schema] = {
+    "kind": {"enum": ["audit", "deep_audit"]},
+    "verdict": {**_TEXT_OR_NULL, "description": "The worst of those that are seen; null: there is none yet."},
+    "section": {**_TEXT_OR_NULL, "description": "Anchor of the remedy in /runbook."},
+    "checked_at": _TIME_OR_NULL,
+    "age_seconds": {"type": ["number", "null"]},
+    "took_seconds": {"type": ["number", "null"]},
+    "interval_seconds": {"type": ["number", "null"], "description": "null: none on schedule."},
+    "next_at": _TIME_OR_NULL,
+    "error": {**_TEXT_OR_NULL, "description": "Why it has no verdict for each partition."},
+    "counts": {"type": "object", "description": "Partitions by verdict."},
+    "partitions": {
+        "type": "array",
+        "items": {"type": "object"},
+        "description": "As in `archiver audit --output json`, the worst first; `ranges` has the first ranges "
+        "of each kind.",
+    },
+    "partitions_left": {"type": "integer", "description": "Partitions that are not shown."},
+    "partitions_hidden": {"type": "integer", "description": "Those that the reader may not describe."},
+}
 READ_COMPONENTS: dict[str, Schema] = {
+    "Audits": {
+        "type": "object",
+        "properties": {
+            "as_of": {"type": "string", "format": "date-time"},
+            "topic": _TEXT_OR_NULL,
+            "audits": {
+                "type": "array",
+                "items": {"type": "object", "properties": _AUDIT, "required": list(_AUDIT)},
+            },
+            "findings": {
+                "type": ["object", "null"],
+                "description": "null: nothing was compared yet.",
+                "properties": {
+                    "checked_at": _TIME_OR_NULL,
+                    "age_seconds": {"type": "number"},
+                    "error": _TEXT_OR_NULL,
+                    "findings": {"type": "array", "items": {"type": "object"}},
+                    "left": {"type": "integer", "description": "Findings that are not shown."},
+                    "hidden": {"type": "integer", "description": "Those that the reader may not see."},
+                },
+                "required": ["checked_at", "age_seconds", "error", "findings", "left", "hidden"],
+            },
+        },
+        "required": ["as_of", "topic", "audits", "findings"],
+    },
+    "Runbook": {
+        "type": "object",
+        "properties": {
+            "title": {"type": "string"},
+            "source": {"type": "string", "description": "The file that it is a copy of."},
+            "sections": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "heading": {"type": "string"},
+                        "anchor": {"type": "string"},
+                        "aliases": {"type": "array", "items": {"type": "string"}},
+                        "markdown": {"type": "string"},
+                    },
+                    "required": ["heading", "anchor", "aliases", "markdown"],
+                },
+            },
+        },
+        "required": ["title", "source", "sections"],
+    },
     "DeadLetters": {
         "type": "object",
         "properties": {

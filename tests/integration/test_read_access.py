@@ -30,6 +30,8 @@ ADDRESSES = {
     "group": "/group?group=readers",
     "dead_letters": "/dead-letters",
     "dead_letter_replay": "/dead-letters/replay",
+    "audit": "/audit",
+    "runbook": "/runbook",
 }
 """An address of each view."""
 

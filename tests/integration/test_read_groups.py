@@ -19,6 +19,7 @@ from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import NotFound, RetryLater
 from archiver.runtime.ids import SystemIds
 from archiver.status.group_members import ShownGroup, ShownMember
+from archiver.status.journal import Journal
 from archiver.web import access
 from tests.integration.test_read_api import check_harmless
 from tests.support.builders.deployment import Deployment
@@ -268,7 +269,9 @@ def everything(_resource: str, _name: str) -> bool:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_members_of_real_consumers(served: Listening, protocol: str) -> None:
-    reading = Reading(lambda: served.application, lambda: None, SystemClock(), lambda: served.service.groups)
+    reading = Reading(
+        lambda: served.application, lambda: None, SystemClock(), Journal(10), lambda: served.service.groups
+    )
     with pytest.raises(NotFound, match="no consumer group crew"):
         reading.group(everything, "crew")
     consumer = Consumer(

@@ -25,6 +25,20 @@ _DECIMAL: tuple[Worst, ...] = (
 )
 
 WORST: dict[str, tuple[Worst, ...]] = {
+    "archiver.web.markdown._HEADING": (("# ", "a", "\n"), ("", "#", "")),
+    "archiver.web.markdown._ANCHOR": (('<a id="', "a", ""), ("", '<a id="', "")),
+    "archiver.web.markdown._ITEM": (("", "9", ""), ("- ", "a", "\n")),
+    "archiver.web.markdown._DIVIDER": (("|", "-", ""), ("", "|", "a")),
+    "archiver.web.markdown._INLINE": (
+        ("", "[", ""),
+        ("", "[](", ""),
+        ("", "[a](b", ""),
+        ("[", "a", ""),
+        ("[a](", "b", ""),
+        ("", "`", ""),
+        ("`", "a", ""),
+        ("", "*", ""),
+    ),
     "archiver.catalog.engines._unglobbed": (("", "[", ""), ("", "a", "")),
     "archiver.catalog.engines._address": (("https://", "a", "@"), ("", "https://", "")),
     "archiver.cli.unread_config._HOST": _NAME,

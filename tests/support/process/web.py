@@ -158,7 +158,9 @@ class Daemon:
             roles=roles,
             writer=lambda: self.writer,
             operations=self.operations,
-            reads=Reading(lambda: self.application, self._lag, SystemClock(), lambda: self.members),
+            reads=Reading(
+                lambda: self.application, self._lag, SystemClock(), self.journal, lambda: self.members
+            ),
             logins=lambda: self.logins,
             token=lambda: self.token,
             cluster=self.settings.cluster,
