@@ -87,7 +87,7 @@ def create_app(context: AppContext) -> ASGIApp:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
-        for one in (producing, rendered, console, reading, access):
+        for one in (producing, rendered, console, access):
             one.close()
 
     app = Starlette(

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 import logging
+import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -44,7 +46,8 @@ class ReadApi:
         self._context = context
         self._access = access
         self._open = 0
-        self._threads = ThreadPoolExecutor(THREADS, "http-read")
+        # Decoding is Python code under the GIL, so more reads at a time would only slow down each other.
+        self._turns = threading.BoundedSemaphore(THREADS)
         self.views: dict[str, Callable[[Request], Awaitable[Document]]] = {
             "topics": self._topics,
             "topic": self._topic,
@@ -58,10 +61,6 @@ class ReadApi:
             "runbook": self._runbook,
         }
         """The function that answers each view; it raises a refusal."""
-
-    def close(self) -> None:
-        """Release the threads."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def handler(self, name: str) -> Callable[[Request], Awaitable[Response]]:
         """Handler of a view's document."""
@@ -159,9 +158,23 @@ class ReadApi:
         if self._open >= OPEN_MAX:
             raise refusal(429, f"{OPEN_MAX} reads are open", retry_after_s=self._context.http.retry_after)
         self._open += 1
-        # Errors of libraries and settings may carry a secret.
-        reading = asyncio.get_running_loop().run_in_executor(self._threads, lambda: redacted_document(read()))
+        loop = asyncio.get_running_loop()
+        reading: asyncio.Future[Document] = loop.create_future()
         reading.add_done_callback(self._ended)
+
+        def work() -> None:
+            with self._turns:
+                try:
+                    # Errors of libraries and settings may carry a secret.
+                    end = partial(_end, reading, redacted_document(read()), None)
+                except Exception as error:  # noqa: BLE001 - the head of the thread; the handler gets the error
+                    end = partial(_end, reading, None, error)
+            # The loop may have stopped; then no reader is left.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(end)
+
+        # A daemon thread: a read that hangs on a store must not delay the end of the process.
+        threading.Thread(target=work, name="http-read", daemon=True).start()
         try:
             # Shielded, because the thread cannot be stopped, and its end must be counted.
             return await asyncio.wait_for(asyncio.shield(reading), ANSWER_S)
@@ -181,6 +194,15 @@ class ReadApi:
 
 def _may(reader: Reader) -> May:
     return lambda resource, name: reader.may("describe", resource, name)
+
+
+def _end(reading: asyncio.Future[Document], document: Document | None, error: Exception | None) -> None:
+    if reading.cancelled():
+        return
+    if document is None:
+        reading.set_exception(error or AssertionError("a read has a document or an error"))
+    else:
+        reading.set_result(document)
 
 
 def refusal_of(error: ArchiverError, retry_after_s: float) -> HTTPException:

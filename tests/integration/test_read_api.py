@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import threading
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,11 +13,13 @@ from urllib.parse import quote
 import pytest
 
 from archiver.app import reading
+from archiver.web import read_api
 from archiver.web.read_endpoints import VIEWS
 from intake.records import Record
 from intake.write.producer import Producer
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver
+from tests.support.process.processes import until
 from tests.support.process.web import Daemon, Reply
 from tests.support.schema.orders import order
 
@@ -310,6 +313,36 @@ def test_large_records_end_a_list_early(daemon: Daemon, monkeypatch: pytest.Monk
             break
         start = found["next"]
     assert offsets == list(range(5))
+
+
+def test_reads_that_hang_have_a_bound_and_do_not_delay_the_end(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_api, "OPEN_MAX", read_api.THREADS + 1)
+    monkeypatch.setattr(read_api, "ANSWER_S", 0.2)
+    begun, release = threading.Semaphore(0), threading.Event()
+
+    def hanging(_name: str) -> dict[str, Any]:
+        begun.release()
+        assert release.wait(60)
+        return {}
+
+    monkeypatch.setattr(daemon.face.reads, "topic", hanging)
+    try:
+        for _ in range(read_api.OPEN_MAX):
+            assert daemon.call("GET", "/v1/topics/clicks").status == 503, "not within its time"
+        assert daemon.call("GET", "/v1/topics/clicks").status == 429, "what hangs counts as open"
+        assert daemon.call("GET", "/healthz").status == 200
+        for _ in range(read_api.THREADS):
+            assert begun.acquire(timeout=60)
+        assert not begun.acquire(blocking=False), "more wait for their turn"
+        hung = [one for one in threading.enumerate() if one.name == "http-read"]
+        assert len(hung) == read_api.OPEN_MAX
+        assert all(one.daemon for one in hung), "the interpreter does not wait for them"
+    finally:
+        release.set()
+    monkeypatch.undo()
+    until("they are over", lambda: daemon.call("GET", "/v1/topics/clicks").status == 200)
 
 
 def test_every_view_has_a_page_and_a_document() -> None:
