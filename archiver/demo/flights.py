@@ -267,7 +267,7 @@ def load_tables(folder: Path) -> dict[str, pa.Table]:
     """One table per topic, sorted by event time: the source's columns, `event_s` (seconds since 1970 UTC),
     and derived columns.
     """
-    flights = _with_event(_read(folder, "flights"), "time_hour", "minute")
+    flights = load_flights(folder)
     weather = _with_event(_read(folder, "weather"), "time_hour", None)
     planes = _first_seen(_read(folder, "planes"), "tailnum", flights, "tailnum")
     airports = _first_seen(_read(folder, "airports"), "faa", flights, "dest")
@@ -279,6 +279,11 @@ def load_tables(folder: Path) -> dict[str, pa.Table]:
         "airports": _with_carriers(airports, "faa", flights, "dest"),
         "airlines": _with_flights_by_origin(airlines, flights),
     }
+
+
+def load_flights(folder: Path) -> pa.Table:
+    """The flights alone, as `load_tables` has them."""
+    return _with_event(_read(folder, "flights"), "time_hour", "minute")
 
 
 def pieces(tables: dict[str, pa.Table], slices: int = SLICES) -> Iterator[Piece]:
