@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo parts test test-all test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-limit bench-writer bench-log bench-intake bench-schema bench-edge bench-fetch bench-record-batch bench-group-offsets bench-growth bench-backlog bench-deep-audit bench-mirror bench-kafka bench-workers bench-control-topic bench-capacity bench-peers bench-freshness bench-partitions bench-late-store bench-memory bench-compaction bench-cost clean java dist screenshots audit-dependencies kafka-compat
+.PHONY: help setup demo demo-serve parts test test-all test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-limit bench-writer bench-log bench-intake bench-schema bench-edge bench-fetch bench-record-batch bench-group-offsets bench-growth bench-backlog bench-deep-audit bench-mirror bench-kafka bench-workers bench-control-topic bench-capacity bench-peers bench-freshness bench-partitions bench-late-store bench-memory bench-compaction bench-cost clean java dist screenshots audit-dependencies kafka-compat
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,9 @@ java:
 
 demo: java $(INSTALLED)  ## Run the whole path on real data (needs Java)
 	@$(BIN)/archiver demo
+
+demo-serve: java $(INSTALLED)  ## Keep the demo running with live flights until Ctrl-C, and show its console (needs Java)
+	@$(BIN)/archiver demo --serve
 
 parts: java $(INSTALLED)  ## Fetch the real servers and packages that tests run into .cache (needs Java)
 	@$(BIN)/python -m tests.support.servers.fetch_packages
