@@ -1,12 +1,16 @@
-"""Offsets of a topic that a command names by a target: the start, the end, an offset, or a time."""
+"""Offsets of a topic that a command names by a target: the start, the end, an offset, a time, or the last
+records.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from archiver.app.application import Application
+from archiver.config.types import parse_duration
 from archiver.runtime.errors import InvalidInput, no_partition
 from archiver.runtime.redaction import excerpt
 from archiver.runtime.rfc3339 import parse_time
@@ -14,14 +18,25 @@ from archiver.stream.event_times import EventTimes
 from intake.log.fold import TopicState
 from intake.segments import LARGEST
 
+READS_MAX = 1_000_000
+"""Footers and intake files that the search for a time may read. A command has no second search that could go
+on from there, so it reads far more than one request of a Kafka client."""
+_LATEST = re.compile(r"latest-([0-9]+)")
+# With a unit: `-10` would be a negative offset.
+_AGO = re.compile(r"-([0-9.]+[a-z]+)")
+_START_FORMS = (
+    "an offset, end, latest-N (the last N records of each partition), a time such as 2026-11-27T12:00:00Z, "
+    "or a duration such as -10m (that long ago)"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """A place in every partition."""
 
-    kind: Literal["earliest", "latest", "offset", "time"]
+    kind: Literal["earliest", "latest", "offset", "time", "last"]
     value: int = 0
-    """The offset, or the time in microseconds since 1970."""
+    """The offset, the time in microseconds since 1970, or the number of the last records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +58,8 @@ def parse_target(text: str, option: str) -> Target:
         return Target("earliest")
     if text == "latest":
         return Target("latest")
-    if text.isascii() and text.isdecimal() and len(text) <= len(str(LARGEST)) and int(text) <= LARGEST:
-        return Target("offset", int(text))
+    if (offset := _number(text)) is not None:
+        return Target("offset", offset)
     try:
         return Target("time", parse_time(text))
     except ValueError as error:
@@ -52,6 +67,66 @@ def parse_target(text: str, option: str) -> Target:
             f"{option} {excerpt(text, 80)} is no target; it is earliest, latest, an offset, or a time such "
             "as 2026-11-27T12:00:00Z"
         ) from error
+
+
+def parse_start(text: str, now_us: int, option: str) -> Target:
+    """Where a reader starts: an offset, `end`, `latest-N`, a time as in RFC 3339, or a duration before
+    `now_us` such as `-10m`. Raises `InvalidInput` that names the option and these forms.
+
+    `end` gives the target `latest`, `latest-N` the target `last`.
+    """
+    if text == "end":
+        return Target("latest")
+    if (offset := _number(text)) is not None:
+        return Target("offset", offset)
+    if (last := _LATEST.fullmatch(text)) and (count := _number(last[1])) is not None:
+        return Target("last", count) if count else Target("latest")
+    try:
+        if ago := _AGO.fullmatch(text):
+            # Bounded: the largest duration is longer than the years that a time can have.
+            return Target("time", max(now_us - round(parse_duration(ago[1]) * 1e6), -LARGEST))
+        return Target("time", parse_time(text))
+    except ValueError as error:
+        raise InvalidInput(f"{option} {excerpt(text, 80)} is no start; it is {_START_FORMS}") from error
+
+
+def _number(text: str) -> int | None:
+    """A whole number up to `LARGEST` in ASCII digits; None for other text."""
+    # The length first, because a long number takes long to parse.
+    if not (text.isascii() and text.isdecimal()) or len(text) > len(str(LARGEST)):
+        return None
+    return int(text) if int(text) <= LARGEST else None
+
+
+def read_starts(
+    app: Application, topic: TopicState, partitions: Iterable[int], target: Target, *, uncommitted: bool
+) -> Mapping[int, int]:
+    """The offset at which a reader of each partition starts. An offset as target is returned unchecked.
+
+    The end is behind the stable records; with `uncommitted` behind all records. It is also the start if no
+    record has the time of the target or a later one. Raises `NotFound` for a partition that the topic does
+    not have; otherwise as `EventTimes.first_at` and `RecordStream.start_of_last`.
+    """
+    # Nothing to search for, so neither log is read.
+    if target.kind == "offset":
+        return dict.fromkeys(partitions, target.value)
+    # The ledger before the intake log: otherwise archives may seem to reach beyond the log.
+    ledger, backlog = app.ledger(), app.backlog()
+    stream = app.stream_of(backlog, ledger)
+    times = EventTimes(app.objects, app.cluster.cluster_id, reads_max=READS_MAX)
+    found = {}
+    for partition in partitions:
+        place = (topic.topic_id, partition)
+        first = stream.first_offset(*place)
+        end = max(first, backlog.next_offset(place) if uncommitted else backlog.stable_offset(place))
+        if target.kind == "last":
+            found[partition] = stream.start_of_last(*place, target.value, uncommitted=uncommitted)
+        elif target.kind == "time":
+            record = times.first_at(stream, *place, first, end, target.value, uncommitted=uncommitted)
+            found[partition] = end if record is None else record.offset
+        else:
+            found[partition] = first if target.kind == "earliest" else end
+    return found
 
 
 def target_offsets(
@@ -64,7 +139,7 @@ def target_offsets(
     """
     # The ledger before the intake log: otherwise archives may seem to reach beyond the log.
     ledger, backlog = app.ledger(), app.backlog()
-    times = EventTimes(app.objects, app.cluster.cluster_id)
+    times = EventTimes(app.objects, app.cluster.cluster_id, reads_max=READS_MAX)
     stream = app.stream_of(backlog, ledger)
     found = []
     for partition in _present(topic, partitions):

@@ -20,11 +20,18 @@ from archiver.runtime.errors import InvalidInput, NotFound, no_partition
 from archiver.runtime.ids import TopicId
 from archiver.schema.codec import RecordCodec
 from archiver.schema.evolution.state import TopicSchema, arrow_schema
-from archiver.stream.archives import NOTHING_GIVEN_UP, ArchiveIndex, FoundArchive, find_archives
+from archiver.stream.archives import (
+    NOTHING_GIVEN_UP,
+    ArchiveIndex,
+    FoundArchive,
+    find_archives,
+    read_footer,
+)
 from archiver.stream.rebuild import BATCH_ROWS, HeldBytes, Layout, Vanished, from_archive, from_intake
 from archiver.stream.records import Source, StreamBatch, StreamRecord
 from intake.log.backlog import Backlog, windows
 from intake.log.fold import TopicState
+from intake.log.state import merged
 from intake.read.reader import IntakeReader
 from intake.segments import Segments
 
@@ -40,6 +47,10 @@ Starts = Callable[[TopicId, int], int]
 _VERIFIED_MAX = 100_000
 """Keys of verified archives that are remembered, about 20 MB. Beyond it all are forgotten and verified again.
 """
+
+_WIDTH_MAX = 500_000
+"""Offsets whose gaps are in memory at a time while the last records are searched, about 50 MB if every second
+offset is a gap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,25 +184,78 @@ class RecordStream:
 
         Raises `NotFound` for an unknown topic or partition.
         """
-        topic = self._topic(topic_id, partition)
+        self._topic(topic_id, partition)
         archives = self._find(topic_id, partition)
-        passed = self._passed(topic.topic_id, partition)
-        at = max(start, self.first_offset(topic_id, partition))
-        while at < stop:
-            low, high = _next_passed(passed, at, stop)
-            if low <= at:
-                at = high
-                continue
-            found = archives.covering(at)
+        begin = max(start, self.first_offset(topic_id, partition))
+        for low, high, found in _parts(archives, self._passed(topic_id, partition), begin, stop):
             if found is not None:
-                until = min(stop, found.end)
-                yield Place(at, until, found, None)
-                at = until
+                yield Place(low, high, found, None)
                 continue
-            until = min(stop, archives.next_base(at) or stop, low)
-            for window in windows(self._intake, (topic_id, partition), at, until):
+            at = low
+            for window in windows(self._intake, (topic_id, partition), low, high):
                 yield Place(at, window.end, None, window.segments)
                 at = window.end
+
+    def start_of_last(
+        self, topic_id: TopicId, partition: int, count: int, *, uncommitted: bool = False
+    ) -> int:
+        """The offset from which on `read_batches` gives the last `count` records; the first offset if there
+        are fewer.
+
+        No record is read: the gaps of archives are in their footers, those of intake in its log. Going back
+        from the end, it visits at most `count` offsets more than twice those from the result on.
+
+        Raises `NotFound` for an unknown topic or partition, and as `archives.read_footer`.
+        """
+        self._topic(topic_id, partition)
+        tp = (topic_id, partition)
+        first = self.first_offset(topic_id, partition)
+        high = self._intake.next_offset(tp) if uncommitted else self._intake.stable_offset(tp)
+        # There cannot be more records than offsets, so a large count needs no search.
+        if high - first <= count:
+            return first
+        if count <= 0:
+            return high
+        archives = self._find(topic_id, partition)
+        gaps: dict[str, Sequence[tuple[int, int]]] = {}
+        missing, width = count, min(count, _WIDTH_MAX)
+        while high > first:
+            low = max(first, high - width)
+            for begin, end in reversed(self._dense(tp, archives, gaps, low, high)):
+                if end - begin >= missing:
+                    return end - missing
+                missing -= end - begin
+            # Twice as far each time: an aborted transaction may have left a gap of millions of offsets.
+            high, width = low, min(2 * width, _WIDTH_MAX)
+        return first
+
+    def _dense(
+        self,
+        tp: tuple[TopicId, int],
+        archives: ArchiveIndex,
+        gaps: dict[str, Sequence[tuple[int, int]]],
+        start: int,
+        stop: int,
+    ) -> list[tuple[int, int]]:
+        """The ranges of [start, stop) with a record at each offset, ascending. `gaps` remembers those of
+        archives by key.
+        """
+        ranges: list[tuple[int, int]] = []
+        for begin, until, found in _parts(archives, self._passed(*tp), start, stop):
+            if found is None:
+                between = self._intake.gaps(tp, begin, until)
+            else:
+                if found.key not in gaps:
+                    gaps[found.key] = read_footer(self._objects, found, self._cluster_id).gaps
+                between = merged(gaps[found.key], begin, until)
+            at = begin
+            for low, high in between:
+                if low > at:
+                    ranges.append((at, low))
+                at = high
+            if at < until:
+                ranges.append((at, until))
+        return ranges
 
     def first_offset(self, topic_id: TopicId, partition: int) -> int:
         """The first offset that neither retention removed nor a client deleted; reading begins there even if
@@ -310,3 +374,21 @@ def _next_passed(passed: Sequence[tuple[int, int]], at: int, stop: int) -> tuple
     """The first range that ends beyond `at`, whether it contains `at` or follows; (stop, stop) for none."""
     place = bisect_right(passed, at, key=lambda empty: empty[1])
     return passed[place] if place < len(passed) else (stop, stop)
+
+
+def _parts(
+    archives: ArchiveIndex, passed: Sequence[tuple[int, int]], start: int, stop: int
+) -> Iterator[tuple[int, int, FoundArchive | None]]:
+    """[start, stop) in parts (from, to, archive) as they are read; no archive: from intake. Ranges in
+    `passed` are left out.
+    """
+    at = start
+    while at < stop:
+        low, high = _next_passed(passed, at, stop)
+        if low <= at:
+            at = high
+            continue
+        found = archives.covering(at)
+        until = min(stop, archives.next_base(at) or stop, low) if found is None else min(stop, found.end)
+        yield at, until, found
+        at = until

@@ -65,6 +65,8 @@ WORST: dict[str, tuple[Worst, ...]] = {
         ("in row ", "1", ""),
         ("", "in row 1", ""),
     ),
+    "archiver.app.offset_targets._LATEST": (("latest-", "1", "!"), ("", "latest-", "")),
+    "archiver.app.offset_targets._AGO": (("-", "1", "!"), ("-1", "a", "!"), ("", "-1a", "")),
     "archiver.daemon.operations._OFFSET": (*_DIGITS, ("1:", "1", "!")),
     "archiver.kafka.membership._RACK": (("", ",rack=", ""), ("rack=", "a", ""), ("", " rack=a", "!")),
     "archiver.catalog.iceberg.remote_limits._CHANGES_A_PATH": _NAME,
