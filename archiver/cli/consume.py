@@ -1,17 +1,18 @@
-"""`archiver consume`: print records, byte for byte, as JSON lines."""
+"""`archiver consume`: print records, as JSON lines byte for byte, or as text for people."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from archiver.cli.completion import complete_scope
-from archiver.cli.options import ConfigOption, application
-from archiver.cli.output import ended_by_signals, progress, wait_for_more
+from archiver.cli.options import ConfigOption, Output, application
+from archiver.cli.output import ended_by_signals, is_tty, is_utf8, progress, wait_for_more
+from archiver.cli.record_text import RecordForm, record_form, record_text
 from archiver.publish.scope import parse_scope
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import Corrupted, InvalidInput, RetryLater, no_partition
@@ -49,7 +50,16 @@ def consume(
         int | None,
         typer.Option("--partition", help="Only this partition (default: all, one after another)."),
     ] = None,
-    start: Annotated[int, typer.Option("--from", help="First offset, in each partition.")] = 0,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="START",
+            help="Where to start in each partition: an offset; end (only records that come after the command "
+            "has started); latest-N (the last N records); a time such as 2026-11-27T12:00:00Z, or a duration "
+            "such as -10m, that long ago (the first record with that event time or a later one).",
+        ),
+    ] = "0",
     limit: Annotated[
         int | None, typer.Option("--max", min=0, help="Maximum number of records in all.")
     ] = None,
@@ -61,49 +71,88 @@ def consume(
         ),
     ] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Wait for more records at the end; stop with Ctrl-C.")
+        bool,
+        typer.Option(
+            "--follow",
+            help="Wait for more records at the end; stop with Ctrl-C. Starts at --from, which is 0 by "
+            "default; --from end prints new records only.",
+        ),
     ] = False,
     decode: Annotated[
         bool,
         typer.Option(
-            "--decode", help="Add the decoded message as `decoded` (see the schema in the configuration)."
+            "--decode",
+            help="Add the decoded message as `decoded`; in the text form, print it instead of its bytes (see "
+            "the schema in the configuration).",
         ),
     ] = False,
+    output: Annotated[
+        Output | None,
+        typer.Option(
+            "--output",
+            help="text: a form for people, json: JSON lines. Default: text on a terminal with UTF-8, else "
+            "json.",
+            show_default=False,
+        ),
+    ] = None,
     text: Annotated[
         bool,
-        typer.Option("--text", help="Print keys, values and header values as UTF-8 text instead of base64."),
+        typer.Option(
+            "--text",
+            help="JSON lines with keys, values and header values as UTF-8 text. Bytes that are no text are "
+            "an error.",
+        ),
+    ] = False,
+    base64: Annotated[
+        bool,
+        typer.Option(
+            "--base64", help="JSON lines with bytes as base64, as --output json; also on a terminal."
+        ),
+    ] = False,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="With --output text, or on a terminal: do not cut long keys and values."),
     ] = False,
 ) -> int:
-    """Print committed records in offset order, from archives and then from intake. Bytes are base64 unless
-    --text.
+    """Print committed records in offset order, from archives and then from intake. On a terminal they are
+    text for people, elsewhere JSON lines with bytes as base64.
+
+    --output, --text and --base64 precede this default. Bytes that are no UTF-8 text are shown as base64 in
+    the text form too, with a mark.
 
     Records that retention removed or a client deleted do not exist any more. Reading then begins at the first
     offset that is left, with a note on standard error.
 
     A note on standard error says how many records an open transaction holds back.
     """
-    if start < 0:
-        raise InvalidInput(f"--from {start} is negative; offsets begin at 0")
+    from archiver.app.offset_targets import parse_start, read_starts
+
+    form = record_form(output, text, base64, is_tty(sys.stdout) and is_utf8(sys.stdout))
     topic, scope = parse_scope(topic)
     if scope is not None and partition is not None:
         raise InvalidInput("--topic already names partitions; leave out --partition")
+    target = parse_start(start, SystemClock().now_us(), "--from")
     with application(config) as app:
         state = app.topic(topic)
         partitions = _partitions(state, scope, partition)
-        line = _printer(app, topic, decode, text)
+        line = _printer(app, topic, decode, form, full)
+        starts = read_starts(app, state, partitions, target, uncommitted=uncommitted)
+        if target.kind == "latest" and not follow:
+            progress(f"--from {start} prints records that come later; wait for them with --follow")
+            return FINE
         stream = app.stream()
         # Reported once at the start; with --follow the start of a topic rarely moves.
-        for one in partitions:
+        for one, offset in starts.items():
             first = stream.first_offset(state.topic_id, one)
-            if start < first:
+            if offset < first:
                 progress(
-                    f"offset {start} is out of range: by retention or deletion, {topic} partition {one} "
+                    f"offset {offset} is out of range: by retention or deletion, {topic} partition {one} "
                     f"begins at offset {first}; reading from there"
                 )
-        waiting = _HeldBack(app, topic, state.topic_id, partitions, start)
+        waiting = _HeldBack(app, topic, state.topic_id, starts)
         ended = None if uncommitted else waiting.report
         with ended_by_signals():
-            for record in _records(app, state.topic_id, partitions, start, limit, follow, uncommitted, ended):
+            for record in _records(app, state.topic_id, starts, limit, follow, uncommitted, ended):
                 # Not flushed per record: a fast reader of many records would pay a system call for each.
                 sys.stdout.write(line(record) + "\n")
             sys.stdout.flush()
@@ -123,27 +172,19 @@ def _partitions(state: TopicState, scope: frozenset[int] | None, partition: int 
 class _HeldBack:
     """Reports how many offsets open transactions hold back, each time the number changes."""
 
-    def __init__(
-        self, app: Application, topic: str, topic_id: TopicId, partitions: list[int], start: int
-    ) -> None:
-        self._app, self._topic, self._topic_id, self._partitions, self._start = (
-            app,
-            topic,
-            topic_id,
-            partitions,
-            start,
-        )
+    def __init__(self, app: Application, topic: str, topic_id: TopicId, starts: Mapping[int, int]) -> None:
+        self._app, self._topic, self._topic_id, self._starts = app, topic, topic_id, starts
         self._reported = 0
 
     def report(self) -> None:
         """Read the log and print the number if it changed."""
         intake = self._app.backlog()
         waiting = 0
-        for partition in self._partitions:
+        for partition, start in self._starts.items():
             tp = (self._topic_id, partition)
             if intake.blocking(tp) is not None:
                 # Offsets before --from are not waited for.
-                waiting += max(0, intake.next_offset(tp) - max(self._start, intake.stable_offset(tp)))
+                waiting += max(0, intake.next_offset(tp) - max(start, intake.stable_offset(tp)))
         # Reported only when it changes, because --follow polls several times a second.
         if waiting not in (0, self._reported):
             held = counted(
@@ -156,8 +197,7 @@ class _HeldBack:
 def _records(
     app: Application,
     topic_id: TopicId,
-    partitions: list[int],
-    start: int,
+    starts: Mapping[int, int],
     limit: int | None,
     follow: bool,
     uncommitted: bool,
@@ -170,7 +210,7 @@ def _records(
     progress, and for a limited number of passes without progress.
     """
     clock = SystemClock()
-    at = dict.fromkeys(partitions, start)
+    at = dict(starts)
     remaining = limit
     failures = 0
     while True:
@@ -179,7 +219,7 @@ def _records(
         try:
             # A new stream each pass: it reads both logs to their tails.
             stream = app.stream()
-            for partition in partitions:
+            for partition in starts:
                 for record in stream.read(
                     topic_id, partition, at[partition], remaining, uncommitted=uncommitted
                 ):
@@ -225,10 +265,26 @@ def _decoder(app: Application, topic: str) -> Decoder:
     return Decoder(key, value)
 
 
-def _printer(app: Application, topic: str, decode: bool, text: bool) -> Callable[[StreamRecord], str]:
-    from intake.record_json import record_json
-
+def _printer(
+    app: Application, topic: str, decode: bool, form: RecordForm, full: bool
+) -> Callable[[StreamRecord], str]:
+    """Makes the text of each record, without the last line end."""
     decoder = _decoder(app, topic) if decode else None
+    if form is not RecordForm.TEXT:
+        return _json_printer(decoder, form is RecordForm.JSON_TEXT)
+    # With --output text, standard output may have an encoding that lacks characters of the records.
+    encoding = None if is_utf8(sys.stdout) else sys.stdout.encoding
+
+    def lines(record: StreamRecord) -> str:
+        decoded = None if decoder is None else decoder.decode(record.key, record.value)
+        shown = record_text(record, decoded, full)
+        return shown if encoding is None else shown.encode(encoding, "backslashreplace").decode(encoding)
+
+    return lines
+
+
+def _json_printer(decoder: Decoder | None, text: bool) -> Callable[[StreamRecord], str]:
+    from intake.record_json import record_json
 
     def line(record: StreamRecord) -> str:
         text_line = record_json(

@@ -6,6 +6,7 @@ escaped, so that it cannot set colours or move the cursor.
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import os
@@ -79,6 +80,20 @@ def _flush_or_drop() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
     finally:
         os.set_blocking(descriptor, True)
+
+
+def is_tty(stream: TextIO | None) -> bool:
+    """Whether a standard stream is a terminal of any kind; False if the process was started without it."""
+    return stream is not None and not stream.closed and stream.isatty()
+
+
+def is_utf8(stream: TextIO) -> bool:
+    """Whether the text of a stream is UTF-8."""
+    try:
+        return codecs.lookup(stream.encoding).name == "utf-8"
+    # A stream without bytes, as in tests, has the encoding None.
+    except (LookupError, TypeError):
+        return False
 
 
 def print_json(document: object) -> None:

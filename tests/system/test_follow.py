@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver
+from tests.support.intake.transactions import Transactional
 from tests.support.process.processes import Command, until
 from tests.support.schema.orders import order
 
@@ -187,3 +188,53 @@ def test_it_ends_with_its_topic(deployment: Deployment, tmp_path: Path) -> None:
             assert command.wait() == 3
     # The log or the stream notices it first, and the log names the id as well.
     assert re.search(r"topic clicks( \(id [0-9a-f]+\))? was deleted", "".join(command.err))
+
+
+def test_from_the_end_it_prints_new_records_only(deployment: Deployment, tmp_path: Path) -> None:
+    """Records of a transaction that was open at the start count as new when it is committed."""
+    with Driver(deployment) as driver:
+        driver.send("clicks", [b"old"], 0)
+        driver.send("clicks", [b"old"], 1)
+        producer = Transactional(driver.application, driver.clock, "slow")
+        producer.send({("clicks", 0): [b"open"]})
+        with Command(
+            deployment,
+            "consume",
+            "--topic",
+            "clicks",
+            "--follow",
+            "--from",
+            "end",
+            "--text",
+            scratch=tmp_path / "scratch",
+        ) as command:
+            until("it has found the end", lambda: command.said("1 offset of topic clicks waits"))
+            driver.send("clicks", [b"new"], 1)
+            until("the new one is there", partial(_has, command, 1))
+            producer.commit()
+            until("the committed one is there", partial(_has, command, 2))
+            command.signal(signal.SIGINT)
+            assert command.wait() == 130
+    assert [record["value"] for record in lines(command)] == ["new", "open"]
+
+
+def test_from_the_last_records_it_goes_on(deployment: Deployment, tmp_path: Path) -> None:
+    with Driver(deployment) as driver:
+        driver.send("clicks", [b"%d" % number for number in range(5)], 0)
+        with Command(
+            deployment,
+            "consume",
+            "--topic",
+            "clicks",
+            "--follow",
+            "--from",
+            "latest-2",
+            "--text",
+            scratch=tmp_path / "scratch",
+        ) as command:
+            until("the last are there", partial(_has, command, 2))
+            driver.send("clicks", [b"new"], 1)
+            until("the new one is there", partial(_has, command, 3))
+            command.signal(signal.SIGTERM)
+            assert command.wait() == 130
+    assert [record["value"] for record in lines(command)] == ["3", "4", "new"]
