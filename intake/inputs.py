@@ -331,6 +331,36 @@ def read_jsonl(
             yield _checked(parse_record_json(decoded, where, topic, text))
 
 
+def read_lines(
+    source: BinaryIO,
+    topic: str,
+    record_bytes_max: int,
+    place: InputPosition,
+    cut_off: Callable[[], bool] = lambda: False,
+) -> Iterator[Input]:
+    """Values in UTF-8, one per line without its line feed; empty lines are skipped, but counted.
+
+    A last line needs no line feed. It is dropped if `cut_off` then says that the input was ended before its
+    end, because it may be half a value.
+    """
+    # Room for the line feed, and one byte more, so that a longer line is noticed without reading all of it.
+    while line := source.readline(record_bytes_max + 2):
+        place.number += 1
+        place.position += len(line)
+        where = f"line {place.number}"
+        value = line.removesuffix(b"\n")
+        if len(value) > record_bytes_max:
+            raise InvalidInput(f"{where}: longer than intake.record_bytes_max = {record_bytes_max} bytes")
+        if not line.endswith(b"\n") and cut_off():
+            return
+        try:
+            value.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidInput(f"{where}: this is no UTF-8 text (byte {error.start})") from error
+        if value:
+            yield Input(topic, None, Record(key=None, value=value), where)
+
+
 def read_parquet(
     source: BinaryIO, topic: str | None, record_bytes_max: int, place: InputPosition
 ) -> Iterator[Input]:

@@ -14,19 +14,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
 
 import typer
 
 from archiver.cli.completion import complete_topic
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
-from archiver.cli.output import print_line
+from archiver.cli.output import is_tty, is_utf8, print_line, progress
 from archiver.runtime.errors import InvalidInput
 from archiver.runtime.exit_codes import FINE, INTERRUPTED, UNKNOWN, USAGE, WRONG
 from archiver.runtime.redaction import redacted
 from archiver.runtime.text import counted
 
 if TYPE_CHECKING:
+    from intake.inputs import InputFormat as ReadFormat
     from intake.inputs import InputPosition
     from intake.produce_stream import EndedTransaction, Sent
     from intake.record_json import Input
@@ -101,13 +102,17 @@ class StoppableInput(io.RawIOBase):
     def __init__(self, descriptor: int, stop: Stop) -> None:
         self._descriptor = descriptor
         self._stop = stop
+        self._ended = False
 
     def readable(self) -> bool:
         """Always."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Wait for bytes or for a request to stop; returns 0 after a request."""
+        """Wait for bytes or for a request to stop; returns 0 after a request, and from the end on."""
+        # A terminal can be read on after its end: each Ctrl-D ends one read only.
+        if self._ended:
+            return 0
         # Repeated, because other signals wake the `select` as well.
         while self._stop.signal is None:
             ready, _, _ = select.select([self._descriptor, self._stop.wakes], [], [])
@@ -123,6 +128,7 @@ class StoppableInput(io.RawIOBase):
             self._stop.cut = self._stop.cut or not ready or bool(os.read(self._descriptor, 1))
             return 0
         piece = os.read(self._descriptor, len(buffer))
+        self._ended = not piece
         buffer[: len(piece)] = piece
         return len(piece)
 
@@ -161,12 +167,15 @@ def until_stopped(inputs: Iterator[Input], stop: Stop, ends_itself: bool) -> Ite
 # --- The command.
 ERRORS_SHOWN_MAX = 20
 """Errors that the text output shows; the JSON output has all."""
+TERMINAL_LINE_BYTES_MAX = 4095 if sys.platform.startswith("linux") else 1023
+"""Bytes of a line that a terminal passes on, in its usual mode; it drops what is typed or pasted beyond."""
 
 
 class InputFormat(enum.StrEnum):
     """Format of the input."""
 
     JSONL = "jsonl"
+    LINES = "lines"
     PARQUET = "parquet"
     DELIMITED = "delimited"
 
@@ -177,13 +186,15 @@ def produce(
         Path | None, typer.Option("--input", help="The file to read (default: standard input).")
     ] = None,
     form: Annotated[
-        InputFormat,
+        InputFormat | None,
         typer.Option(
             "--format",
-            help="jsonl: record JSON lines; parquet: the same fields as columns; delimited: a value per "
-            "varint length.",
+            help="jsonl: record JSON lines; lines: a value in UTF-8 per line; parquet: the same fields as "
+            "columns; delimited: a value per varint length. Default: lines if standard input is a terminal "
+            "with UTF-8 and neither --text nor --base64 is given, else jsonl.",
+            show_default=False,
         ),
-    ] = InputFormat.JSONL,
+    ] = None,
     topic: Annotated[
         str | None,
         typer.Option(
@@ -191,7 +202,19 @@ def produce(
         ),
     ] = None,
     text: Annotated[
-        bool, typer.Option("--text", help="Keys, values and header values are UTF-8 text instead of base64.")
+        bool,
+        typer.Option(
+            "--text",
+            help="JSON lines whose keys, values and header values are UTF-8 text; also on a terminal.",
+        ),
+    ] = False,
+    base64: Annotated[
+        bool,
+        typer.Option(
+            "--base64",
+            help="JSON lines whose keys, values and header values are base64, as by default in a pipe; also "
+            "on a terminal.",
+        ),
     ] = False,
     idempotent: Annotated[
         bool,
@@ -218,10 +241,15 @@ def produce(
 
     Ctrl-C and SIGTERM end the input early: records that were read are sent and acknowledged, a transaction is
     aborted, and the exit code is 130.
+
+    At a terminal with UTF-8, each line that is typed is a value for the topic of --topic, and Ctrl-D ends the
+    input. --format, --text and --base64 precede this default; --base64 reads JSON lines as from a pipe.
     """
-    from intake.inputs import InputPosition, read_inputs
+    from intake.inputs import InputPosition
     from intake.produce_stream import Sending, WholeInput
 
+    terminal = (source is None or str(source) == "-") and is_tty(sys.stdin)
+    chosen = input_format(form, topic, text, base64, terminal and is_utf8(sys.stdin))
     counts: Counter[str] = Counter()
 
     def report(sent: Sent) -> None:
@@ -233,15 +261,16 @@ def produce(
         elif sent.error is not None and counts.total() - counts["ok"] <= ERRORS_SHOWN_MAX:
             print(redacted(f"{sent.outcome}: {sent.error}"), file=sys.stderr)
 
-    with stopped_by_signals() as stop, _opened(source, form) as stream, application(config) as app:
+    with stopped_by_signals() as stop, _opened(source, chosen) as stream, application(config) as app:
         intake = app.settings.intake
         # A Parquet file is read from its end, so its reader needs a seekable file.
-        records, ends_itself = (stream, False) if form is InputFormat.PARQUET else stoppable(stream, stop)
+        records, ends_itself = (stream, False) if chosen is InputFormat.PARQUET else stoppable(stream, stop)
         place = InputPosition()
-        read = with_rest_unread(
-            read_inputs(records, form.value, topic, text, intake.record_bytes_max, place), place
-        )
-        inputs = until_stopped(read, stop, ends_itself)
+        read = _read(records, chosen, topic, text, intake.record_bytes_max, place, stop)
+        if terminal:
+            progress(terminal_hint(chosen, topic, text))
+            read = uncut_by_terminal(read) if chosen is InputFormat.LINES else read
+        inputs = until_stopped(with_rest_unread(read, place), stop, ends_itself)
         writer = app.intake.writer()
         try:
             whole = WholeInput(writer, transactional_id, idempotent, intake.transaction_timeout_max)
@@ -267,6 +296,64 @@ def produce(
         # Not returned: `run` would print its general message after the better one above.
         raise SystemExit(INTERRUPTED)
     return _exit_code(counts, whole.ended)
+
+
+def input_format(
+    form: InputFormat | None, topic: str | None, text: bool, in_base64: bool, terminal: bool
+) -> InputFormat:
+    """The format by the options; `terminal` is whether the input comes from a terminal with UTF-8. Raises
+    `InvalidInput` for options that contradict each other.
+    """
+    if text and in_base64:
+        raise InvalidInput("--text and --base64 exclude each other; leave one of them out")
+    if form not in (None, InputFormat.JSONL) and (text or in_base64):
+        raise InvalidInput(
+            f"{'--text' if text else '--base64'} is for JSON lines; the values of {form} input are bytes "
+            "already"
+        )
+    typed = form is None and terminal and not text and not in_base64
+    if (typed or form is InputFormat.LINES) and topic is None:
+        reason = "what is typed is one value per line" if typed else "lines are values alone"
+        advice = "; for JSON lines, give --text or --base64" if typed else ""
+        raise InvalidInput(f"{reason}: name their topic with --topic{advice}")
+    return InputFormat.LINES if typed else form or InputFormat.JSONL
+
+
+def terminal_hint(form: InputFormat, topic: str | None, text: bool) -> str:
+    """What the command expects at a terminal."""
+    expected = {
+        InputFormat.LINES: f"one value per line for topic {topic}; --text or --base64 read JSON lines",
+        InputFormat.JSONL: f"JSON lines, bytes as {'text' if text else 'base64'}",
+    }
+    return f"type {expected.get(form, f'{form} input')}. Ctrl-D ends the input, Ctrl-C stops"
+
+
+def uncut_by_terminal(inputs: Iterator[Input]) -> Iterator[Input]:
+    """Pass on lines that a terminal cannot have cut; raises `InvalidInput` for others."""
+    for item in inputs:
+        if len(item.record.value or b"") >= TERMINAL_LINE_BYTES_MAX:
+            raise InvalidInput(
+                f"{item.where}: a terminal cuts lines at {TERMINAL_LINE_BYTES_MAX} bytes, so the end of this "
+                "one may be missing; put it into a file and give --format lines --input FILE"
+            )
+        yield item
+
+
+def _read(
+    source: BinaryIO,
+    form: InputFormat,
+    topic: str | None,
+    text: bool,
+    record_bytes_max: int,
+    place: InputPosition,
+    stop: Stop,
+) -> Iterator[Input]:
+    from intake.inputs import read_inputs, read_lines
+
+    if form is InputFormat.LINES:
+        assert topic is not None, "checked with the format"
+        return read_lines(source, topic, record_bytes_max, place, lambda: stop.cut)
+    return read_inputs(source, cast("ReadFormat", form.value), topic, text, record_bytes_max, place)
 
 
 def with_rest_unread(inputs: Iterator[Input], place: InputPosition) -> Iterator[Input]:

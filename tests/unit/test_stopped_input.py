@@ -56,6 +56,17 @@ def test_another_signal_does_not_end_the_input(pipe: tuple[int, int]) -> None:
     stop.close()
 
 
+def test_the_end_stays_the_end(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal gives more after a Ctrl-D; a reader that asks again must not wait for it."""
+    stop, pieces = Stop(), [b"", b"more"]
+    os.write(pipe[1], b"ready")
+    monkeypatch.setattr(os, "read", lambda _descriptor, _count: pieces.pop(0))
+    source = StoppableInput(pipe[0], stop)
+    assert (source.readinto(bytearray(10)), source.readinto(bytearray(10))) == (0, 0)
+    assert pieces == [b"more"]
+    stop.close()
+
+
 def test_an_input_at_its_end_is_not_cut(pipe: tuple[int, int]) -> None:
     stop, (read, write) = Stop(), os.pipe()
     os.close(write)
