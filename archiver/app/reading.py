@@ -1,4 +1,4 @@
-"""Documents of the read API: topics, their messages, and where each message is.
+"""Documents of the read API: topics, their messages and tables, and where each message is.
 
 Each function reads, and changes nothing. Its work and its answer are bounded for any topic: what is left out
 has a place to go on from.
@@ -18,6 +18,7 @@ from archiver.app.offset_targets import parse_target, target_offsets
 from archiver.app.reading_audit import Seen, audit_document
 from archiver.app.reading_dead_letters import DeadLetters
 from archiver.app.reading_groups import May, list_groups, one_group
+from archiver.app.reading_table import table_document, table_summary
 from archiver.app.status_document import standing_of
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, InvalidInput, RetryLater, no_partition, no_topic
@@ -56,6 +57,8 @@ _BACK_FACTORS: Final = (1, 4, 16)
 SCHEMAS_KEPT_S: Final = 30.0
 """Time for which a topic's newest schema is not fetched again: a page reads it for every list of records."""
 SCHEMAS_KEPT_MAX: Final = 1000
+SUMMARIES_KEPT_S: Final = 10.0
+"""Time for which the summary of a table is not read from its catalog again."""
 HEADERS_MAX: Final = 200
 """Maximum of headers shown of a record."""
 
@@ -82,6 +85,8 @@ class Reading:
         self._clock = clock
         self._sources: dict[str, tuple[TopicSettings, float, tuple[Source | None, Source | None]]] = {}
         """By topic: the newest schemas of key and value for its settings, and until when they count."""
+        self._summaries: dict[str, tuple[TopicSettings | None, float, dict[str, Any] | None]] = {}
+        """By topic: the summary of its table for its settings, and until when it counts."""
 
     # --- Topics
     def topics(self) -> dict[str, Any]:
@@ -108,6 +113,22 @@ class Reading:
             "configs": dict(app.topic(name).configs),
             "settings": None if settings is None else settings.model_dump(mode="json"),
         }
+
+    # --- Tables
+    def table(self, name: str) -> dict[str, Any]:
+        """The topic's table: snapshots, data files, columns, and the lines for query engines."""
+        return table_document(self._opened(), name, self._clock)
+
+    def table_summary(self, name: str) -> dict[str, Any] | None:
+        """Size and newest snapshot of the topic's table; None if there is none. It asks the catalog."""
+        app, now_s = self._opened(), self._clock.monotonic_s()
+        settings, known = app.settings.topic(name), self._summaries.get(name)
+        if known is None or known[0] != settings or now_s >= known[1]:
+            found = table_summary(app, name)
+            if len(self._summaries) >= SCHEMAS_KEPT_MAX:
+                self._summaries.clear()
+            known = self._summaries[name] = (settings, now_s + SUMMARIES_KEPT_S, found)
+        return known[2]
 
     # --- Messages
     def messages(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,13 +12,12 @@ from archiver.cli import options
 from archiver.cli.completion import complete_topic
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table
-from archiver.runtime.errors import Halt, InvalidInput, no_topic
+from archiver.runtime.errors import InvalidInput, no_topic
 from archiver.runtime.exit_codes import FINE
 from archiver.runtime.text import counted
 
 if TYPE_CHECKING:
     from archiver.app.application import Application
-    from archiver.catalog.tables import TableView
     from archiver.config.settings import Settings, TopicSettings
 
 
@@ -88,8 +87,7 @@ def _chosen(settings: Settings, topic: str | None) -> list[TopicSettings]:
 
 
 def _describe(app: Application, settings: TopicSettings) -> dict[str, object]:
-    from archiver.catalog import engines
-    from archiver.objects.location import StorePlace
+    from archiver.app.engine_lines import engine_lines
     from archiver.query.duck import gone_text, is_gone
 
     topic = settings.name
@@ -117,15 +115,8 @@ def _describe(app: Application, settings: TopicSettings) -> dict[str, object]:
     found = app.live_files(catalog, view)
     document["rows"] = sum(item.record_count for item in found)
     document["files"] = len(found)
-    # Without secrets: the statements are for a terminal and for other people.
-    properties = app.catalogs.shown(catalog)
-    query = f"SELECT * FROM {table} LIMIT 10"  # noqa: S608 - printed, not run
-    place = StorePlace.of(app.settings.data)
-    document["spark"] = "\n".join(engines.spark_sql(catalog, properties, place, query, options.spark_sql()))
-    document["trino"] = engines.trino(catalog, table)
-    document["trino_catalog"] = engines.trino_catalog(properties, place)
-    document["duckdb"] = _duckdb(view, [item.path for item in found]) if found else None
-    document["duckdb_secret"] = engines.duckdb_secret(place)
+    paths = [item.path for item in found]
+    document |= engine_lines(app, catalog, table, view, paths, options.spark_sql())
     return document
 
 
@@ -145,19 +136,3 @@ def _duckdb_text(item: Mapping[str, object], in_full: bool) -> str:
         "it again then:"
     )
     return "\n".join(str(line) for line in (head, item["duckdb_secret"], item["duckdb"]) if line is not None)
-
-
-def _duckdb(view: TableView, uris: Sequence[str]) -> str:
-    """Statement that reads by name if the schema never changed; else by field id, if DuckDB can."""
-    from archiver.catalog import engines
-    from archiver.query.columns import columns_by_id
-
-    # Without a schema change the names in all files are those of the table.
-    if view.schemas == 1 and view.schema_id == 0:
-        return engines.duckdb(uris)
-    try:
-        return engines.duckdb(uris, columns_by_id(view.schema_json))
-    # DuckDB cannot read some columns by field id, such as one with a default. The statement then warns and
-    # reads by name.
-    except Halt:
-        return f"{engines.BY_NAME}\n{engines.duckdb(uris)}"

@@ -73,6 +73,12 @@ class Reads(Protocol):
     def topic(self, name: str) -> dict[str, Any]:
         """One topic."""
 
+    def table(self, name: str) -> dict[str, Any]:
+        """The table of a topic, and why it cannot be read if it cannot."""
+
+    def table_summary(self, name: str) -> dict[str, Any] | None:
+        """Size and newest snapshot of a topic's table; None if there is none."""
+
     def messages(
         self, name: str, partition: int, start: str, limit: int, key: bytes | None
     ) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from importlib.resources import files
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -40,6 +40,7 @@ HEADERS: Final[Mapping[str, str]] = {
 """Additional headers of a page: no script, no style in the page, nothing from elsewhere."""
 SHOWN_MAX: Final = 4_000
 """Maximum of characters of a key, value or message in a list; the page of one record shows more."""
+WHOLE_MAX: Final = 200_000
 ONE_LINE_MAX: Final = 100
 """Characters of JSON that stay in one line."""
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -156,6 +157,12 @@ def without_nulls(document: object) -> object:
     return [without_nulls(value) for value in document] if isinstance(document, list) else document
 
 
+def whole(text: str, most: int = WHOLE_MAX) -> Markup:
+    """A long text of the daemon, such as a command to copy."""
+    note = Markup(' <span class="soft">(cut)</span>') if len(text) > most else Markup("")
+    return escape(printable_text(text[:most])) + note
+
+
 @cache
 def style() -> str:
     """The style sheet of the overview, and what the other pages need beyond it."""
@@ -172,8 +179,10 @@ def _template(name: str) -> Any:
             "without_nulls": without_nulls,
             "runs": numbers,
             "blocks": blocks,
+            "page_of": page_of,
+            "plain": plain,
+            "whole": whole,
         }
-        found.globals |= {"page_of": page_of, "plain": plain}
     return found.get_template(f"console/{name}")
 
 

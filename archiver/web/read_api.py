@@ -30,6 +30,12 @@ from archiver.web.runbook import runbook
 _log = logging.getLogger(__name__)
 
 THREADS: Final = 4
+OUTSIDE_THREADS: Final = 4
+"""Reads of catalogs and registries at a time. One that does not answer must not hold up the other reads."""
+PARTS_OPEN_MAX: Final = 16
+"""Maximum of open reads of parts of a document; further parts are left out."""
+SUMMARY_S: Final = 2.0
+"""Time after which a topic is shown without the summary of its table."""
 OPEN_MAX: Final = 32
 """Maximum of open reads; further ones are refused with 429."""
 ANSWER_S: Final = 60.0
@@ -48,6 +54,8 @@ class ReadApi:
         self._open = 0
         # Decoding is Python code under the GIL, so more reads at a time would only slow down each other.
         self._turns = threading.BoundedSemaphore(THREADS)
+        self._outside_turns = threading.BoundedSemaphore(OUTSIDE_THREADS)
+        self._parts_open = 0
         self.views: dict[str, Callable[[Request], Awaitable[Document]]] = {
             "topics": self._topics,
             "topic": self._topic,
@@ -59,6 +67,7 @@ class ReadApi:
             "dead_letter_replay": self._dead_letter_replay,
             "audit": self._audit,
             "runbook": self._runbook,
+            "table": self._table,
         }
         """The function that answers each view; it raises a refusal."""
 
@@ -82,7 +91,16 @@ class ReadApi:
 
     async def _topic(self, request: Request) -> Document:
         name, _ = await self._of_topic(request, "describe")
-        return await self._read(lambda: self._context.reads.topic(name))
+        document = await self._read(lambda: self._context.reads.topic(name))
+        summary = None
+        if document["table"] is not None:
+            # Without it, the page of the table says why.
+            summary, _ = await self._part(lambda: self._context.reads.table_summary(name), SUMMARY_S)
+        return document | {"table_summary": summary}
+
+    async def _table(self, request: Request) -> Document:
+        name, _ = await self._of_topic(request, "describe")
+        return await self._read(lambda: self._context.reads.table(name), self._outside_turns)
 
     async def _messages(self, request: Request) -> Document:
         name, _ = await self._of_topic(request, "read")
@@ -152,32 +170,19 @@ class ReadApi:
         reader.require(operation, "topic", name)
         return name, reader
 
-    async def _read(self, read: Callable[[], Document]) -> Document:
+    async def _read(
+        self, read: Callable[[], Document], turns: threading.BoundedSemaphore | None = None
+    ) -> Document:
         """A document from a thread."""
         # Counted without a lock: all handlers run in the one thread of the event loop.
         if self._open >= OPEN_MAX:
             raise refusal(429, f"{OPEN_MAX} reads are open", retry_after_s=self._context.http.retry_after)
         self._open += 1
-        loop = asyncio.get_running_loop()
-        reading: asyncio.Future[Document] = loop.create_future()
+        reading = _in_thread(read, turns or self._turns)
         reading.add_done_callback(self._ended)
-
-        def work() -> None:
-            with self._turns:
-                try:
-                    # Errors of libraries and settings may carry a secret.
-                    end = partial(_end, reading, redacted_document(read()), None)
-                except Exception as error:  # noqa: BLE001 - the head of the thread; the handler gets the error
-                    end = partial(_end, reading, None, error)
-            # The loop may have stopped; then no reader is left.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(end)
-
-        # A daemon thread: a read that hangs on a store must not delay the end of the process.
-        threading.Thread(target=work, name="http-read", daemon=True).start()
         try:
             # Shielded, because the thread cannot be stopped, and its end must be counted.
-            return await asyncio.wait_for(asyncio.shield(reading), ANSWER_S)
+            found: Document = await asyncio.wait_for(asyncio.shield(reading), ANSWER_S)
         except TimeoutError:
             raise refusal(
                 503,
@@ -185,24 +190,71 @@ class ReadApi:
                 retry_after_s=self._context.http.retry_after,
             ) from None
 
-    def _ended(self, reading: asyncio.Future[Document]) -> None:
+        return found
+
+    async def _part(
+        self, read: Callable[[], Document | None], wait_s: float
+    ) -> tuple[Document | None, str | None]:
+        """A part of a document that asks a catalog or a registry, or why it is left out."""
+        if self._parts_open >= PARTS_OPEN_MAX:
+            return None, f"{PARTS_OPEN_MAX} reads of catalogs and registries are open"
+        self._parts_open += 1
+        reading = _in_thread(read, self._outside_turns)
+        reading.add_done_callback(self._part_ended)
+        try:
+            return await asyncio.wait_for(asyncio.shield(reading), wait_s), None
+        except TimeoutError:
+            return None, f"no answer within {wait_s:g} s"
+        except ArchiverError as error:
+            return None, excerpt(str(error), MESSAGE_MAX)
+
+    def _part_ended(self, reading: asyncio.Future[Any]) -> None:
+        self._parts_open -= 1
+        _log_error(reading)
+
+    def _ended(self, reading: asyncio.Future[Any]) -> None:
         self._open -= 1
-        if not reading.cancelled() and (error := reading.exception()) is not None:
-            # Also of a read whose reader has left: otherwise asyncio would complain about it.
-            _log.debug("a read ended in an error: %s", excerpt(str(error)))
+        _log_error(reading)
+
+
+def _in_thread(read: Callable[[], Document | None], turns: threading.BoundedSemaphore) -> asyncio.Future[Any]:
+    """What the function returns, without secrets; it is called in a thread when it is its turn."""
+    loop = asyncio.get_running_loop()
+    reading: asyncio.Future[Any] = loop.create_future()
+
+    def work() -> None:
+        with turns:
+            try:
+                # Errors of libraries and settings may carry a secret.
+                end = partial(_end, reading, redacted_document(read()), None)
+            except Exception as error:  # noqa: BLE001 - the head of the thread; the handler gets the error
+                end = partial(_end, reading, None, error)
+        # The loop may have stopped; then no reader is left.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(end)
+
+    # A daemon thread: a read that hangs on a store must not delay the end of the process.
+    threading.Thread(target=work, name="http-read", daemon=True).start()
+    return reading
+
+
+def _end(reading: asyncio.Future[Any], document: Document | None, error: Exception | None) -> None:
+    if reading.cancelled():
+        return
+    if error is not None:
+        reading.set_exception(error)
+    else:
+        reading.set_result(document)
+
+
+def _log_error(reading: asyncio.Future[Any]) -> None:
+    """Also of a read whose reader has left: otherwise asyncio would complain about it."""
+    if not reading.cancelled() and (error := reading.exception()) is not None:
+        _log.debug("a read ended in an error: %s", excerpt(str(error)))
 
 
 def _may(reader: Reader) -> May:
     return lambda resource, name: reader.may("describe", resource, name)
-
-
-def _end(reading: asyncio.Future[Document], document: Document | None, error: Exception | None) -> None:
-    if reading.cancelled():
-        return
-    if document is None:
-        reading.set_exception(error or AssertionError("a read has a document or an error"))
-    else:
-        reading.set_result(document)
 
 
 def refusal_of(error: ArchiverError, retry_after_s: float) -> HTTPException:

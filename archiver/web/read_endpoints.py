@@ -163,6 +163,16 @@ VIEWS: tuple[View, ...] = (
         "What to do about each finding and each message, as sections of Markdown.",
         "Runbook",
     ),
+    View(
+        "table",
+        "/topics/{topic}/table",
+        "The table of a topic",
+        "Its snapshots, the data files of the current one, its columns with the message fields that they "
+        "come from, and the lines with which Spark, Trino and DuckDB read it. `state` and `why` describe a "
+        "table that cannot be read; then only `ledger` has its size.",
+        "Table",
+        (_TOPIC,),
+    ),
 )
 
 _REFUSALS: dict[int, str] = {
@@ -283,6 +293,127 @@ _AUDIT: dict[str, Schema] = {
     },
     "partitions_left": {"type": "integer", "description": "Partitions that are not shown."},
     "partitions_hidden": {"type": "integer", "description": "Those that the reader may not describe."},
+}
+_SIZE: dict[str, Schema] = {
+    "rows": {**_COUNT_OR_NULL, "description": "As the snapshot states it, before delete files apply."},
+    "bytes": _COUNT_OR_NULL,
+    "files": {**_COUNT_OR_NULL, "description": "Data files."},
+    "delete_files": {**_COUNT_OR_NULL, "description": "Of another writer: rows may be deleted."},
+}
+_CHANGE: Schema = {
+    "type": "object",
+    "properties": {name: {"type": "integer"} for name in ("rows", "files", "bytes")},
+    "required": ["rows", "files", "bytes"],
+}
+_SNAPSHOT: Schema = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer"},
+        "parent_id": _COUNT_OR_NULL,
+        "sequence_number": {"type": "integer"},
+        "time": _TIME_OR_NULL,
+        "operation": {"type": "string"},
+        "place": {
+            "enum": ["current", "ancestor", "aside"],
+            "description": "aside: of a branch, rolled back, or older than the place where expiry cut the "
+            "history.",
+        },
+        "by": {"enum": ["archiver", "another writer"]},
+        "what": {**_TEXT_OR_NULL, "description": "What the archiver did, if it did not add archives."},
+        "added": _CHANGE,
+        "removed": _CHANGE,
+        "rows": {**_COUNT_OR_NULL, "description": "Rows of the table with this snapshot."},
+        "offsets": {**_TEXT_OR_NULL, "description": "What it added, as partition:base-end."},
+    },
+    "required": ["id", "sequence_number", "time", "operation", "place", "by", "added", "removed", "rows"],
+}
+_SNAPSHOT_REF: Schema = {"$ref": "#/components/schemas/TableSnapshot"}
+_DATA_FILE: Schema = {
+    "type": "object",
+    "properties": {
+        "path": {"type": "string"},
+        "partition": {"type": "string", "description": "Of the table: a day, hour or month."},
+        "rows": {"type": "integer"},
+        "bytes": {"type": "integer"},
+        "kafka_partition_min": _COUNT_OR_NULL,
+        "kafka_partition_max": _COUNT_OR_NULL,
+        "offset_min": _COUNT_OR_NULL,
+        "offset_max": _COUNT_OR_NULL,
+        "snapshot_id": {"type": "integer", "description": "That added it."},
+    },
+    "required": ["path", "partition", "rows", "bytes", "offset_min", "offset_max"],
+}
+_COLUMN: Schema = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer"},
+        "name": {"type": "string", "description": "With the columns that it is inside of."},
+        "type": {"type": "string"},
+        "required": {"type": "boolean"},
+        "doc": _TEXT_OR_NULL,
+        "from": {
+            "type": ["object", "null"],
+            "description": "The field of the key's or value's message, as in `archiver schema show`.",
+            "properties": {
+                "side": {"enum": ["key", "value"]},
+                "field": {"type": "string"},
+                "path": {"type": "string"},
+                "type": {"type": "string"},
+                "active": {"type": "boolean", "description": "false: the column is no longer filled."},
+                "versions": {"type": "array", "items": {"type": "integer"}},
+            },
+        },
+        "holds": {**_TEXT_OR_NULL, "description": "What a column of the archiver holds."},
+    },
+    "required": ["id", "name", "type", "required", "doc", "from", "holds"],
+}
+_ENGINE_LINES = ("spark", "trino", "trino_catalog", "duckdb", "duckdb_secret", "archiver", "archiver_files")
+_TABLE: dict[str, Schema] = {
+    "topic": {"type": "string"},
+    "kind": {"enum": ["none", "parquet", "iceberg", "unconfigured"]},
+    "state": {
+        "enum": ["none", "missing", "gone", "unavailable", "mismatch", "present"],
+        "description": "none: the topic has no table. missing: not created yet. gone: it existed. "
+        "unavailable: it cannot be read. mismatch: it is not the topic's as the archiver writes it.",
+    },
+    "why": _TEXT_OR_NULL,
+    "catalog": _TEXT_OR_NULL,
+    "table": {**_TEXT_OR_NULL, "description": "Namespace and name."},
+    "ledger": {
+        "type": "object",
+        "description": "What the archiver committed so far, whether or not the table can be read.",
+        "properties": {
+            "rows": {"type": "integer"},
+            "files": {"type": "integer"},
+            "bytes": {"type": "integer"},
+            "snapshot_id": _COUNT_OR_NULL,
+            "last_commit": _TIME_OR_NULL,
+        },
+    },
+    "location": _TEXT_OR_NULL,
+    "metadata_location": _TEXT_OR_NULL,
+    "uuid": _TEXT_OR_NULL,
+    "format_version": _COUNT_OR_NULL,
+    "partitioned_by": {**_TEXT_OR_NULL, "description": "day, hour or month; null: by something else."},
+    **_SIZE,
+    "snapshot": {"oneOf": [_SNAPSHOT_REF, {"type": "null"}], "description": "The current one."},
+    "snapshots": {"type": "array", "items": _SNAPSHOT_REF, "description": "The newest first."},
+    "snapshots_left": {"type": "integer"},
+    "data_files": {
+        "type": "array",
+        "items": _DATA_FILE,
+        "description": "Of the current snapshot; those of the newest commits first.",
+    },
+    "data_files_left": {**_COUNT_OR_NULL, "description": "Not shown; null: unknown."},
+    "data_files_why": {**_TEXT_OR_NULL, "description": "Why files are missing here."},
+    "columns": {"type": "array", "items": _COLUMN},
+    "columns_left": {**_COUNT_OR_NULL, "description": "Not shown; null: some."},
+    "columns_why": {**_TEXT_OR_NULL, "description": "Why no column has a field."},
+    "engines": {
+        "type": ["object", "null"],
+        "description": "Lines without secrets, by engine; null for one that cannot read the table this way.",
+        "properties": dict.fromkeys(_ENGINE_LINES, _TEXT_OR_NULL),
+    },
 }
 READ_COMPONENTS: dict[str, Schema] = {
     "Audits": {
@@ -438,6 +569,8 @@ READ_COMPONENTS: dict[str, Schema] = {
         },
         "required": [*_GROUP, "as_of", "coordinator", "membership", "partitions_left", "pending", "trouble"],
     },
+    "TableSnapshot": _SNAPSHOT,
+    "Table": {"type": "object", "properties": _TABLE, "required": list(_TABLE)},
     "Topics": {
         "type": "object",
         "properties": {
@@ -462,6 +595,12 @@ READ_COMPONENTS: dict[str, Schema] = {
             "table": _TEXT_OR_NULL,
             "configs": {"type": "object", "description": "Topic configs set by clients or commands."},
             "settings": {"type": ["object", "null"], "description": "null: not in the configuration."},
+            "table_summary": {
+                "type": ["object", "null"],
+                "properties": {**_SIZE, "snapshot": {"oneOf": [_SNAPSHOT_REF, {"type": "null"}]}},
+                "description": "Size and newest snapshot of the table, at most 10 s old; null: there is "
+                "none, or the catalog did not answer at once.",
+            },
         },
         "required": [*_SUMMARY, "as_of", "topic_id", "partitions", "schema_version", "table", "settings"],
     },

@@ -32,6 +32,7 @@ ADDRESSES = {
     "dead_letter_replay": "/dead-letters/replay",
     "audit": "/audit",
     "runbook": "/runbook",
+    "table": "/topics/clicks/table",
 }
 """An address of each view."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,8 +18,9 @@ from intake.records import Record
 from intake.write.producer import Producer
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver
+from tests.support.process.pages import check_harmless
 from tests.support.process.processes import until
-from tests.support.process.web import Daemon, Reply
+from tests.support.process.web import Daemon
 from tests.support.schema.orders import order
 
 HOSTILE = [
@@ -34,49 +34,6 @@ HOSTILE = [
     b"javascript:alert(1)",
     b"\xff\xfe\x00binary",
 ]
-
-
-class Seen(HTMLParser):
-    """What a browser would do with a page."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.links: list[str] = []
-        self.handlers: list[str] = []
-        self.text = ""
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        for name, value in attrs:
-            if name in ("href", "src", "action"):
-                self.links.append(value or "")
-            if name.startswith("on") or name == "style":
-                self.handlers.append(name)
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def check_harmless(reply: Reply) -> Seen:
-    """The page runs nothing and leads nowhere else."""
-    assert reply.headers["content-type"].startswith("text/html"), reply
-    policy = reply.headers["content-security-policy"]
-    assert "default-src 'none'" in policy
-    assert "unsafe" not in policy
-    assert "script-src" not in policy
-    html = reply.body.decode()
-    seen = Seen(html)
-    assert not set(seen.tags) & {"script", "img", "iframe", "object", "embed", "style", "base"}, seen.tags
-    assert seen.tags.count("svg") == 0
-    assert seen.handlers == []
-    for link in seen.links:
-        assert link.startswith(("/", "#")), link
-        assert not link.startswith("//"), link
-    for character in "\u202e\u2066\u200b\x1b\x00\x07":
-        assert character not in html, repr(character)
-    return seen
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ from archiver.rewrite.undecoded import Search
 from archiver.runtime.errors import RetryLater
 from archiver.runtime.ids import SystemIds
 from archiver.web import access
-from tests.integration.test_read_api import check_harmless
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver
 from tests.support.builders.undecoded import replay, send_unmended
+from tests.support.process.pages import check_harmless
 from tests.support.process.web import Daemon
 
 UNDECODED = [(0, 2), (0, 3), (0, 7), (0, 12), (0, 20), (1, 2), (1, 3), (1, 7), (1, 12), (1, 20)]

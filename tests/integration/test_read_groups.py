@@ -21,10 +21,10 @@ from archiver.runtime.ids import SystemIds
 from archiver.status.group_members import ShownGroup, ShownMember
 from archiver.status.journal import Journal
 from archiver.web import access
-from tests.integration.test_read_api import check_harmless
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver
 from tests.support.kafka.listening import Listening, configured, listening
+from tests.support.process.pages import check_harmless
 from tests.support.process.processes import until
 from tests.support.process.web import Daemon
 

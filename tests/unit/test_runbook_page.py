@@ -13,8 +13,8 @@ from archiver.status.advice import ANCHORS, RUNBOOK
 from archiver.web.console import _template, link
 from archiver.web.markdown import Block, Span, anchor_of, blocks, inline, plain, sections
 from archiver.web.runbook import COPY, page_of, runbook
-from tests.integration.test_read_api import Seen
 from tests.support.growth import assert_linear
+from tests.support.process.pages import Seen
 
 ROOT = Path(__file__).resolve().parents[2]
 
