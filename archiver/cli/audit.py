@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,10 @@ from archiver.publish.scope import parse_scope
 from archiver.runtime.errors import OutcomeUnknown, RetryLater
 from archiver.runtime.exit_codes import FINE, UNKNOWN, WRONG
 from archiver.runtime.text import counted
+
+if TYPE_CHECKING:
+    from archiver.app.application import Application
+    from archiver.publish.scope import Scope
 
 CODES = {"valid": FINE, "invalid": WRONG, "unknown": UNKNOWN}
 """Exit code by verdict."""
@@ -45,7 +49,7 @@ def audit(
     with application(config) as app:
 
         def by_itself() -> Answered:
-            found = app.maintenance.audit(scope, deep=deep, progress=progress)
+            found = _audited(app, scope, deep)
             # The same form as a daemon's answer.
             return Answered(found, CODES[str(found["verdict"])])
 
@@ -66,6 +70,21 @@ def audit(
     else:
         print_audit(document, archived)
     return CODES[str(document["verdict"])]
+
+
+def _audited(app: Application, scope: Scope | None, deep: bool) -> dict[str, Any]:
+    """The audit in this process; that of a part is no verdict on the deployment, so it is not kept."""
+
+    def work() -> dict[str, Any]:
+        return app.maintenance.audit(scope, deep=deep, progress=progress)
+
+    if scope is not None:
+        return work()
+    # Here: a command that the daemon answers does not need these modules.
+    from archiver.cli.kept_result import kept_result
+    from archiver.daemon.operations import summarize_audit
+
+    return kept_result(app, "deep_audit" if deep else "audit", work, summarize_audit)
 
 
 def print_audit(document: dict[str, object], archived: Collection[str]) -> None:

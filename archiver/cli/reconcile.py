@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,10 @@ from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, progress
 from archiver.runtime.errors import InvalidInput
 from archiver.runtime.text import counted
+
+if TYPE_CHECKING:
+    from archiver.app.application import Application
+    from reconcile.repair.run import ReconcileReport
 
 FINDINGS_SHOWN_MAX = 50
 """Findings that the text output shows; the JSON output has all."""
@@ -58,10 +62,7 @@ def reconcile(
     with application(config) as app:
 
         def by_itself() -> Answered:
-            # The daemon on its schedule repairs less: it never accepts a rollback of a table by itself.
-            report = app.maintenance.reconciling(progress, dry_run=not fix).run(
-                "everything" if fix else "nothing", topic
-            )
+            report = _reconciled(app, fix, topic)
             return Answered(report.to_json(), report.exit_code)
 
         body = {"fix": True} if topic is None else {"fix": True, "topic": topic}
@@ -72,6 +73,23 @@ def reconcile(
     else:
         _print(answered.document)
     return answered.exit_code
+
+
+def _reconciled(app: Application, fix: bool, topic: str | None) -> ReconcileReport:
+    """The run in this process; that of one topic proves nothing for the others, so it is not kept."""
+
+    def work() -> ReconcileReport:
+        # The daemon on its schedule repairs less: it never accepts a rollback of a table by itself.
+        return app.maintenance.reconciling(progress, dry_run=not fix).run(
+            "everything" if fix else "nothing", topic
+        )
+
+    if topic is not None:
+        return work()
+    from archiver.cli.kept_result import kept_result
+    from archiver.daemon.operations import summarize_reconciling
+
+    return kept_result(app, "reconcile", work, summarize_reconciling)
 
 
 def _rebuild(config: Path | None, topic: str | None, output: Output) -> int:

@@ -73,7 +73,7 @@ class EtcdSettings(Group):
     daemon made (`etcd.admin-token`). It holds the last known ends of the logs (`etcd.intake.tail`,
     `etcd.control.tail`), which detect an older copy of etcd's data. It also holds the locked file of a lease
     holder (`etcd.leader.lease`), with which a restarted daemon leads at once. It holds the charts of the
-    status page (`etcd.charts`). It may be lost."""
+    status page (`etcd.charts`) and results of commands (`etcd.audit-result`). It may be lost."""
     tls: EtcdTlsSettings | None = None
     """Encrypted connections. Default: none. Required for members on other machines unless `insecure` is
     set."""

@@ -178,7 +178,7 @@ class Daemon:
         self._numbers.declare(settings.topics)
         history = LagHistory(settings.daemon.history, settings.metrics.topics_max)
         self._poller = StatusPoller(self._numbers, history, self._clock, self._owner)
-        self._local_state = LocalState(settings.metadata.local_path, history, self._clock)
+        self._local_state = LocalState(settings.metadata.local_path, history, self._journal, self._clock)
         self._pace = Pace(self._clock)
         # The settings come from functions: a reload replaces the object.
         self._tick = Tick(self._round, lambda: self._settings)

@@ -281,7 +281,7 @@ def topic_advice(
             )
         found.append(Advice("act", "reload", "the configuration file is not in force", what, todo))
     found += _of_schemas(journal)
-    return [*found, *_of_findings(journal.newest("reconcile"), stuck)]
+    return [*found, *_of_findings(journal.latest("reconcile"), stuck)]
 
 
 def _of_schemas(journal: Journal) -> Iterable[Advice]:
@@ -333,8 +333,10 @@ def _of_findings(cycle: Cycle | None, stuck: Collection[str]) -> Iterable[Advice
             topic,
         )
     # Counted and not dropped, so that the page never seems complete when it is not.
-    if len(left) > FINDINGS_SHOWN:
-        more = counted(len(left) - FINDINGS_SHOWN, "finding")
+    # A command keeps the worst ones only, and counts the others.
+    beyond = len(left) - FINDINGS_SHOWN + (0 if cycle is None else cycle.document.get("findings_left", 0))
+    if beyond > 0:
+        more = counted(beyond, "finding")
         yield Advice(
             "watch",
             "job",
@@ -577,8 +579,8 @@ def _of_jobs(journal: Journal, before: Sequence[Advice]) -> Iterable[Advice]:
 def of_audits(journal: Journal) -> Iterable[Advice]:
     """Newest verdicts other than valid, and the undecoded records that the fast audit counted."""
     for job, name, option in (("audit", "audit", ""), ("deep_audit", "deep audit", " --deep")):
-        audit = journal.newest(job)
-        what = "" if audit is None else f"The {name} of {moment(audit.began_us)}: {audit.line}"
+        audit = journal.latest(job)
+        what = "" if audit is None else f"The {name} of {moment(audit.began_us)}{_by(audit)}: {audit.line}"
         if audit is not None and audit.outcome == "wrong":
             yield Advice(
                 "act",
@@ -600,6 +602,10 @@ def of_audits(journal: Journal) -> Iterable[Advice]:
             )
     # Only the fast audit of all topics counts them.
     yield from _of_undecoded(journal.newest("audit"))
+
+
+def _by(cycle: Cycle) -> str:
+    return f" (by a command, {cycle.by})" if cycle.by else ""
 
 
 def _of_undecoded(audit: Cycle | None) -> Iterable[Advice]:

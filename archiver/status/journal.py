@@ -45,6 +45,8 @@ class Cycle:
     none."""
     idle: bool = False
     """There was nothing to do: counted and shown while it is the newest of its job, but not kept."""
+    by: str = ""
+    """host:pid of a command that did the work by itself; empty for a cycle of this daemon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class Journal:
         self._lock = threading.Lock()
         self._cycles: deque[Cycle] = deque(maxlen=cycles_kept)
         self._newest: dict[str, Cycle] = {}
+        self._commands: dict[str, Cycle] = {}
         self._sums: dict[tuple[str, Outcome], tuple[int, float]] = {}
         self._checks: dict[str, Check] = {}
         self._schemas: dict[str, SchemaChanged] = {}
@@ -150,6 +153,28 @@ class Journal:
         """Last cycle of a job, of any age; None if there was none since the daemon started."""
         with self._lock:
             return self._newest.get(job)
+
+    def found_by_command(self, job: str, cycle: Cycle | None) -> None:
+        """Record the newest result of a command that did the work by itself; None if there is none."""
+        with self._lock:
+            if cycle is None:
+                self._commands.pop(job, None)
+                return
+            self._commands[job] = replace(
+                cycle,
+                # A file of this machine: its texts are bounded, but may hold a secret of an error.
+                line=excerpt(cycle.line, MESSAGE_MAX),
+                document=redacted_document(cycle.document, MESSAGE_MAX),
+            )
+
+    def latest(self, job: str) -> Cycle | None:
+        """The cycle of this daemon or the result of a command, whichever began later; None without any."""
+        with self._lock:
+            own, command = self._newest.get(job), self._commands.get(job)
+        if own is None or command is None:
+            return own or command
+        # Equal times: the daemon's own is certain.
+        return command if command.began_us > own.began_us else own
 
     def counts(self) -> dict[tuple[str, Outcome], int]:
         """Number of cycles by job and outcome since the daemon started."""

@@ -13,6 +13,9 @@ from archiver.status.ages import age
 from archiver.status.journal import Cycle, Journal
 from archiver.status.lag import LagReport
 
+_VERDICTS = ("invalid", "unknown", "valid")
+"""The worst first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -26,6 +29,8 @@ class Result:
     """When it was found; None before the first."""
     renewal: str
     """When or how it is renewed."""
+    by: str = ""
+    """host:pid of the command that found it; empty for this daemon."""
 
 
 def results(
@@ -65,12 +70,12 @@ def results(
         ),
         _audit(
             "audit",
-            journal.newest("audit"),
+            journal.latest("audit"),
             _next("audit", renewals, now_us, f"{interval}only by command: `archiver audit`"),
         ),
         _audit(
             "deep audit",
-            journal.newest("deep_audit"),
+            journal.latest("deep_audit"),
             _next(
                 "deep_audit",
                 renewals,
@@ -80,7 +85,7 @@ def results(
             ),
         ),
         _reconciliation(
-            journal.newest("reconcile"),
+            journal.latest("reconcile"),
             f"{cleanup}, before the cleanup"
             if cleanup
             else f"{interval}only by command: `archiver reconcile`",
@@ -92,20 +97,21 @@ def _audit(name: str, cycle: Cycle | None, renewal: str) -> Result:
     if cycle is None:
         return Result(name, "", "", None, renewal)
     verdicts = [str(one.get("verdict")) for one in cycle.document.get("partitions") or []]
-    counts = ", ".join(
-        f"{verdicts.count(word):,} {word}" for word in ("invalid", "unknown", "valid") if word in verdicts
-    )
+    # A command counts them itself.
+    numbers = cycle.document.get("counts") or {word: verdicts.count(word) for word in _VERDICTS}
+    counts = ", ".join(f"{numbers[word]:,} {word}" for word in _VERDICTS if numbers[word])
     # An audit that failed has no document; its outcome still says how it ended.
     word = cycle.document.get("verdict") or {"fine": "valid", "wrong": "invalid"}.get(
         cycle.outcome, "unknown"
     )
-    return Result(name, str(word), cycle.line + (f" ({counts})" if counts else ""), cycle.began_us, renewal)
+    line = cycle.line + (f" ({counts})" if counts else "")
+    return Result(name, str(word), line, cycle.began_us, renewal, cycle.by)
 
 
 def _reconciliation(cycle: Cycle | None, renewal: str) -> Result:
     if cycle is None:
         return Result("reconcile", "", "", None, renewal)
-    return Result("reconcile", cycle.outcome, cycle.line, cycle.began_us, renewal)
+    return Result("reconcile", cycle.outcome, cycle.line, cycle.began_us, renewal, cycle.by)
 
 
 def _next(job: str, renewals: Mapping[str, int | None], now_us: int, otherwise: str) -> str:

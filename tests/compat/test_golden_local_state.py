@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from archiver.status import chart_file
+from archiver.status import chart_file, command_result
 
 GOLDEN = Path(__file__).parent / "golden_local_state"
 NOW_US = 1_767_323_105_000_000
@@ -30,3 +30,24 @@ def test_charts() -> None:
     assert orders.values["seconds"][0] != orders.values["seconds"][0], "NaN: it was not known"
     assert list(found.topics) == ["orders", "clicks"]
     assert found.topics["clicks"].steps_ago == 7
+
+
+def test_results_of_commands() -> None:
+    data = (GOLDEN / "metadata.db.audit-result").read_bytes()
+    audit = command_result.decode(data, "audit", NOW_US, CLUSTER)
+    assert (audit.by, audit.outcome, audit.line) == (
+        "archive-1:4711",
+        "wrong",
+        "invalid: 3 partitions, 17 rows",
+    )
+    assert audit.document == {"verdict": "invalid", "counts": {"valid": 2, "invalid": 1, "unknown": 0}}
+    data = (GOLDEN / "metadata.db.reconcile-result").read_bytes()
+    found = command_result.decode(data, "reconcile", NOW_US, CLUSTER)
+    (finding,) = found.document["findings"]
+    assert (finding["id"], finding["topic"], finding["partition"], finding["fixed"]) == (
+        "dangling-reference",
+        "orders",
+        2,
+        False,
+    )
+    assert found.document["findings_left"] == 0

@@ -69,6 +69,46 @@ def test_undecoded_records_and_a_bad_verdict_are_on_the_page(deployment: Deploym
         assert daemon.stop() == 0
 
 
+def test_what_a_command_found_by_itself_is_on_the_page(deployment: Deployment, tmp_path: Path) -> None:
+    with Driver(deployment) as driver:
+        driver.send("orders", [order(1), order(2)])
+        assert driver.archive().of("orders").state == "archived"
+    apart = yaml.safe_load(deployment.config.read_text(encoding="utf-8"))
+    # With this port the command asks no daemon.
+    apart["http"]["listen"] = "127.0.0.1:0"
+    path = deployment.root / "apart.yaml"
+    path.write_text(yaml.safe_dump(apart), encoding="utf-8")
+    with Served(deployment, "--roles", "intake", scratch=tmp_path / "scratch") as daemon:
+        daemon.until_ready()
+        assert "by a command" not in page(daemon)
+        assert deployment.cli("audit", "-c", str(path)).code == 0
+        until("the page says that it is valid", lambda: "by a command, " in page(daemon))
+        assert "All is well" in page(daemon)
+        (moved, *_) = sorted(deployment.data.rglob("archive/*/data/**/*.parquet"))
+        moved.rename(tmp_path / "moved.parquet")
+        assert deployment.cli("audit", "-c", str(path)).code == 1
+        until("the page says what it found", lambda: "the audit says invalid" in page(daemon))
+        assert deployment.cli("reconcile", "--topic", "orders").code == 1
+        assert "finding-dangling-reference" not in page(daemon), "a part is no result of the deployment"
+        assert deployment.cli("reconcile").code == 1
+        until("the page names the finding", lambda: "#finding-dangling-reference" in page(daemon))
+        (note,) = [
+            line
+            for line in deployment.cli("status", "--output", "json").json()["attention"]
+            if line.startswith("The audit of ")
+        ]
+        assert "(by a command, " in note
+        assert "archiver_audit_verdict" not in daemon.get("/metrics").body.decode()
+        assert daemon.stop() == 0
+    for result in deployment.root.glob("metadata.db.*-result"):
+        result.write_text("{}", encoding="utf-8")
+    with Served(deployment, "--roles", "intake", scratch=tmp_path / "again") as daemon:
+        daemon.until_ready()
+        daemon.until_logged("-result is ignored: it is not the result of a command")
+        assert "by a command" not in page(daemon)
+        assert daemon.stop() == 0
+
+
 def test_explain_gives_the_reason_of_a_topic_that_the_daemon_halted(
     deployment: Deployment, tmp_path: Path
 ) -> None:

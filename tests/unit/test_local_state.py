@@ -12,6 +12,7 @@ from archiver.daemon.local_state import FIRST_SAVE_S, SAVE_S, LocalState, charts
 from archiver.runtime.clock import ManualClock
 from archiver.runtime.local_file import NotUsable, read_local_file, replace_local_file
 from archiver.status.history import LagHistory
+from archiver.status.journal import Journal
 from tests.support.builders.standings import of, partition, topic
 
 CLUSTER = "c" * 32
@@ -24,7 +25,7 @@ class Kept:
         self.clock = clock or ManualClock()
         self.history = LagHistory(3600.0, 10)
         self.metadata = folder / "metadata.db"
-        self.state = LocalState(self.metadata, self.history, self.clock)
+        self.state = LocalState(self.metadata, self.history, Journal(5), self.clock)
 
     @property
     def path(self) -> Path:

@@ -247,6 +247,27 @@ def test_every_result_has_its_age_and_its_next_renewal() -> None:
     assert "daemon.deep_audit_interval" not in text
 
 
+def test_a_result_of_a_command_says_who_found_it() -> None:
+    journal = journal_of(("audit", "fine", "valid", {"verdict": "valid", "partitions": []}))
+    counts = {"valid": 4, "invalid": 2, "unknown": 0}
+    journal.found_by_command(
+        "audit",
+        Cycle(
+            "audit",
+            NOW_US - 500_000,
+            0.1,
+            "wrong",
+            "invalid: orders:0",
+            {"verdict": "invalid", "counts": counts},
+            by="here:77",
+        ),
+    )
+    html = page(values(of(topic(partition())), journal))
+    text = Reading(html).text
+    assert "audit invalid invalid: orders:0 (2 invalid, 4 valid) 500 ms ago by a command, here:77" in text
+    assert title(html) == "1 thing needs an operator: the audit says invalid."
+
+
 # untrusted text
 
 
@@ -260,6 +281,19 @@ def test_no_text_becomes_markup_wherever_it_stands() -> None:
                 job, NOW_US, 0.1, "wrong", HOSTILE, {"verdict": HOSTILE, "partitions": [{"verdict": HOSTILE}]}
             )
         )
+    finding = {"id": "gap", "severity": "error", "topic": HOSTILE, "partition": 0, "fixed": False}
+    journal.found_by_command(
+        "reconcile",
+        Cycle(
+            "reconcile",
+            NOW_US,
+            0.1,
+            "wrong",
+            HOSTILE,
+            {"findings": [finding | {"what": HOSTILE, "repair": HOSTILE}]},
+            by=HOSTILE,
+        ),
+    )
     held = HeldBack(HOSTILE, 7, 0, NOW_US, NOW_US, 5)
     rows = [partition(0, 5, 9.0, "transaction", f"waits for {HOSTILE} `{HOSTILE}`", topic=HOSTILE, held=held)]
     standing = of(topic(*rows, name=HOSTILE, stuck=HOSTILE), differences=(HOSTILE,))
