@@ -228,7 +228,7 @@ def test_a_topic_that_the_configuration_lost_before_its_first_archive_is_reporte
         html = page(scene.values())
     assert title(html) == "No action is needed. To watch: topic orders is not in the configuration."
     text = " ".join(html.split())
-    assert "section <em>A topic is not in the configuration</em>" in text
+    assert "a-topic-is-not-in-the-configuration" in text
     assert "not in the configuration; 4 records behind" in text
 
 

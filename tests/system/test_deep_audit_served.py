@@ -42,7 +42,8 @@ def test_a_daemon_audits_every_row(tmp_path: Path) -> None:
         assert 'archiver_deep_audit_verdict{verdict="valid"} 1.0' in text
         assert "archiver_deep_audit_age_seconds" in text
         page = daemon.get("/").body.decode()
-        assert "<dt>deep audit</dt>" in page
+        assert "<strong>deep audit</strong>" in page
+        assert "only by command: <code>archiver audit --deep</code>" not in page, "it has a schedule"
         answer = daemon.admin("audit", {"deep": True, "topic": "clicks:0"})
         (found,) = answer["done"]["document"]["partitions"]
         assert (answer["done"]["exit_code"], found["verdict"], found["proof"], found["rows"]) == (
