@@ -18,6 +18,12 @@ from archiver.app.offset_targets import parse_target, target_offsets
 from archiver.app.reading_audit import Seen, audit_document
 from archiver.app.reading_dead_letters import DeadLetters
 from archiver.app.reading_groups import May, list_groups, one_group
+from archiver.app.reading_schema import (
+    SchemaTimes,
+    plan_document,
+    recorded_document,
+    undecoded_document,
+)
 from archiver.app.reading_table import table_document, table_summary
 from archiver.app.status_document import standing_of
 from archiver.runtime.clock import Clock
@@ -85,6 +91,7 @@ class Reading:
         self._clock = clock
         self._sources: dict[str, tuple[TopicSettings, float, tuple[Source | None, Source | None]]] = {}
         """By topic: the newest schemas of key and value for its settings, and until when they count."""
+        self._schema_times = SchemaTimes(clock)
         self._summaries: dict[str, tuple[TopicSettings | None, float, dict[str, Any] | None]] = {}
         """By topic: the summary of its table for its settings, and until when it counts."""
 
@@ -129,6 +136,19 @@ class Reading:
                 self._summaries.clear()
             known = self._summaries[name] = (settings, now_s + SUMMARIES_KEPT_S, found)
         return known[2]
+
+    # --- Schemas
+    def schema(self, name: str) -> dict[str, Any]:
+        """The recorded versions of the topic's schema."""
+        return recorded_document(self._opened(), name, self._schema_times, self._clock)
+
+    def schema_plan(self, name: str) -> dict[str, Any]:
+        """What the newest schema of the source would do to the topic's table. It asks the source."""
+        return plan_document(self._opened(), name)
+
+    def undecoded(self, name: str) -> dict[str, Any] | None:
+        """Undecoded keys and values of the topic's table; None without a table. It asks the catalog."""
+        return undecoded_document(self._opened(), name, self._clock)
 
     # --- Messages
     def messages(

@@ -13,14 +13,14 @@ import typer
 from archiver.cli.completion import complete_topic
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table
-from archiver.runtime.errors import InvalidInput, no_topic
+from archiver.runtime.errors import InvalidInput
 from archiver.runtime.exit_codes import FINE, WRONG
 from archiver.runtime.text import counted
 
 if TYPE_CHECKING:
     from archiver.app.application import Application
     from archiver.config.settings import SchemaSettings
-    from archiver.schema.evolution.state import TopicSchema
+    from archiver.schema.evolution.recorded import SourceSchema
     from archiver.schema.protobuf.descriptors import Source
     from archiver.status.mapping import SchemaPlan
 
@@ -65,10 +65,11 @@ _Message = Annotated[
 @app.command("show")
 def show(topic: _Topic, config: ConfigOption = None, output: OutputOption = Output.TEXT) -> int:
     """Show every field of a topic's messages with its column, as the ledger records it."""
+    from archiver.app.schema_plan import schema_history
     from archiver.status.mapping import mapping_of
 
     with application(config) as app_:
-        history = _history(app_, topic)
+        history = schema_history(app_, topic)
     fields = mapping_of(history)
     version = history[-1].version if history else None
     if output is Output.JSON:
@@ -189,36 +190,21 @@ def _planned(
     files: _Files,
     message: str | None,
 ) -> SchemaPlan:
-    from archiver.status.mapping import plan_of, with_envelope_of
+    from archiver.app.schema_plan import Given, planned, schema_history
+    from archiver.status.mapping import with_envelope_of
 
-    history = _history(app_, topic)
-    settings = app_.settings.topic(topic)
-    # A topic that was removed from the configuration has a history but no settings.
-    configured: dict[SideOption, SchemaSettings | None] = {
-        name: None if settings is None else getattr(settings, name) for name in SideOption
-    }
-    newest = {name: getattr(history[-1], name) if history else None for name in SideOption}
-    sources: dict[SideOption, Source | None] = {}
-    for name in SideOption:
-        group, known = configured[name], newest[name]
-        if not files.given:
-            if message is not None:
-                raise InvalidInput(
-                    "--message is the message of a schema; give --descriptor-set, --protos, --avsc or "
-                    "--json-schema as well"
-                )
-            # Without a schema option, both sides come from the configuration.
-            sources[name] = None if group is None else app_.fetch_schema(group, known).source
-        elif name is side:
-            # A file has no registry ids, and their absence must not count as a change.
-            sources[name] = with_envelope_of(_given(files, message, group), known)
-        # The other side stays as recorded, so the plan shows only the change in question.
-        elif known is not None:
-            sources[name] = known.source()
-        else:
-            sources[name] = None if group is None else app_.fetch_schema(group, known).source
-    policy = "evolve" if settings is None else settings.schema_change
-    return plan_of(topic, history, sources[SideOption.KEY], sources[SideOption.VALUE], policy)
+    if message is not None and not files.given:
+        raise InvalidInput(
+            "--message is the message of a schema; give --descriptor-set, --protos, --avsc or "
+            "--json-schema as well"
+        )
+
+    def load(group: SchemaSettings | None, known: SourceSchema | None) -> Source:
+        # A file has no registry ids, and their absence must not count as a change.
+        return with_envelope_of(_given(files, message, group), known)
+
+    history = schema_history(app_, topic)
+    return planned(app_, topic, history, Given(side.value, load) if files.given else None)[0]
 
 
 def _compared(against: Path, side: SideOption, files: _Files, message: str | None) -> SchemaPlan:
@@ -291,23 +277,6 @@ def _given(files: _Files, message: str | None, group: SchemaSettings | None) -> 
         columns={} if group is None else group.columns,
     )
     return SchemaFetcher(SchemaRegistrySettings(), SystemClock())(requested, None).source
-
-
-def _history(app_: Application, topic: str) -> list[TopicSchema]:
-    """Every recorded schema of a topic, the oldest first.
-
-    Raises `NotFound` for a topic that neither exists nor is configured.
-    """
-    from archiver.schema.evolution.state import TopicSchema
-
-    topics = app_.backlog().topics_by_name
-    if topic not in topics:
-        # A configured topic may not exist yet; then nothing is recorded.
-        if app_.settings.topic(topic) is None:
-            raise no_topic(topic, {*topics, *(one.name for one in app_.settings.topics)})
-        return []
-    entries = app_.ledger().topic(topics[topic].topic_id).schemas
-    return [TopicSchema.from_entry(entries[version]) for version in sorted(entries)]
 
 
 def _print(found: SchemaPlan, output: Output, against: bool = False) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from archiver.catalog.identity import load_table, target_of
-from archiver.catalog.tables import Tables, TableView
+from archiver.catalog.tables import LiveFile, Tables, TableView
 from archiver.config.settings import TopicSettings
 from archiver.ledger.archive_visibility import ArchiveVisibility
 from archiver.ledger.fold import LedgerFold
@@ -151,14 +151,20 @@ def undecoded_count(tables: Tables, view: TableView) -> int:
 
     Files without counts, which other writers may add, do not count.
     """
-    fields = set(error_fields(view.schema_json).values())
+    fields = error_fields(view.schema_json)
     if not fields:
         return 0
-    found = 0
-    for file in tables.live_files(view, nulls_of=fields):
+    return sum(undecoded_by_side(tables.live_files(view, nulls_of=set(fields.values())), fields).values())
+
+
+def undecoded_by_side(files: Iterable[LiveFile], fields: Mapping[Side, int]) -> dict[Side, int]:
+    """Undecoded keys and values in files whose null counts have the `error_fields`."""
+    found = dict.fromkeys(fields, 0)
+    for file in files:
         nulls = dict(file.null_counts)
-        # A record without an error has null there, so the others are the undecoded ones.
-        found += sum(file.record_count - nulls[number] for number in fields if number in nulls)
+        for side, number in fields.items():
+            # A record without an error has null there, so the others are the undecoded ones.
+            found[side] += file.record_count - nulls[number] if number in nulls else 0
     return found
 
 

@@ -79,6 +79,15 @@ class Reads(Protocol):
     def table_summary(self, name: str) -> dict[str, Any] | None:
         """Size and newest snapshot of a topic's table; None if there is none."""
 
+    def schema(self, name: str) -> dict[str, Any]:
+        """The recorded versions of a topic's schema."""
+
+    def schema_plan(self, name: str) -> dict[str, Any]:
+        """What the newest schema of the source would do to the topic's table."""
+
+    def undecoded(self, name: str) -> dict[str, Any] | None:
+        """Undecoded keys and values of a topic's table; None without a table."""
+
     def messages(
         self, name: str, partition: int, start: str, limit: int, key: bytes | None
     ) -> dict[str, Any]:

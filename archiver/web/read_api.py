@@ -36,6 +36,10 @@ PARTS_OPEN_MAX: Final = 16
 """Maximum of open reads of parts of a document; further parts are left out."""
 SUMMARY_S: Final = 2.0
 """Time after which a topic is shown without the summary of its table."""
+PLAN_S: Final = 20.0
+"""Time after which a schema is shown without the plan of the newest one."""
+UNDECODED_S: Final = 5.0
+"""Time after which a schema is shown without the number of undecoded records."""
 OPEN_MAX: Final = 32
 """Maximum of open reads; further ones are refused with 429."""
 ANSWER_S: Final = 60.0
@@ -68,6 +72,7 @@ class ReadApi:
             "audit": self._audit,
             "runbook": self._runbook,
             "table": self._table,
+            "schema": self._schema,
         }
         """The function that answers each view; it raises a refusal."""
 
@@ -101,6 +106,21 @@ class ReadApi:
     async def _table(self, request: Request) -> Document:
         name, _ = await self._of_topic(request, "describe")
         return await self._read(lambda: self._context.reads.table(name), self._outside_turns)
+
+    async def _schema(self, request: Request) -> Document:
+        name, _ = await self._of_topic(request, "describe")
+        reads = self._context.reads
+        document = await self._read(lambda: reads.schema(name))
+        (plan, plan_why), (undecoded, undecoded_why) = await asyncio.gather(
+            self._part(lambda: reads.schema_plan(name), PLAN_S),
+            self._part(lambda: reads.undecoded(name), UNDECODED_S),
+        )
+        return document | {
+            "plan": plan,
+            "plan_why": plan_why,
+            "undecoded": undecoded,
+            "undecoded_why": undecoded_why,
+        }
 
     async def _messages(self, request: Request) -> Document:
         name, _ = await self._of_topic(request, "read")

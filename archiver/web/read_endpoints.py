@@ -173,6 +173,16 @@ VIEWS: tuple[View, ...] = (
         "Table",
         (_TOPIC,),
     ),
+    View(
+        "schema",
+        "/topics/{topic}/schema",
+        "The schema of a topic",
+        "Its recorded versions with their changes, what the newest schema of the source would do to the "
+        "table (as `archiver schema plan`), and how many records could not be decoded. The last two say why "
+        "they are missing if the source or the catalog does not answer.",
+        "TopicSchema",
+        (_TOPIC,),
+    ),
 )
 
 _REFUSALS: dict[int, str] = {
@@ -415,7 +425,80 @@ _TABLE: dict[str, Schema] = {
         "properties": dict.fromkeys(_ENGINE_LINES, _TEXT_OR_NULL),
     },
 }
+_CHANGES: dict[str, Schema] = {
+    "changes": {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": {
+                "what": {"type": "string", "description": "added, dropped, restored, renamed, widened, …"},
+                "side": {"enum": ["key", "value"]},
+                "field": {"type": "string", "description": "Empty: the whole key or value."},
+                "column": {"type": "string"},
+                "was": {"type": "string"},
+                "now": {"type": "string"},
+                "why": {"type": "string"},
+                "compatible": {"type": "boolean"},
+            },
+            "required": ["what", "side", "field", "column", "was", "now", "why", "compatible"],
+        },
+    },
+    "changes_left": {**_COUNT_OR_NULL, "description": "Not shown; null: unknown."},
+}
+_SIDE: Schema = {
+    "type": ["object", "null"],
+    "description": "null: without a schema.",
+    "properties": {
+        "format": {"enum": ["protobuf", "avro", "json"]},
+        "message": {"type": "string"},
+        "ids": {"type": "array", "items": {"type": "integer"}, "description": "Of the registry, the newest."},
+    },
+}
+_VERSION: Schema = {
+    "type": "object",
+    "properties": {
+        "version": {"type": "integer"},
+        "recorded": {**_TIME_OR_NULL, "description": "null: longer ago than the control log reaches."},
+        "key": _SIDE,
+        "value": _SIDE,
+        **_CHANGES,
+        "why": {**_TEXT_OR_NULL, "description": "Why there are no changes here."},
+    },
+    "required": ["version", "recorded", "key", "value", "changes", "changes_left", "why"],
+}
+_TOPIC_SCHEMA: dict[str, Schema] = {
+    "topic": {"type": "string"},
+    "schema_change": {**_TEXT_OR_NULL, "description": "The topic's policy; null: not in the configuration."},
+    "versions": {"type": "array", "items": _VERSION, "description": "The newest first."},
+    "versions_left": {"type": "integer"},
+    "plan": {
+        "type": ["object", "null"],
+        "properties": {
+            "recorded_version": _COUNT_OR_NULL,
+            "version": {"type": "integer", "description": "That the next archive run has."},
+            **_CHANGES,
+            "unchanged": {"type": "integer", "description": "Columns without a change."},
+            "compatible": {"type": "boolean"},
+            "allowed": {"type": "boolean", "description": "false: `schema_change` halts the topic."},
+            "schema_change": {"type": "string"},
+            "notes": {"type": "array", "items": {"type": "string"}},
+        },
+    },
+    "plan_why": {**_TEXT_OR_NULL, "description": "Why there is no plan."},
+    "undecoded": {
+        "type": ["object", "null"],
+        "description": "Of the current rows; null: there is no table, or see `undecoded_why`.",
+        "properties": {
+            "key": {**_COUNT_OR_NULL, "description": "null: keys have no schema."},
+            "value": {**_COUNT_OR_NULL, "description": "null: values have no schema."},
+            "files": {"type": "integer", "description": "Data files that were counted."},
+            "complete": {"type": "boolean", "description": "Whether these were all files."},
+        },
+    },
+    "undecoded_why": _TEXT_OR_NULL,
+}
 READ_COMPONENTS: dict[str, Schema] = {
+    "TopicSchema": {"type": "object", "properties": _TOPIC_SCHEMA, "required": list(_TOPIC_SCHEMA)},
     "Audits": {
         "type": "object",
         "properties": {

@@ -33,6 +33,7 @@ ADDRESSES = {
     "audit": "/audit",
     "runbook": "/runbook",
     "table": "/topics/clicks/table",
+    "schema": "/topics/clicks/schema",
 }
 """An address of each view."""
 
