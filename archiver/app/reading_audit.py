@@ -71,11 +71,15 @@ def audit_document(journal: Journal, daemon: DaemonSettings, now_us: int, seen: 
         "topic": seen.topic,
         "audits": [
             # 0 of the deep audit: none on schedule.
-            {"kind": kind, **_times(journal.newest(kind), interval_s or None, now_us)}
-            | _audit(journal.newest(kind), seen)
+            {
+                "kind": kind,
+                **_times(journal.newest(kind), interval_s or None, now_us),
+                **_audit(journal.newest(kind), seen),
+                "command": _of_command(journal.latest(kind), now_us, seen),
+            }
             for kind, interval_s in intervals.items()
         ],
-        "findings": _findings(journal.newest("reconcile"), now_us, seen),
+        "findings": _findings(journal.latest("reconcile"), now_us, seen),
     }
 
 
@@ -131,6 +135,22 @@ def _audit(cycle: Cycle | None, seen: Seen) -> dict[str, Any]:
     }
 
 
+def _of_command(cycle: Cycle | None, now_us: int, seen: Seen) -> dict[str, Any] | None:
+    """A verdict that a command found after the newest one of this daemon."""
+    # It is of all topics together, so it is for readers that see all of them.
+    if cycle is None or not cycle.by or not seen.sees_all or seen.topic is not None:
+        return None
+    verdict = str(cycle.document.get("verdict", "unknown"))
+    return {
+        "verdict": verdict,
+        "section": _SECTIONS.get(verdict),
+        "counts": cycle.document.get("counts", {}),
+        "line": cycle.line,
+        "by": cycle.by,
+        "age_seconds": _age_s(cycle, now_us),
+    }
+
+
 def _partition(one: Mapping[str, Any], snapshot_ids: Mapping[str, Any]) -> dict[str, Any]:
     ranges = {name: one[name] for name in _RANGES if one.get(name)}
     kept = ("topic", "partition", "verdict", "why", "proof", "rows", "start", "watermark", "stable", "next")
@@ -149,18 +169,22 @@ def _findings(cycle: Cycle | None, now_us: int, seen: Seen) -> dict[str, Any] | 
     if cycle is None:
         return None
     document = cycle.document
-    error = document.get("error") if document else cycle.line
+    # What a command found has no error of its own.
+    failed = not document or (bool(cycle.by) and cycle.outcome == "untold")
+    error = cycle.line if failed else document.get("error")
     asked = seen.asked(document.get("findings", []))
     mine = sorted(seen.visible(asked), key=lambda one: (one["fixed"], _SEVERITIES.get(one["severity"], -1)))
     kept = ("id", "severity", "topic", "partition", "what", "repair", "fixed")
     return {
         "checked_at": document.get("checked_at"),
         "age_seconds": _age_s(cycle, now_us),
+        "by": cycle.by if cycle.by and seen.sees_all else None,
         "error": None if error is None else seen.error(error),
         "findings": [
             {**{name: one[name] for name in kept}, "section": anchor(one["id"])}
             for one in mine[:FINDINGS_MAX]
         ],
-        "left": max(0, len(mine) - FINDINGS_MAX),
+        # A command keeps the worst ones.
+        "left": max(0, len(mine) - FINDINGS_MAX) + document.get("findings_left", 0),
         "hidden": len(asked) - len(mine),
     }

@@ -303,6 +303,11 @@ _AUDIT: dict[str, Schema] = {
     },
     "partitions_left": {"type": "integer", "description": "Partitions that are not shown."},
     "partitions_hidden": {"type": "integer", "description": "Those that the reader may not describe."},
+    "command": {
+        "type": ["object", "null"],
+        "description": "A later verdict on the whole deployment that a command found by itself, for readers "
+        "that see all of it.",
+    },
 }
 _SIZE: dict[str, Schema] = {
     "rows": {**_COUNT_OR_NULL, "description": "As the snapshot states it, before delete files apply."},
@@ -514,12 +519,13 @@ READ_COMPONENTS: dict[str, Schema] = {
                 "properties": {
                     "checked_at": _TIME_OR_NULL,
                     "age_seconds": {"type": "number"},
+                    "by": {**_TEXT_OR_NULL, "description": "The command that compared; null: this daemon."},
                     "error": _TEXT_OR_NULL,
                     "findings": {"type": "array", "items": {"type": "object"}},
                     "left": {"type": "integer", "description": "Findings that are not shown."},
                     "hidden": {"type": "integer", "description": "Those that the reader may not see."},
                 },
-                "required": ["checked_at", "age_seconds", "error", "findings", "left", "hidden"],
+                "required": ["checked_at", "age_seconds", "by", "error", "findings", "left", "hidden"],
             },
         },
         "required": ["as_of", "topic", "audits", "findings"],

@@ -147,3 +147,15 @@ def test_the_runbook_is_served_with_its_sections(daemon: Daemon) -> None:
     assert len(document["sections"]) > 40
     assert page.count("<h2 ") == len(document["sections"]) - 1
     assert len(page) < 200_000
+
+
+def test_a_later_result_of_a_command_is_shown(daemon: Daemon) -> None:
+    audit(daemon)
+    now_us = daemon.face.clock.now_us() + 10
+    result = {"verdict": "invalid", "counts": {"valid": 1, "invalid": 1, "unknown": 0}}
+    daemon.journal.found_by_command("audit", Cycle("audit", now_us, 0.0, "wrong", "<b>", result, by="h:1"))
+    document, page = get(daemon, "/audit")
+    assert document["audits"][0]["command"]["verdict"] == "invalid"
+    assert "later, by a command" in page
+    assert "h:1" in page
+    assert "h:1" not in get(daemon, "/audit", ALICE)[1]

@@ -169,3 +169,40 @@ def test_an_answer_is_bounded() -> None:
 def test_the_clock_may_have_been_set_back() -> None:
     found = audit_document(journal(audit=audited()), DAEMON, BEGAN_US - 10**9, ALL)
     assert found["audits"][0]["age_seconds"] == 0.0
+
+
+def command(job: str, outcome: Any, document: dict[str, Any]) -> Cycle:
+    return Cycle(job, BEGAN_US + 50_000_000, 10.0, outcome, "line of the command", document, by="host:7")
+
+
+def test_a_later_verdict_of_a_command_is_shown_to_readers_of_everything() -> None:
+    found = journal(audit=audited(partition("a", 0)))
+    result = {"verdict": "invalid", "counts": {"valid": 1, "invalid": 2, "unknown": 0}}
+    found.found_by_command("audit", command("audit", "wrong", result))
+    audit = of(found)["audits"][0]
+    assert audit["command"] == {
+        **result,
+        "section": ANCHORS["audit"],
+        "line": "line of the command",
+        "by": "host:7",
+        "age_seconds": 40.0,
+    }
+    assert audit["verdict"] == "valid", "that of the daemon has its partitions, and its own age"
+    assert of(found, ONLY_A)["audits"][0]["command"] is None
+    found.add(Cycle("audit", BEGAN_US + 60_000_000, 1.0, "fine", "", audited(partition("a", 0))))
+    assert of(found)["audits"][0]["command"] is None, "the daemon's own is newer"
+
+
+def test_findings_of_a_command_count_what_it_did_not_keep() -> None:
+    found, kept = Journal(10), finding("gap", "a")
+    del kept["safe"]
+    found.found_by_command(
+        "reconcile", command("reconcile", "wrong", {"findings": [kept], "findings_left": 7})
+    )
+    findings = of(found)["findings"]
+    assert (findings["by"], findings["left"], findings["error"]) == ("host:7", 7, None)
+    assert [one["id"] for one in findings["findings"]] == ["gap"]
+    assert of(found, ONLY_A)["findings"]["by"] is None
+    found.found_by_command("reconcile", command("reconcile", "untold", {"findings": [], "findings_left": 0}))
+    assert of(found)["findings"]["error"] == "line of the command"
+    assert "line of the command" not in str(of(found, ONLY_A))
