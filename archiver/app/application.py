@@ -6,12 +6,13 @@ The only place that knows which adapter implements which Protocol.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from archiver.app.deployment import Deployment
-from archiver.config.settings import Settings
+from archiver.config.settings import Settings, TopicSettings
 from archiver.objects.location import StorePlace
 from archiver.runtime import failpoints
 from archiver.runtime.errors import ConfigInvalid
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from archiver.app.maintenance import Maintenance
     from archiver.ledger.fold import LedgerFold
     from archiver.ledger.views import TopicLedger
-    from archiver.query.duck import QueryTable, Trouble
+    from archiver.query.duck import QueryTable
+    from archiver.query.tables import FetchedFiles, Trouble
     from archiver.status.explain import Explanation
     from archiver.stream.stream import RecordStream
     from intake.log.backlog import Backlog
@@ -155,7 +157,36 @@ class Application(Deployment):
 
     def query_tables(self, names: Collection[str]) -> tuple[list[QueryTable], dict[str, Trouble]]:
         """Tables for `archiver query`, and by name why some cannot be queried."""
-        from archiver.query.duck import FetchedFiles, query_tables
+        from archiver.query.tables import FetchedFiles
+
+        return self._query_tables(self.settings.topics, names, FetchedFiles(self.objects), None)
+
+    def tables_of_query(
+        self,
+        names: Collection[str],
+        topics: Collection[str] | None,
+        check: Callable[[], None],
+        *,
+        folder: Path,
+        listed_max: int,
+    ) -> tuple[list[QueryTable], dict[str, Trouble]]:
+        """The same for a query of the console: only tables of these topics (None: of all), only those that it
+        names, and copies of files in `folder`. `check` may raise to end the copying.
+        """
+        from archiver.query.tables import FETCHED_MAX, FetchedFiles
+
+        allowed = [one for one in self.settings.topics if topics is None or one.name in topics]
+        copies = FetchedFiles(self.objects, FETCHED_MAX, folder, check)
+        return self._query_tables(allowed, names, copies, listed_max)
+
+    def _query_tables(
+        self,
+        settings: Sequence[TopicSettings],
+        names: Collection[str],
+        fetched: FetchedFiles,
+        listed_max: int | None,
+    ) -> tuple[list[QueryTable], dict[str, Trouble]]:
+        from archiver.query.tables import query_tables
 
         ledger, topics = self.ledger(), self.backlog().topics_by_name
 
@@ -163,8 +194,10 @@ class Application(Deployment):
             return ledger.topic(topics[name].topic_id) if name in topics else None
 
         # DuckDB reads local files; objects of a bucket are copied to this machine first.
-        copies = FetchedFiles(self.objects).paths if StorePlace.of(self.settings.data).is_s3 else None
-        return query_tables(self.settings.topics, names, self.tables, of_topic, self.fetch_schema, copies)
+        copies = fetched.paths if StorePlace.of(self.settings.data).is_s3 else None
+        return query_tables(
+            settings, names, self.tables, of_topic, self.fetch_schema, copies, listed_max=listed_max
+        )
 
 
 def open_application(settings: Settings, environ: Mapping[str, str]) -> Application:

@@ -17,7 +17,7 @@ from archiver.app.engine_lines import engine_lines, example_query
 from archiver.catalog.identity import mismatch, target_of
 from archiver.catalog.table_layout import COMMIT_ID, COMPACTED, RANGES, REBUILT, REPLAYED, RETIRED, SET_BACK
 from archiver.catalog.tables import LiveFile, SnapshotView, TableView
-from archiver.query.duck import gone_text, is_gone
+from archiver.query.tables import gone_text, is_gone
 from archiver.refine.prepare_topic import recorded_schemas
 from archiver.runtime.errors import ArchiverError
 from archiver.runtime.redaction import excerpt

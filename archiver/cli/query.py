@@ -6,7 +6,7 @@ import enum
 import itertools
 import json
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +22,6 @@ from archiver.runtime.redaction import redacted
 from archiver.runtime.text import counted
 
 if TYPE_CHECKING:
-    from archiver.config.settings import TopicSettings
     from archiver.query.duck import Result
 
 
@@ -37,8 +36,6 @@ class QueryOutput(enum.StrEnum):
 
 
 ROWS_MAX = 1000
-TABLES_SHOWN = 10
-"""Tables that an error names; `archiver tables` lists all."""
 
 
 def query(
@@ -76,6 +73,7 @@ def query(
 
     # DuckDB is an optional dependency, so it is imported by this command only.
     from archiver.query.duck import Limits, asked, default_threads, table_names
+    from archiver.query.tables import hints
 
     try:
         limits = Limits(parse_size(memory), threads or default_threads())
@@ -96,7 +94,7 @@ def query(
         if gone:
             raise Halt("; ".join(gone)) from error
         raise InvalidInput(
-            "; ".join([str(error), *(trouble.why for trouble in named), *_hints(error, names, topics)])
+            "; ".join([str(error), *(trouble.why for trouble in named), *hints(error, names, topics)])
         ) from error
     for trouble in troubles.values():
         if trouble.gone:
@@ -104,27 +102,6 @@ def query(
     if cut:
         progress(f"cut off after {counted(rows_max, 'row')}; --max-rows 0 prints all")
     return FINE
-
-
-def _hints(error: InvalidInput, names: Collection[str], topics: Sequence[TopicSettings]) -> list[str]:
-    """Names to use instead, for a query that names a topic or a table that does not exist."""
-    of_topics = [
-        f"topic {topic.name} has no table (archive.kind: {topic.archive.kind})"
-        if topic.archive.table is None
-        else f"the table of topic {topic.name} is {topic.archive.table}"
-        for topic in topics
-        if topic.name in names
-    ]
-    known = sorted({topic.archive.table for topic in topics if topic.archive.table is not None})
-    unknown = {name.casefold() for name in names} - {name.casefold() for name in known}
-    if of_topics or not unknown or "does not exist" not in str(error):
-        return of_topics
-    more = f", and {len(known) - TABLES_SHOWN} more" if len(known) > TABLES_SHOWN else ""
-    return [
-        f"the tables are {', '.join(known[:TABLES_SHOWN])}{more}"
-        if known
-        else "the configuration has no table"
-    ]
 
 
 def _print(result: Result, rows_max: int, output: QueryOutput | None) -> bool:

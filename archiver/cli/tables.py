@@ -88,7 +88,7 @@ def _chosen(settings: Settings, topic: str | None) -> list[TopicSettings]:
 
 def _describe(app: Application, settings: TopicSettings) -> dict[str, object]:
     from archiver.app.engine_lines import engine_lines
-    from archiver.query.duck import gone_text, is_gone
+    from archiver.query.tables import gone_text, is_gone
 
     topic = settings.name
     # Reads the catalog, because the statements must name the current snapshot.

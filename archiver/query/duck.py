@@ -10,203 +10,27 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from archiver.catalog.tables import LiveFile, Tables, TableView, parse_identifier
-from archiver.config.settings import TopicSettings
-from archiver.config.types import format_size
-from archiver.ledger.views import TopicLedger
-from archiver.objects.path_normalization import key_of
-from archiver.objects.store import ObjectStore
 from archiver.query.columns import columns_by_id, columns_of, literal, quoted
-from archiver.refine.prepare_topic import decide_schema, fetch_schemas
-from archiver.registry.subjects import Fetch
-from archiver.runtime.errors import ArchiverError, ConfigInvalid, Halt, InvalidInput, NotFound
-from archiver.runtime.text import counted
+from archiver.runtime.errors import ConfigInvalid, Halt, InvalidInput, LimitReached
 
 if TYPE_CHECKING:
     import duckdb
 
-# --- The tables of a query
-
-_LOCAL = ("file://", "file:")
-Copies = Callable[[Sequence[LiveFile]], list[str]]
-"""Returns the paths of local copies, in the order of the files."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """Why a table cannot be queried."""
-
-    why: str
-    gone: bool = False
-    """Whether the table existed. It must not be treated as an empty one."""
-
-
-def is_gone(ledger: TopicLedger | None) -> bool:
-    """Whether a table that the catalog does not have existed: archives were committed to it."""
-    return ledger is not None and ledger.table_uuid is not None and ledger.totals.files > 0
-
-
-def gone_text(table: str, topic: str, ledger: TopicLedger) -> str:
-    """Message for a table that is gone."""
-    return (
-        f"the table {table} is gone: {counted(ledger.totals.rows, 'row')} of topic {topic} went into "
-        "it, and its catalog does not have it "
-        "any more; it was dropped or renamed: rename it back or restore it"
-    )
-
-
-def query_tables(
-    topics: Sequence[TopicSettings],
-    names: Collection[str],
-    tables: Callable[[str], Tables],
-    ledger: Callable[[str], TopicLedger | None],
-    fetch: Fetch,
-    copies: Copies | None = None,
-) -> tuple[list[QueryTable], dict[str, Trouble]]:
-    """The configured tables in `names`, or all if a name is not configured; and why some cannot be queried.
-
-    `ledger` returns a topic's part of the ledger, or None for a topic that the log does not have. `fetch`
-    returns the schemas of topics without archives. `copies` returns local copies of files in a bucket; None
-    without a bucket.
-    """
-    # Several topics under one name, because names are case-insensitive in DuckDB and have no catalog.
-    configured: dict[str, list[TopicSettings]] = {}
-    for topic in topics:
-        if topic.archive.kind == "iceberg" and topic.archive.table is not None:
-            configured.setdefault(topic.archive.table.lower(), []).append(topic)
-    requested = {name.lower() for name in names}
-    # SHOW TABLES names no table, and an unknown name may be a typo: DuckDB then needs all views.
-    if not requested or not requested <= configured.keys():
-        requested = set(configured)
-    found: list[QueryTable] = []
-    troubles: dict[str, Trouble] = {}
-    for topic in (topic for name in sorted(requested) for topic in configured[name]):
-        table = topic.archive.table or ""
-        try:
-            if len(configured[table.lower()]) > 1:
-                raise Halt(
-                    "several tables have that name; a query distinguishes neither catalogs nor upper and "
-                    "lower case"
-                )
-            known = ledger(topic.name)
-            asked = _table(topic, tables(topic.archive.catalog or ""), known, fetch, copies)
-            if asked is None and known is not None:
-                troubles[table] = Trouble(gone_text(table, topic.name, known), gone=True)
-            elif asked is not None:
-                found.append(asked)
-        # A table that the query does not need must not prevent it.
-        except ArchiverError as error:
-            troubles[table] = Trouble(f"table {table} cannot be queried: {error}")
-    return found, troubles
-
-
-def _table(
-    topic: TopicSettings, tables: Tables, ledger: TopicLedger | None, fetch: Fetch, copies: Copies | None
-) -> QueryTable | None:
-    """The present table, or the one that the first archive would create; None if it is gone."""
-    identifier = parse_identifier(topic.archive.table or "")
-    namespace, name = ".".join(identifier[:-1]), identifier[-1]
-    view = tables.load(identifier)
-    # An empty result would hide the loss.
-    if view is None and is_gone(ledger):
-        return None
-    if view is None:
-        return QueryTable(namespace, name, _future_schema(topic, ledger, fetch))
-    return QueryTable(namespace, name, view.schema_json, tuple(_paths(tables, view, copies)))
-
-
-def _future_schema(topic: TopicSettings, ledger: TopicLedger | None, fetch: Fetch) -> str:
-    """Schema of a table that does not exist yet: from the ledger, else from the topic's newest schemas."""
-    entry = None if ledger is None else ledger.schemas.get(ledger.schema_version)
-    if entry is not None:
-        return entry.iceberg_schema
-    return decide_schema(topic.name, (), fetch_schemas(topic, None, fetch), None).schema.iceberg_json
-
-
-def _paths(tables: Tables, view: TableView, copies: Copies | None) -> list[str]:
-    """Paths of the live files; raises `Halt` for files with deleted rows and for files that are not local."""
-    # Sorted, so that equal tables give rows in the same order.
-    files = sorted(tables.live_files(view), key=lambda file: file.path)
-    if any(file.has_deletes for file in files):
-        raise Halt(
-            "it has delete files, so its data files alone would show rows that were "
-            "deleted; use Spark or Trino"
-        )
-    if copies is not None:
-        return copies(files)
-    prefixes = {
-        file.path: next((prefix for prefix in _LOCAL if file.path.startswith(prefix)), None) for file in files
-    }
-    remote = next(
-        (path for path, prefix in prefixes.items() if prefix is None and not path.startswith("/")), None
-    )
-    if remote is not None:
-        raise Halt(f"{remote} is not a local file; use Spark or Trino")
-    return [path.removeprefix(prefix or "") for path, prefix in prefixes.items()]
-
-
-# --- Local copies of files in a bucket
-FETCHED_MAX: Final = 1024**3
-"""Most bytes of the files of one query. They need as much space in the spool folder."""
-_CHUNK_BYTES: Final = 8 * 1024 * 1024
-
-
-class FetchedFiles:
-    """Local copies of files; each file is fetched once."""
-
-    def __init__(self, objects: ObjectStore, bytes_max: int = FETCHED_MAX) -> None:
-        self._objects = objects
-        self._left = bytes_max
-        self._bytes_max = bytes_max
-        self._paths: dict[str, str] = {}
-
-    def paths(self, files: Sequence[LiveFile]) -> list[str]:
-        """Paths of the copies. Raises `Halt` for files that are too large together or outside the prefix, and
-        what the store raises.
-        """
-        new = [file for file in files if file.path not in self._paths]
-        # Checked before the first request: a query must not fill the disk.
-        self._left -= sum(file.file_size for file in new)
-        if self._left < 0:
-            most = format_size(self._bytes_max)
-            raise Halt(f"its files exceed {most}, the limit of a query over a bucket; use Spark or Trino")
-        for file in new:
-            self._paths[file.path] = self._fetched(file)
-        return [self._paths[file.path] for file in files]
-
-    def _fetched(self, file: LiveFile) -> str:
-        key = key_of(self._objects, file.path)
-        if key is None:
-            raise Halt(f"{file.path} is outside of data.uri; use Spark or Trino")
-        # The process removes its spool folder; after a crash the next process does
-        # (`archiver/objects/spool.py`).
-        target = self._objects.spool_dir() / f"query-{len(self._paths)}"
-        try:
-            with self._objects.open_input(key) as source, target.open("wb") as copy:
-                while data := source.read(_CHUNK_BYTES):
-                    copy.write(data)
-        except (NotFound, OSError) as error:
-            raise Halt(f"{file.path} cannot be fetched: {error}") from error
-        return str(target)
-
-
-# --- DuckDB
 BATCH_ROWS = 1024
 _INTERRUPT_EVERY_S = 0.1
 VERSION_MIN = 2
 """Older versions find fields inside structs only by name."""
 NOT_INSTALLED = (
-    "`archiver query` needs DuckDB, which is not installed; install it with: pip install "
-    "'stream-archiver[query]'"
+    "a query needs DuckDB, which is not installed; install it with: pip install 'stream-archiver[query]'"
 )
 TOO_OLD = (
-    "`archiver query` needs DuckDB 2.0 or newer, this is {}; install it with: pip install --upgrade "
+    "a query needs DuckDB 2.0 or newer, this is {}; install it with: pip install --upgrade "
     "'stream-archiver[query]'"
 )
 READ_OPTIONS = "hive_partitioning = false, can_have_nan = true"
@@ -225,6 +49,8 @@ class QueryTable:
     """Iceberg schema."""
     files: tuple[str, ...] = ()
     """Paths of the live data files; without files the view is empty."""
+    is_readable: bool = True
+    """Without it the table can be listed and described, and reading it is an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +59,8 @@ class Limits:
 
     memory_bytes: int
     threads: int
+    setting: str = "--memory"
+    """What gives the query more memory, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,13 +76,30 @@ class Result:
 def table_names(sql: str) -> set[str]:
     """Table names as the query writes them; empty if DuckDB cannot parse it."""
     duckdb = require_duckdb()
-    with _Interruptible(duckdb) as database:
+    with _Interruptible(duckdb, 1) as database:
         try:
             found = database.run(lambda connection: connection.get_table_names(sql, qualified=True))
         # The error has a better place and text when the query runs.
         except duckdb.Error:
             return set()
-    return {re.sub(r'"', "", name) for name in found}
+    return {_plain_name(name) for name in found}
+
+
+_NAME = re.compile(r'(?:"[^"]*+"|[^"\s]++)++')
+
+
+def _plain_name(found: str) -> str:
+    """A name as in the configuration: DuckDB adds quotes where they are needed, and the alias of a query."""
+    match = _NAME.match(found)
+    return "" if match is None else match[0].replace('"', "")
+
+
+def checked_names(sql: str) -> set[str]:
+    """Table names in one SELECT; raises `InvalidInput` for anything else."""
+    duckdb = require_duckdb()
+    with _Interruptible(duckdb, 1) as database:
+        _check_statement(duckdb, database, sql)
+    return table_names(sql)
 
 
 @contextmanager
@@ -265,7 +110,7 @@ def asked(sql: str, tables: Sequence[QueryTable], limits: Limits) -> Iterator[Re
     if a file cannot be read or the memory is too small.
     """
     duckdb = require_duckdb()
-    with _Interruptible(duckdb) as database:
+    with _Interruptible(duckdb, limits.threads) as database:
         # Before any view exists, so that only one SELECT can reach the files.
         _check_statement(duckdb, database, sql)
         _bound(database, limits)
@@ -276,7 +121,7 @@ def asked(sql: str, tables: Sequence[QueryTable], limits: Limits) -> Iterator[Re
             raise Halt(f"a table cannot be opened: {_words(error)}") from error
         # After the views, which need access to the files. No later statement can lift the restriction.
         _lock(database, tables)
-        yield _run(duckdb, database, sql)
+        yield _run(duckdb, database, sql, limits)
 
 
 class _Interruptible:
@@ -286,8 +131,10 @@ class _Interruptible:
     raises `RuntimeError` for one. Nothing else in this module uses the connection.
     """
 
-    def __init__(self, module: Any) -> None:
-        self._connection: duckdb.DuckDBPyConnection = module.connect(":memory:")
+    def __init__(self, module: Any, threads: int) -> None:
+        # Here and not later: a database begins with a thread for each core, whose stacks take address space.
+        config = {"threads": max(1, threads)}
+        self._connection: duckdb.DuckDBPyConnection = module.connect(":memory:", False, config)
         # One thread: a DuckDB connection must not run two statements at a time.
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="duckdb")
 
@@ -341,7 +188,6 @@ def _check_statement(duckdb: Any, database: _Interruptible, sql: str) -> None:
 def _bound(database: _Interruptible, limits: Limits) -> None:
     settings = {
         "memory_limit": literal(f"{max(1, limits.memory_bytes // 2**20)}MiB"),
-        "threads": str(max(1, limits.threads)),
         # In DuckDB 2.0 this optimizer applies a filter on a struct field to the whole struct, which is an
         # internal error.
         "disabled_optimizers": "'late_materialization'",
@@ -362,6 +208,9 @@ def _bound(database: _Interruptible, limits: Limits) -> None:
 def _view(database: _Interruptible, table: QueryTable) -> None:
     """Create a view with the table's current columns over its files."""
     columns = columns_of(table.schema_json)
+    if not table.is_readable:
+        _create_view(database, table, _unreadable(table, columns))
+        return
     # `read_parquet` with a schema finds columns only by field id.
     nameless = _without_ids(database, table.files)
     named = [path for path in table.files if path not in nameless]
@@ -369,10 +218,22 @@ def _view(database: _Interruptible, table: QueryTable) -> None:
     parts = [f"SELECT {chosen} FROM {_by_id(named, table.schema_json)}"] if named else []  # noqa: S608 - every name is quoted
     # Without files, the part by name is the empty view.
     parts += [_by_name(database, sorted(nameless), columns)] if nameless or not named else []
+    _create_view(database, table, " UNION ALL ".join(parts))
+
+
+def _create_view(database: _Interruptible, table: QueryTable, select: str) -> None:
     database.rows(f"CREATE SCHEMA IF NOT EXISTS {quoted(table.namespace)}")
-    database.rows(
-        f"CREATE VIEW {quoted(table.namespace)}.{quoted(table.name)} AS {' UNION ALL '.join(parts)}"
-    )
+    database.rows(f"CREATE VIEW {quoted(table.namespace)}.{quoted(table.name)} AS {select}")
+
+
+def _unreadable(table: QueryTable, columns: Sequence[tuple[str, str]]) -> str:
+    """A view with the columns of the table, from which no row can be read."""
+    # Not an empty view: a query that reads it would get a wrong answer. In the columns too, because a
+    # condition on NULL alone would be false.
+    why = f"the table {table.namespace}.{table.name} is not open: name it in the query, after FROM"
+    error = f"error({literal(why)})"
+    chosen = ", ".join(f"CAST({error} AS {duck_type}) AS {quoted(name)}" for name, duck_type in columns)
+    return f"SELECT {chosen} WHERE {error} IS NULL"
 
 
 def _without_ids(database: _Interruptible, files: Sequence[str]) -> set[str]:
@@ -416,13 +277,13 @@ def _lock(database: _Interruptible, tables: Sequence[QueryTable]) -> None:
     database.rows("SET lock_configuration = true")
 
 
-def _run(duckdb: Any, database: _Interruptible, sql: str) -> Result:
+def _run(duckdb: Any, database: _Interruptible, sql: str, limits: Limits) -> Result:
     try:
         found = database.run(lambda connection: connection.sql(sql))
         columns = list(zip(found.columns, found.types, strict=True))
         reader = database.run(lambda _: found.to_arrow_reader(BATCH_ROWS))
     except duckdb.Error as error:
-        raise _query_error(duckdb, error) from error
+        raise _query_error(duckdb, error, limits) from error
     names: list[str] = []
     for name, _ in columns:
         # Two columns of a query may have the same name; JSON output needs unique ones.
@@ -430,11 +291,11 @@ def _run(duckdb: Any, database: _Interruptible, sql: str) -> Result:
         names.append(next(candidate for candidate in free if candidate not in names))
     return Result(
         tuple((name, str(found_type)) for name, (_, found_type) in zip(names, columns, strict=True)),
-        _rows(duckdb, reader, database),
+        _rows(duckdb, reader, database, limits),
     )
 
 
-def _rows(duckdb: Any, reader: Any, database: _Interruptible) -> Iterator[tuple[Any, ...]]:
+def _rows(duckdb: Any, reader: Any, database: _Interruptible, limits: Limits) -> Iterator[tuple[Any, ...]]:
     import pyarrow as pa
 
     try:
@@ -444,8 +305,8 @@ def _rows(duckdb: Any, reader: Any, database: _Interruptible) -> Iterator[tuple[
                 *(column.to_pylist(maps_as_pydicts="strict") for column in batch.columns),
                 strict=True,
             )
-    except (duckdb.Error, pa.ArrowException, OSError) as error:
-        raise _query_error(duckdb, error) from error
+    except (duckdb.Error, pa.ArrowException, OSError, MemoryError) as error:
+        raise _query_error(duckdb, error, limits) from error
     # KeyError: a map with a repeated key. TypeError: a map whose keys are structs, lists or maps.
     except (ValueError, KeyError, TypeError) as error:
         # The text of a KeyError is quoted as a key.
@@ -453,12 +314,14 @@ def _rows(duckdb: Any, reader: Any, database: _Interruptible) -> Iterator[tuple[
         raise InvalidInput(f"a value of the result cannot be shown; cast it to text: {why}") from error
 
 
-def _query_error(duckdb: Any, error: Exception) -> InvalidInput | Halt:
+def _query_error(duckdb: Any, error: Exception, limits: Limits) -> InvalidInput | Halt:
     """`InvalidInput` if the query is wrong, `Halt` if files, memory or DuckDB itself are the cause."""
     # Some errors arrive as Arrow errors, with DuckDB's class only in the text.
-    if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory" in str(error):
-        return Halt(
-            "the query needs more memory than it may use; give it more with --memory "
+    if isinstance(error, duckdb.OutOfMemoryException | MemoryError) or any(
+        text in str(error) for text in ("Out of Memory", "bad_alloc")
+    ):
+        return LimitReached(
+            f"the query needs more memory than it may use; give it more with {limits.setting} "
             f"({_words(error).splitlines()[0]})"
         )
     if isinstance(error, duckdb.InternalException) or "INTERNAL Error" in str(error):

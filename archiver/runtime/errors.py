@@ -14,12 +14,14 @@
     │   ├── Deposed           a newer EPOCH is in the control log: step down
     │   ├── TopicHalted       one topic cannot continue; the others can
     │   ├── ProducerFenced    a newer epoch of this producer is in the log: open it again
-    │   └── TransactionFailed the transaction can only be aborted
+    │   ├── TransactionFailed the transaction can only be aborted
+    │   └── LimitReached      a query needs more memory or time than it may use
     └── InvalidInput      the caller's input is wrong; nothing was done with it
         ├── ConfigInvalid     the configuration file, or what it names, is wrong
         │   └── NotPermitted      this user may not write to a configured place; nothing was there
         ├── RecordRefused     one record breaks a rule (size, type, partition)
         ├── KeyExists         an object with that key already exists (conditional create)
+        ├── NotAllowed        a rule does not allow it to this reader; the message never says what exists
         ├── AuthenticationFailed  a client did not prove who it is; the message never says why
         └── NotFound          the named object, topic or partition does not exist
 
@@ -99,6 +101,10 @@ class TransactionFailed(Halt):
     """A record of the transaction may not be stored, so the transaction cannot be committed: abort it."""
 
 
+class LimitReached(Halt):
+    """A query needs more memory or time than it may use."""
+
+
 class InvalidInput(ArchiverError):
     """The input is wrong; nothing was done with it."""
 
@@ -121,6 +127,10 @@ class KeyExists(InvalidInput):
     def __init__(self, key: str) -> None:
         super().__init__(f"object {key} exists already")
         self.key = key
+
+
+class NotAllowed(InvalidInput):
+    """A rule does not allow it to this reader. The answer is the same whether or not the thing exists."""
 
 
 class AuthenticationFailed(InvalidInput):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from archiver.catalog.tables import LiveFile
-from archiver.query.duck import FetchedFiles
+from archiver.query.tables import FetchedFiles
 from archiver.runtime.errors import Halt
 from tests.support.objects.s3_faults import S3Faults
 from tests.support.objects.s3_server import S3Server

@@ -119,7 +119,7 @@ WORST: dict[str, tuple[Worst, ...]] = {
     "archiver.objects.paths._HISTORY": (("shelf/intake/", "0", ""),),
     "archiver.query.columns._DECIMAL": _DECIMAL,
     "archiver.query.columns._FIXED": (("fixed[", "1", ""),),
-    "archiver.query.duck.table_names": (("", '"', ""),),
+    "archiver.query.duck._NAME": (("", '"', ""), ("", "a", ""), ("", '"a', " "), ('"', "a", "")),
     "archiver.query.duck._unglobbed": (("", "[", ""), ("", "a", "")),
     "archiver.runtime.redaction._PASSWORD_IN_URL": (
         ("", "a", ""),

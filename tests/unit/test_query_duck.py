@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from archiver.config.topics import TopicArchiveSettings, TopicSettings
-from archiver.query.duck import Limits, QueryTable, asked, query_tables
+from archiver.query.duck import Limits, QueryTable, asked, table_names
+from archiver.query.tables import query_tables
 from archiver.runtime.errors import InvalidInput
 
 LIMITS = Limits(256 * 2**20, 1)
@@ -80,3 +81,33 @@ def test_tables_that_a_query_cannot_distinguish(tables: list[tuple[str, str]], n
     for name, trouble in troubles.items():
         assert trouble.why.startswith(f"table {name} cannot be queried: several tables have that name")
         assert not trouble.gone
+
+
+def test_names_have_neither_quotes_nor_aliases() -> None:
+    sql = 'SELECT 1 FROM shop.orders o, "Shop"."Order s" AS "x y", shop.clicks'
+    assert table_names(sql) == {"shop.orders", "Shop.Order s", "shop.clicks"}
+
+
+def test_only_named_tables_are_opened_if_others_are_listed() -> None:
+    topics = [
+        TopicSettings(
+            name=name,
+            partitions=1,
+            archive=TopicArchiveSettings(kind="iceberg", catalog="lake", table=f"shop.{name}"),
+        )
+        for name in ("clicks", "orders", "visits")
+    ]
+
+    def refuses(_: str) -> NoReturn:
+        raise InvalidInput("the log cannot be read")
+
+    def opened(*names: str, listed_max: int | None) -> set[str]:
+        _, troubles = query_tables(topics, names, never, refuses, never, listed_max=listed_max)
+        return set(troubles)
+
+    assert opened("shop.orders", listed_max=2) == {"shop.orders"}
+    assert opened("shop.orders", "shop.absent", listed_max=2) == {"shop.orders"}
+    assert opened("shop.absent", listed_max=2) == set()
+    assert opened(listed_max=2) == {"shop.clicks", "shop.orders"}
+    assert opened(listed_max=0) == set()
+    assert opened("shop.absent", listed_max=None) == {"shop.clicks", "shop.orders", "shop.visits"}
