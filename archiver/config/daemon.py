@@ -116,6 +116,13 @@ class HttpSettings(Group):
     retry_after: Annotated[Duration, Field(ge=1, le=3600)] = 1.0
     """The wait that a sender is asked for (`Retry-After`, in whole seconds) when the queue is full. Default 1
     s."""
+    query_time_max: Annotated[Duration, Field(ge=1, le=3600)] = 30.0
+    """Longest time of a query of the console or of `/v1/query`. Default 30 s. Raise it for large tables; a
+    query uses up to two cores, at low priority."""
+    query_memory_max: Annotated[Size, Field(ge=64 * 2**20, le=2**40)] = 512 * 2**20
+    """Most memory of such a query, in bytes, in a process of its own. Default 512 MiB. Two queries run at the
+    same time, so the machine needs twice as much. A query that needs more fails; raise it for joins and
+    groups of many values."""
 
     @model_validator(mode="after")
     def _not_open_unasked(self) -> Self:

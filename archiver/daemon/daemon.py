@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from archiver.app.application import Application
+from archiver.app.queries import Queries
 from archiver.app.reading import Reading
 from archiver.app.status_document import daemon_document, status_document
 from archiver.config.settings import Settings, load_settings
@@ -286,6 +287,7 @@ class Daemon:
                 self._journal,
                 lambda: None if (kafka := self._resources.kafka) is None else kafka.groups,
             ),
+            queries=Queries(lambda: self._serving, self._settings.http, self._clock, self._ids),
             logins=lambda: self._logins,
             # A generated token is known only after the deployment is open, so each request reads it.
             token=lambda: self._resources.token if setting is None else setting.get_secret_value(),

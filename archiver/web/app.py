@@ -33,6 +33,7 @@ from archiver.web.error_responses import error_document, refusal, refused
 from archiver.web.openapi import CHALLENGE, ENDPOINTS, document
 from archiver.web.page import HEADERS as PAGE_HEADERS
 from archiver.web.produce import Producing
+from archiver.web.query_api import QueryApi
 from archiver.web.read_api import ReadApi
 from archiver.web.read_endpoints import VIEWS
 
@@ -63,6 +64,7 @@ def create_app(context: AppContext) -> ASGIApp:
     access = Access(context)
     reading = ReadApi(context, access)
     console = Console(context, reading)
+    querying = QueryApi(context, access, console)
     rendered = _Rendered(context, access)
     handlers = {
         "healthz": health.alive,
@@ -82,12 +84,13 @@ def create_app(context: AppContext) -> ASGIApp:
         "style": console.style,
         **{f"read_{view.name}": reading.handler(view.name) for view in VIEWS},
         **{f"page_{view.name}": console.handler(view) for view in VIEWS},
+        **querying.handlers(),
     }
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
-        for one in (producing, rendered, console, access):
+        for one in (producing, rendered, querying, console, access):
             one.close()
 
     app = Starlette(

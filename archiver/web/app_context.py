@@ -5,7 +5,8 @@ It holds no connections.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -13,6 +14,7 @@ from starlette.responses import Response
 
 from archiver.config.daemon import HttpSettings
 from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ArchiverError
 from archiver.runtime.exit_codes import Done
 from archiver.status.journal import Journal
 from intake.write.writer import IntakeWriter
@@ -112,6 +114,48 @@ class Reads(Protocol):
         """The newest audits and findings; `sees_all`: no rule limits the reader."""
 
 
+class Queries(Protocol):
+    """Queries of readers: SQL over the tables. `owner` is the principal of the reader, None for one that may
+    see everything. Only `document` takes long. Raises `ArchiverError`; `NotFound` for a query of another
+    reader.
+    """
+
+    def close(self) -> None:
+        """Cancel all queries."""
+
+    def limits(self) -> dict[str, Any]:
+        """The limits of a query, and in `unavailable` why there can be none."""
+
+    def topics(self) -> list[str]:
+        """Topics with a table."""
+
+    def tables(self, topics: Collection[str] | None) -> list[dict[str, Any]]:
+        """Tables of these topics, or all."""
+
+    def start(self, owner: str | None, sql: str, rows_max: int, topics: frozenset[str] | None) -> str | None:
+        """Id of a new query over tables of these topics, or of all; None if too many are open."""
+
+    def list(self, owner: str | None) -> list[dict[str, Any]]:
+        """Queries of the reader, without results."""
+
+    def document(
+        self, owner: str | None, query_id: str, may_read: Callable[[str], bool], first: int, rows_max: int
+    ) -> dict[str, Any]:
+        """A query and a part of its rows."""
+
+    def encoded(self, owner: str | None, query_id: str, may_read: Callable[[str], bool]) -> bytes:
+        """A query and all rows, as JSON."""
+
+    def cancel(self, owner: str | None, query_id: str) -> None:
+        """End a query."""
+
+    def error(self, owner: str | None, query_id: str) -> ArchiverError | None:
+        """Why a query has no result."""
+
+    def ended(self, owner: str | None, query_id: str) -> Future[None]:
+        """Done when the query has ended."""
+
+
 class Logins(Protocol):
     """The users of the Kafka listener and its rules."""
 
@@ -177,6 +221,7 @@ class AppContext:
     clock: Clock
     version: str
     reads: Reads
+    queries: Queries
     logins: Callable[[], Logins | None] = no_logins
     """Users that may log in to read; None without a Kafka listener that authenticates them."""
     forward: Callable[[Records], Awaitable[Response | None]] = keep

@@ -35,7 +35,9 @@ from archiver.web.runbook import page_of
 
 HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'self'; "
-    "frame-ancestors 'none'"
+    "frame-ancestors 'none'",
+    # With `no-referrer` a browser sends `Origin: null` with a form, which is refused as that of another page.
+    "Referrer-Policy": "same-origin",
 }
 """Additional headers of a page: no script, no style in the page, nothing from elsewhere."""
 SHOWN_MAX: Final = 4_000
@@ -45,6 +47,9 @@ ONE_LINE_MAX: Final = 100
 """Characters of JSON that stay in one line."""
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 REFRESH_MAX_S: Final = 3600
+_NUMBERS: Final = frozenset(
+    f"{sign}{size}INT" for sign in ("", "U") for size in ("TINY", "SMALL", "BIG", "HUGE")
+) | {"INTEGER", "UINTEGER", "FLOAT", "DOUBLE", "DECIMAL"}
 _TITLES: Final = {401: "Log in", 403: "Not allowed", 404: "Not found", 429: "Too many requests"}
 
 
@@ -163,6 +168,29 @@ def whole(text: str, most: int = WHOLE_MAX) -> Markup:
     return escape(printable_text(text[:most])) + note
 
 
+def value(found: object, most: int = SHOWN_MAX) -> Markup:
+    """A value of a query's result; a nested value is JSON on one line."""
+    if found is None:
+        return Markup('<span class="soft">NULL</span>')
+    if found == "":
+        return Markup('<span class="soft">empty</span>')
+    text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+    visible = "\n".join(printable_text(line) for line in text[:most].split("\n"))
+    cut = f"(cut, {len(text):,} characters in all)"
+    note = Markup(' <span class="soft">{}</span>').format(cut) if len(text) > most else Markup("")
+    return Markup("<code>{}</code>").format(visible) + note
+
+
+def source(text: str) -> Markup:
+    """A whole text to edit: line ends and tabs are kept."""
+    return escape(printable_text(text, kept="\n\t"))
+
+
+def is_number(kind: str) -> bool:
+    """Whether values of a type of DuckDB are numbers, which are aligned on the right."""
+    return kind.partition("(")[0] in _NUMBERS and not kind.endswith("]")
+
+
 @cache
 def style() -> str:
     """The style sheet of the overview, and what the other pages need beyond it."""
@@ -182,7 +210,10 @@ def _template(name: str) -> Any:
             "page_of": page_of,
             "plain": plain,
             "whole": whole,
+            "value": value,
+            "source": source,
         }
+        found.tests["number_type"] = is_number
     return found.get_template(f"console/{name}")
 
 

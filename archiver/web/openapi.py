@@ -22,6 +22,7 @@ from archiver.web.endpoint import (
     Endpoint,
     Schema,
 )
+from archiver.web.query_endpoints import QUERIES, QUERY_COMPONENTS
 from archiver.web.read_endpoints import PAGE_REFUSALS, PAGES, READ_COMPONENTS, READS
 
 API_VERSION = "1.0"
@@ -289,6 +290,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     *READS,
     *PAGES,
+    *QUERIES,
 )
 
 _TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
@@ -399,6 +401,7 @@ COMPONENTS: dict[str, Schema] = {
         ]
     },
     **READ_COMPONENTS,
+    **QUERY_COMPONENTS,
 }
 
 

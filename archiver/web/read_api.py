@@ -19,12 +19,20 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from archiver.runtime.errors import ArchiverError, InvalidInput, NotFound, OutcomeUnknown, RetryLater
+from archiver.runtime.errors import (
+    ArchiverError,
+    InvalidInput,
+    LimitReached,
+    NotAllowed,
+    NotFound,
+    OutcomeUnknown,
+    RetryLater,
+)
 from archiver.runtime.redaction import MESSAGE_MAX, excerpt, redacted_document
 from archiver.web.access import Access, Reader
-from archiver.web.app_context import AppContext, May
+from archiver.web.app_context import AppContext, May, Queries
 from archiver.web.error_responses import error_document, refusal, refused
-from archiver.web.read_endpoints import OFFSET_MAX, RECORDS, RECORDS_MAX
+from archiver.web.read_endpoints import OFFSET_MAX, RECORDS, RECORDS_MAX, ROWS_SHOWN
 from archiver.web.runbook import runbook
 
 _log = logging.getLogger(__name__)
@@ -73,6 +81,8 @@ class ReadApi:
             "runbook": self._runbook,
             "table": self._table,
             "schema": self._schema,
+            "queries": self._queries,
+            "query": self._query,
         }
         """The function that answers each view; it raises a refusal."""
 
@@ -183,6 +193,27 @@ class ReadApi:
         await self._access.reader(request)
         return await self._read(runbook)
 
+    async def _queries(self, request: Request) -> Document:
+        reader, queries = await self._access.reader(request), self._context.queries
+
+        def found() -> Document:
+            return {
+                "limits": queries.limits(),
+                "tables": queries.tables(readable_topics(reader, queries)),
+                "queries": queries.list(reader.principal),
+            }
+
+        return await self._read(found)
+
+    async def _query(self, request: Request) -> Document:
+        reader, query_id = await self._access.reader(request), request.path_params["query"]
+        first = _number(request.query_params.get("from"), "from", 0, 0, OFFSET_MAX)
+        return await self._read(
+            lambda: self._context.queries.document(
+                reader.principal, query_id, lambda name: reader.may("read", "topic", name), first, ROWS_SHOWN
+            )
+        )
+
     async def _of_topic(self, request: Request, operation: Any) -> tuple[str, Reader]:
         """The topic of the address, which the reader may see."""
         reader = await self._access.reader(request)
@@ -277,12 +308,19 @@ def _may(reader: Reader) -> May:
     return lambda resource, name: reader.may("describe", resource, name)
 
 
+def readable_topics(reader: Reader, queries: Queries) -> frozenset[str] | None:
+    """Topics whose tables a query of this reader can reach; None: all."""
+    return None if reader.sees_all else frozenset(reader.visible("read", "topic", queries.topics()))
+
+
 def refusal_of(error: ArchiverError, retry_after_s: float) -> HTTPException:
     """The refusal that states an error of a read."""
     message = excerpt(str(error), MESSAGE_MAX)
     if isinstance(error, NotFound):
         return refusal(404, message)
-    if isinstance(error, InvalidInput):
+    if isinstance(error, NotAllowed):
+        return refusal(403, message)
+    if isinstance(error, InvalidInput | LimitReached):
         return refusal(400, message)
     if isinstance(error, RetryLater | OutcomeUnknown):
         return refusal(503, message, retry_after_s=retry_after_s)

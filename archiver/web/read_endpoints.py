@@ -13,6 +13,8 @@ from archiver.web.endpoint import HTML, NO_ROOM, Answer, Endpoint, Schema
 RECORDS = 50
 """Records of a list that states no number."""
 RECORDS_MAX = 500
+ROWS_SHOWN = 200
+"""Rows of a result on one page."""
 OFFSET_MAX = 2**63 - 1
 
 
@@ -183,6 +185,28 @@ VIEWS: tuple[View, ...] = (
         "TopicSchema",
         (_TOPIC,),
     ),
+    View(
+        "queries",
+        "/query",
+        "Tables to query, and queries",
+        "Tables that the reader may query, its queries of the last minutes, and the limits of a query.",
+        "Queries",
+    ),
+    View(
+        "query",
+        "/query/{query}",
+        "A query",
+        "Its state and its result, for the reader that started it. It is kept for some minutes.",
+        "Query",
+        (
+            _in_path("query", "The id of the query."),
+            _query(
+                "from",
+                f"First row that the page shows, with {ROWS_SHOWN} rows at most. The document has all rows.",
+                {"type": "integer", "minimum": 0, "default": 0},
+            ),
+        ),
+    ),
 )
 
 _REFUSALS: dict[int, str] = {
@@ -193,7 +217,8 @@ _REFUSALS: dict[int, str] = {
 }
 
 
-def _refusals(media: dict[str, Any]) -> dict[int, Answer]:
+def refusals(media: dict[str, Any]) -> dict[int, Answer]:
+    """The refusals of a view, in this media type."""
     return {
         **{status: Answer(text, **media) for status, text in _REFUSALS.items()},
         429: Answer(NO_ROOM.text, retry_after=True, **media),
@@ -205,7 +230,7 @@ def _refusals(media: dict[str, Any]) -> dict[int, Answer]:
 
 
 _HTML: dict[str, Any] = {"media": HTML, "schema": "string"}
-PAGE_REFUSALS: dict[int, Answer] = _refusals(_HTML)
+PAGE_REFUSALS: dict[int, Answer] = refusals(_HTML)
 """Refusals of a page: a page with the message."""
 
 READS: tuple[Endpoint, ...] = tuple(
@@ -215,7 +240,7 @@ READS: tuple[Endpoint, ...] = tuple(
         f"/v1{view.path}",
         view.summary,
         view.text,
-        {200: Answer("the document", schema=view.component), **_refusals({})},
+        {200: Answer("the document", schema=view.component), **refusals({})},
         view.parameters,
         reads=True,
     )

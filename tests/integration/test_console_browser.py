@@ -190,3 +190,47 @@ def test_a_reader_logs_in(browser: Browser, tmp_path: Path) -> None:
         assert browser.run("document.querySelector('h1').textContent") == "Topics"
         browser.click("tbody a")
         assert browser.run("document.querySelector('h1').textContent") == "clicks"
+
+
+def until_heading(browser: Browser, heading: str) -> None:
+    """Wait until the page, which loads itself again, has this heading."""
+    while browser.run("document.querySelector('h1').textContent") != heading:
+        browser.events.clear()
+        browser.wait_for("Page.loadEventFired")
+
+
+def test_a_query_is_run_by_its_form(browser: Browser, daemon: Daemon) -> None:
+    browser.screen(1280, scripts=False)
+    browser.open(at(daemon, "/topics/clicks"))
+    browser.click("a[href*='query?table']")
+    assert 'FROM "shop"."clicks"' in browser.run("document.querySelector('textarea').value")
+    sql = "SELECT range AS r, NULL AS n, '' AS e, '</textarea><script>window.ran = 1</script>' AS s FROM range(250)"
+    browser.fill("textarea", sql)
+    browser.click("form button")
+    until_heading(browser, "Result")
+    assert browser.run("document.querySelector('textarea').value") == sql, "the query can be changed"
+    assert browser.run("document.querySelectorAll('tbody tr').length") == 200
+    cells = "Array.from(document.querySelector('tbody tr').cells, one => one.textContent.trim())"
+    assert browser.run(cells)[:3] == ["0", "NULL", "empty"]
+    for width in WIDTHS:
+        browser.screen(width, scripts=False)
+        wide = browser.run("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0, width
+    assert browser.complaints() == []
+    browser.click("a[href*='from=200']")
+    assert browser.run("document.querySelectorAll('tbody tr').length") == 50
+    browser.click(".trail a")
+    assert "range(250)" in browser.run("document.querySelector('tbody a').textContent")
+
+
+def test_a_running_query_is_cancelled_by_its_button(browser: Browser, daemon: Daemon) -> None:
+    browser.screen(360, scripts=False)
+    browser.open(at(daemon, "/query"))
+    browser.fill(
+        "textarea", "SELECT count(*) FROM range(100000000000) a, range(1000) b WHERE a.range % 7 = 1"
+    )
+    browser.click("form button")
+    until_heading(browser, "The query runs")
+    browser.click("form[action$=cancel] button")
+    until_heading(browser, "The query was cancelled")
+    assert browser.run("document.querySelector('meta[http-equiv=refresh]')") is None

@@ -34,8 +34,10 @@ ADDRESSES = {
     "runbook": "/runbook",
     "table": "/topics/clicks/table",
     "schema": "/topics/clicks/schema",
+    "queries": "/query",
+    "query": f"/query/{'0' * 32}",
 }
-"""An address of each view."""
+"""An address of each view; there is no such query."""
 
 
 def basic(name: str, password: str) -> dict[str, str]:
@@ -93,6 +95,11 @@ def status(daemon: Daemon, path: str, headers: dict[str, str] | None = None) -> 
     return reply.status
 
 
+def answered(path: str) -> int:
+    """Status for a reader that may see it."""
+    return 404 if path == ADDRESSES["query"] else 200
+
+
 def test_every_view_has_an_address_here() -> None:
     assert set(ADDRESSES) == {view.name for view in VIEWS}
 
@@ -122,7 +129,7 @@ def test_reading_needs_a_token_or_a_login(daemon: Daemon, path: str) -> None:
         basic("", TOKEN),
         basic("alice", "wonderland"),
     ):
-        assert status(daemon, path, right) == 200, right
+        assert status(daemon, path, right) == answered(path), right
 
 
 def test_rules_decide_what_a_user_sees(daemon: Daemon) -> None:
@@ -173,12 +180,11 @@ def test_health_and_metrics_need_no_login(daemon: Daemon) -> None:
 def test_loopback_is_open_unless_a_proxy_passes_the_request_on(deployment: Deployment) -> None:
     with Daemon(deployment) as daemon:
         for path in ADDRESSES.values():
-            assert status(daemon, path) == 200
+            assert status(daemon, path) == answered(path)
             for header in ("Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP"):
                 assert status(daemon, path, {header: "x"}) == 401, header
-            assert (
-                status(daemon, path, {"X-Forwarded-For": "192.0.2.1", **basic("alice", "wonderland")}) == 200
-            )
+            forwarded = {"X-Forwarded-For": "192.0.2.1", **basic("alice", "wonderland")}
+            assert status(daemon, path, forwarded) == answered(path)
 
 
 def test_other_addresses_ask_although_no_token_is_set(deployment: Deployment) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Self
 from starlette.responses import Response
 
 from archiver.app.application import Application
+from archiver.app.queries import Queries
 from archiver.app.reading import Reading
 from archiver.config.daemon import HttpSettings
 from archiver.config.settings import Settings, load_settings
@@ -150,10 +151,12 @@ class Daemon:
         """Those of a Kafka listener, if a test has one."""
         self.logins = logins_of(self.settings.kafka, SystemIds())
         self.cluster_id: str | None = self.application.cluster.cluster_id
+        given = HttpSettings.model_validate(
+            {"listen": listen, "retry_after": 2, "request_timeout": 30, **http}
+        )
+        self.queries = Queries(lambda: self.application, given, SystemClock(), SystemIds())
         self.face = AppContext(
-            http=HttpSettings.model_validate(
-                {"listen": listen, "retry_after": 2, "request_timeout": 30, **http}
-            ),
+            http=given,
             journal=self.journal,
             roles=roles,
             writer=lambda: self.writer,
@@ -161,6 +164,7 @@ class Daemon:
             reads=Reading(
                 lambda: self.application, self._lag, SystemClock(), self.journal, lambda: self.members
             ),
+            queries=self.queries,
             logins=lambda: self.logins,
             token=lambda: self.token,
             cluster=self.settings.cluster,
