@@ -207,12 +207,11 @@ def _template(name: str) -> Any:
             "without_nulls": without_nulls,
             "runs": numbers,
             "blocks": blocks,
-            "page_of": page_of,
-            "plain": plain,
             "whole": whole,
             "value": value,
             "source": source,
         }
+        found.globals |= {"page_of": page_of, "plain": plain}
         found.tests["number_type"] = is_number
     return found.get_template(f"console/{name}")
 
