@@ -340,6 +340,7 @@ _OURS: Final = {
 }
 _STREAM: Final = {
     "key": "the key of the record",
+    f"key.{RAW}": "the original bytes of the key",
     "value": "the value of the record",
     "headers": "the headers of the record",
     "headers.key": "the name of a header",

@@ -138,6 +138,9 @@ def test_columns_have_the_field_that_they_come_from() -> None:
     assert found["value.__err__"]["holds"] == "why the message could not be decoded"
     assert found["kafka.offset"]["holds"] == "the offset of the record"
     assert found["kafka.offset"]["required"]
+    # The bytes of a key are always there; those of a value only where its columns do not give them.
+    assert found["key.__raw__"]["holds"] == "the original bytes of the key"
+    assert "where" in found["value.__raw__"]["holds"]
     # No column is without an explanation, and no id is there twice.
     assert all(one["from"] or one["holds"] for one in found.values())
     assert len({one["id"] for one in found.values()}) == len(found)
