@@ -208,10 +208,11 @@ def _template(name: str) -> Any:
             "runs": numbers,
             "blocks": blocks,
             "whole": whole,
+            "page_of": page_of,
+            "plain": plain,
             "value": value,
             "source": source,
         }
-        found.globals |= {"page_of": page_of, "plain": plain}
         found.tests["number_type"] = is_number
     return found.get_template(f"console/{name}")
 
