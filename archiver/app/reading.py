@@ -58,8 +58,6 @@ SCANNED_MAX: Final = 100_000
 """Maximum of records that a search for a key reads."""
 SEARCH_S: Final = 5.0
 """Time after which a search for a key ends; it goes on from where it ended."""
-_BACK_FACTORS: Final = (1, 4, 16)
-"""The newest records are looked for among so many times as many offsets."""
 SCHEMAS_KEPT_S: Final = 30.0
 """Time for which a topic's newest schema is not fetched again: a page reads it for every list of records."""
 SCHEMAS_KEPT_MAX: Final = 1000
@@ -342,18 +340,7 @@ def _start(app: Application, view: _View, place: _Place, start: str, limit: int,
     if key is not None:
         # A search goes forward, so that it can be continued.
         return place.first
-    # Offsets of aborted transactions have no records, so the newest records may begin earlier.
-    for factor in _BACK_FACTORS:
-        at = max(place.first, place.stable - factor * limit)
-        # Only the offsets: the records of a wide search could take more memory than the answer.
-        offsets: list[int] = []
-        for batch in view.batches(place, at, factor * limit):
-            offsets += batch.records.column("offset").to_numpy().tolist()
-        if len(offsets) >= limit:
-            return offsets[-limit]
-        if at == place.first:
-            break
-    return at
+    return view.stream.start_of_last(place.topic_id, place.partition, limit)
 
 
 @dataclass(slots=True)

@@ -11,10 +11,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from importlib.resources import files
 from typing import Any, Final
-from urllib.parse import quote, urlencode
 
 from markupsafe import Markup, escape
 from starlette.exceptions import HTTPException
@@ -28,7 +25,7 @@ from archiver.status.ages import numbers
 from archiver.web.app_context import AppContext
 from archiver.web.endpoint import CSS
 from archiver.web.markdown import blocks, plain
-from archiver.web.page import environment
+from archiver.web.page import environment, style
 from archiver.web.read_api import ReadApi, refusal_of
 from archiver.web.read_endpoints import View
 from archiver.web.runbook import page_of
@@ -111,20 +108,11 @@ class Console:
                     cluster=cluster,
                     now_us=now_us,
                     refresh=_refresh(asked.get("refresh", "")),
-                    link=link,
                 )
             )
 
         html = await asyncio.get_running_loop().run_in_executor(self._threads, render)
         return HTMLResponse(html, status, {**headers, **HEADERS})
-
-
-def link(path: str, *parts: object, **query: object) -> str:
-    """Address of a page: `path` with each `{}` replaced by a part, and the query without empty values."""
-    # Names of topics and groups are from clients, so each part is quoted whole.
-    address = path.format(*(quote(str(part), safe="") for part in parts))
-    given = {name.rstrip("_"): value for name, value in query.items() if value not in (None, "")}
-    return f"{address}?{urlencode(given)}" if given else address
 
 
 def shown(side: Mapping[str, Any] | None, most: int = SHOWN_MAX) -> Markup:
@@ -191,13 +179,6 @@ def is_number(kind: str) -> bool:
     return kind.partition("(")[0] in _NUMBERS and not kind.endswith("]")
 
 
-@cache
-def style() -> str:
-    """The style sheet of the overview, and what the other pages need beyond it."""
-    folder = files("archiver.web") / "templates"
-    return "".join((folder / name).read_text(encoding="utf-8") for name in ("page.css", "console.css"))
-
-
 def _template(name: str) -> Any:
     found = environment()
     if "shown" not in found.filters:
@@ -208,10 +189,10 @@ def _template(name: str) -> Any:
             "runs": numbers,
             "blocks": blocks,
             "whole": whole,
-            "page_of": page_of,
-            "plain": plain,
             "value": value,
             "source": source,
+            "page_of": page_of,
+            "plain": plain,
         }
         found.tests["number_type"] = is_number
     return found.get_template(f"console/{name}")

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import jinja2
 from markupsafe import Markup, escape
@@ -227,7 +227,8 @@ def page(values: PageValues) -> str:
     checks = values.journal.checks()
     shown = None if values.standing is None else chosen_topics(values.standing, values.history, only)
     return _template().render(
-        style=Markup(_style()),  # noqa: S704 - a file of ours
+        path="/",
+        style=Markup(style()),  # noqa: S704 - a file of ours
         policy=_META_POLICY,
         values=values,
         verdict=verdict(found, values.journal.state),
@@ -333,8 +334,20 @@ def coded(text: str) -> Markup:
 
 
 @cache
-def _style() -> str:
-    return (files("archiver.web") / "templates" / "page.css").read_text(encoding="utf-8")
+def style() -> str:
+    """The style of all pages."""
+    folder = files("archiver.web") / "templates"
+    return "".join((folder / name).read_text(encoding="utf-8") for name in ("page.css", "console.css"))
+
+
+def link(path: str, *parts: object, **query: object) -> str:
+    """Address of a page: `path` with each `{}` replaced by a part, and the query without empty values. An
+    underscore at the end of a name is left out.
+    """
+    # Names of topics and groups are from clients, so each part is quoted whole.
+    address = path.format(*(quote(str(part), safe="") for part in parts))
+    given = {name.rstrip("_"): value for name, value in query.items() if value not in (None, "")}
+    return f"{address}?{urlencode(given)}" if given else address
 
 
 @cache
@@ -351,6 +364,7 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    found.globals |= {"link": link}
     found.filters |= {
         "coded": coded,
         "age": age,
@@ -369,7 +383,7 @@ def _template() -> jinja2.Template:
 
 def _policy() -> str:
     # By digest: the browser then accepts exactly this style, and no style in an escaped text.
-    digest = base64.b64encode(hashlib.sha256(_style().encode()).digest()).decode()
+    digest = base64.b64encode(hashlib.sha256(style().encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 

@@ -20,9 +20,10 @@ from archiver.runtime.errors import ArchiverError
 from archiver.web.access import Access, Reader
 from archiver.web.app_context import AppContext
 from archiver.web.bodies import media_type, parse_body, read_body
-from archiver.web.console import Console, link
+from archiver.web.console import Console
 from archiver.web.endpoint import JSON
 from archiver.web.error_responses import refusal
+from archiver.web.page import link
 from archiver.web.query_endpoints import FORM, QUERY_FIELDS, ROWS, ROWS_MAX
 from archiver.web.read_api import as_json, readable_topics, refusal_of
 

@@ -6,7 +6,8 @@ import base64
 
 import pytest
 
-from archiver.web.console import as_json, link, shown, style, without_nulls
+from archiver.web.console import as_json, shown, without_nulls
+from archiver.web.page import link, style
 
 
 def side(content: bytes, *, cut: bool = False, size: int | None = None) -> dict[str, object]:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from archiver.status.advice import ANCHORS, RUNBOOK
-from archiver.web.console import _template, link
+from archiver.web.console import _template
 from archiver.web.markdown import Block, Span, anchor_of, blocks, inline, plain, sections
+from archiver.web.page import link
 from archiver.web.runbook import COPY, page_of, runbook
 from tests.support.growth import assert_linear
 from tests.support.process.pages import Seen
