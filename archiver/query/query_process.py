@@ -7,6 +7,7 @@ parses anything. It ends when the other side closes its input, so it never outli
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -68,9 +69,12 @@ def main(packages: list[str]) -> int:
 
 
 def _bound_process(cpu_s: int) -> None:
-    os.nice(NICENESS)
-    # Should the machine run out of memory, the kernel ends this process and not the daemon.
-    Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    # A service manager may forbid both (the systemd unit forbids the first), and no limit depends on them.
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+    with contextlib.suppress(OSError):
+        # Should the machine run out of memory, the kernel ends this process and not the daemon.
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     # A crash must not fill the disk, and the query writes no file at all.
     # The hard limits too, so that the process cannot raise them again.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from archiver.catalog.tables import LiveFile
+from archiver.query.bounded_query import Stopped
 from archiver.query.tables import FetchedFiles
 from archiver.runtime.errors import Halt
 from tests.support.objects.s3_faults import S3Faults
@@ -19,7 +21,11 @@ def live(path: str, size: int) -> LiveFile:
     return LiveFile(path, 1, size, 0, (), None, None, None, None, 1, 1)
 
 
-def test_files_are_copied_once_and_within_a_bound(request: pytest.FixtureRequest) -> None:
+def interrupted() -> NoReturn:
+    raise Stopped
+
+
+def test_files_are_copied_once_and_within_a_bound(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     server: S3Server = request.getfixturevalue("s3_server")
     with S3Faults(server) as faults:
         store = new_store(server, endpoint=faults.uri)
@@ -41,6 +47,12 @@ def test_files_are_copied_once_and_within_a_bound(request: pytest.FixtureRequest
             b"b",
             b"a",
         ]
+        folder = tmp_path / "copies"
+        folder.mkdir()
+        (given,) = FetchedFiles(store, 1200, folder).paths([one])
+        assert Path(given).parent == folder
+        with pytest.raises(Stopped):
+            FetchedFiles(store, 1200, folder, interrupted).paths([one])
         for strange in ("s3://another/archive/a", "file:///etc/passwd", f"{store.uri('archive/none')}"):
             with pytest.raises(Halt, match=r"is outside of data.uri|cannot be fetched"):
                 FetchedFiles(store).paths([replace(one, path=strange)])

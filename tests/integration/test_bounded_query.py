@@ -229,6 +229,25 @@ def test_the_process_has_nothing_of_ours(tmp_path: Path, monkeypatch: pytest.Mon
         assert query.result(())["rows"] == [[1]]
 
 
+def test_limits_hold_where_the_priority_cannot_be_lowered() -> None:
+    program = textwrap.dedent(
+        """
+        import os, resource
+        from archiver.query import query_process
+
+        def refused(_: int) -> int:
+            raise PermissionError("as under the system call filter of the systemd unit")
+
+        os.nice = refused
+        query_process._bound_process(7)
+        kinds = (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE)
+        print([resource.getrlimit(kind) for kind in kinds])
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[(7, 8), (0, 0), (0, 0)]\n"
+
+
 HOSTILE = [
     "COPY (SELECT 1) TO '{scratch}'",
     "EXPLAIN ANALYZE COPY (SELECT 1) TO '{scratch}'",
