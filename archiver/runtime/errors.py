@@ -24,6 +24,7 @@
         ├── NotAllowed        a rule does not allow it to this reader; the message never says what exists
         ├── AuthenticationFailed  a client did not prove who it is; the message never says why
         └── NotFound          the named object, topic or partition does not exist
+            └── NoTopic           a topic does not exist; the message lists those that do
 
 Messages are lower case, carry the values, and say what an operator can do. An SDK's exception ends at its
 adapter and is chained.
@@ -146,6 +147,12 @@ class NotFound(InvalidInput):
     """The named thing does not exist."""
 
 
+class NoTopic(NotFound):
+    """The topic does not exist. The message names other topics, which not every reader may know."""
+
+    topic = ""
+
+
 _LACKING = frozenset(
     (
         # The machine lacks a resource.
@@ -186,10 +193,11 @@ TOPICS_SHOWN_MAX = 20
 def no_topic(name: str, topics: Iterable[str]) -> NotFound:
     """The only error text for an unknown topic; `topics` are the existing ones."""
     known = sorted(set(topics))
-    if not known:
-        return NotFound(f"there is no topic {name}; there are no topics")
     more = f" and {len(known) - TOPICS_SHOWN_MAX:,} more" if len(known) > TOPICS_SHOWN_MAX else ""
-    return NotFound(f"there is no topic {name}; the topics are {', '.join(known[:TOPICS_SHOWN_MAX])}{more}")
+    listed = f"the topics are {', '.join(known[:TOPICS_SHOWN_MAX])}{more}" if known else "there are no topics"
+    error = NoTopic(f"there is no topic {name}; {listed}")
+    error.topic = name
+    return error
 
 
 def no_partition(topic: str, partition: int, count: int) -> NotFound:

@@ -25,6 +25,7 @@ from archiver.runtime.errors import (
     LimitReached,
     NotAllowed,
     NotFound,
+    NoTopic,
     OutcomeUnknown,
     RetryLater,
 )
@@ -316,6 +317,9 @@ def readable_topics(reader: Reader, queries: Queries) -> frozenset[str] | None:
 def refusal_of(error: ArchiverError, retry_after_s: float) -> HTTPException:
     """The refusal that states an error of a read."""
     message = excerpt(str(error), MESSAGE_MAX)
+    if isinstance(error, NoTopic):
+        # Without the names of other topics: a rule may hide them from this reader.
+        message = f"there is no topic {excerpt(error.topic)}"
     if isinstance(error, NotFound):
         return refusal(404, message)
     if isinstance(error, NotAllowed):
