@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from archiver.ledger.views import TopicLedger
     from archiver.query.duck import QueryTable
     from archiver.query.tables import FetchedFiles, Trouble
+    from archiver.schema.protobuf.descriptors import Source
     from archiver.status.explain import Explanation
     from archiver.stream.stream import RecordStream
     from intake.log.backlog import Backlog
@@ -132,6 +133,22 @@ class Application(Deployment):
             reader=reader,
             verified=verified,
         )
+
+    def newest_sources(self, topic: str) -> tuple[Source | None, Source | None]:
+        """The newest schemas of a topic's keys and values; None for a side without one. While the registry is
+        away, the recorded ones serve if the settings allow it.
+
+        Raises `NotFound` for an unknown topic, and what fetching raises.
+        """
+        from archiver.refine.prepare_topic import fetch_schemas, recorded_schemas
+
+        settings = self.settings.topic(topic)
+        if settings is None:
+            return None, None
+        history = recorded_schemas(self.ledger().topic(self.topic(topic).topic_id))
+        fetched = fetch_schemas(settings, history[-1] if history else None, self.fetch_schema)
+        key, value = (None if one is None else one.source for one in fetched)
+        return key, value
 
     def explain(self, topic: str, partition: int, offset: int, stuck: str | None = None) -> Explanation:
         """Where one record is in the pipeline; `stuck` is why a daemon halted the topic.

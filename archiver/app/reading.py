@@ -205,21 +205,16 @@ class Reading:
         return document
 
     def _decoder(self, app: Application, name: str) -> _Decoding:
-        from archiver.refine.prepare_topic import fetch_schemas, recorded_schemas
-
         settings = app.settings.topic(name)
         if settings is None:
             return _Decoding(None, None)
         now_s, known = self._clock.monotonic_s(), self._sources.get(name)
         try:
             if known is None or known[0] != settings or now_s >= known[1]:
-                history = recorded_schemas(app.ledger().topic(app.topic(name).topic_id))
-                # The newest recorded schema serves while the registry is down, if the settings allow it.
-                fetched = fetch_schemas(settings, history[-1] if history else None, app.fetch_schema)
-                key, value = (None if one is None else one.source for one in fetched)
                 if len(self._sources) >= SCHEMAS_KEPT_MAX:
                     self._sources.clear()
-                known = self._sources[name] = (settings, now_s + SCHEMAS_KEPT_S, (key, value))
+                known = (settings, now_s + SCHEMAS_KEPT_S, app.newest_sources(name))
+                self._sources[name] = known
             key, value = known[2]
             return _Decoding(None if key is None and value is None else Decoder(key, value), None)
         # The bytes are shown without it, and the reason next to them.

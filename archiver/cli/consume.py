@@ -248,28 +248,14 @@ def _records(
         wait_for_more(clock, POLL_S)
 
 
-def _decoder(app: Application, topic: str) -> Decoder:
-    """Decoder with the newest schemas; while the registry is down, with the ledger's if the settings allow
-    it.
-    """
-    from archiver.refine.prepare_topic import fetch_schemas, recorded_schemas
-    from archiver.stream.decode import Decoder
-
-    settings = app.settings.topic(topic)
-    if settings is None:
-        return Decoder(None, None)
-    history = recorded_schemas(app.ledger().topic(app.topic(topic).topic_id))
-    # The newest recorded schema serves while the registry is down.
-    fetched = fetch_schemas(settings, history[-1] if history else None, app.fetch_schema)
-    key, value = (None if one is None else one.source for one in fetched)
-    return Decoder(key, value)
-
-
 def _printer(
     app: Application, topic: str, decode: bool, form: RecordForm, full: bool
 ) -> Callable[[StreamRecord], str]:
     """Makes the text of each record, without the last line end."""
-    decoder = _decoder(app, topic) if decode else None
+    # Imported here, because consuming without decoding needs no schema.
+    from archiver.stream.decode import Decoder
+
+    decoder = Decoder(*app.newest_sources(topic)) if decode else None
     if form is not RecordForm.TEXT:
         return _json_printer(decoder, form is RecordForm.JSON_TEXT)
     # With --output text, standard output may have an encoding that lacks characters of the records.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import importlib.util
 import json
@@ -18,13 +17,11 @@ import psutil
 import pytest
 
 from archiver.app import queries
-from archiver.kafka.users import set_user
-from archiver.runtime.ids import SystemIds
 from archiver.web import access
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver, catalog_table
 from tests.support.process.pages import check_harmless
-from tests.support.process.web import Daemon, Reply
+from tests.support.process.web import Daemon, Reply, basic, kafka_users
 from tests.support.schema.orders import order
 
 ENDLESS = "SELECT count(*) FROM range(100000000000) a, range(1000) b WHERE a.range * b.range % 7 = 1"
@@ -41,20 +38,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def deployment(tmp_path: Path) -> Deployment:
     """Two tables; alice may read the one of `clicks`."""
-    users = tmp_path / "users"
-    for name in ("alice", "bob", "carol"):
-        set_user(users, name, "password", 4096, SystemIds())
+    passwords = dict.fromkeys(("alice", "bob", "carol"), "password")
     rules = [
         {"principal": "User:alice", "operations": ["read"], "topics": ["clicks"]},
         {"principal": "User:carol", "operations": ["read"], "topics": ["*"]},
         {"principal": "User:bob", "operations": ["describe"], "topics": ["*"]},
     ]
-    kafka = {
-        "listen": "127.0.0.1:0",
-        "sasl": {"mechanisms": ["SCRAM-SHA-256"]},
-        "users_file": str(users),
-        "acls": rules,
-    }
+    kafka = kafka_users(tmp_path / "users", passwords, rules)
     made = Deployment(tmp_path / "d", overrides={"kafka": kafka})
     with Driver(made) as driver:
         driver.send("clicks", [b"<script>1</script>", b"", None], 0)
@@ -70,7 +60,7 @@ def daemon(deployment: Deployment) -> Iterator[Daemon]:
 
 
 def login(name: str) -> dict[str, str]:
-    return {"Authorization": "Basic " + base64.b64encode(f"{name}:password".encode()).decode(), **PROXY}
+    return {**basic(name, "password"), **PROXY}
 
 
 def run(daemon: Daemon, sql: str, headers: dict[str, str] | None = None, **others: Any) -> Reply:

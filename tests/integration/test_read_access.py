@@ -12,13 +12,13 @@ import pytest
 from pydantic import SecretStr
 
 from archiver.app.group_reset import reset_alone
-from archiver.kafka.users import delete_user, set_user
+from archiver.kafka.users import delete_user
 from archiver.runtime.ids import SystemIds
 from archiver.web import access
 from archiver.web.read_endpoints import VIEWS
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver
-from tests.support.process.web import TOKEN, Daemon
+from tests.support.process.web import TOKEN, Daemon, basic, bearer, kafka_users
 
 READ_TOKEN = "the token of readers"
 ADDRESSES = {
@@ -40,14 +40,6 @@ ADDRESSES = {
 """An address of each view; there is no such query."""
 
 
-def basic(name: str, password: str) -> dict[str, str]:
-    return {"Authorization": "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()}
-
-
-def bearer(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"}
-
-
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "FAILED_WAIT_S", 0.0)
@@ -55,19 +47,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Deployment:
-    users = tmp_path / "users"
-    for name, password in (("alice", "wonderland"), ("bob", "builder")):
-        set_user(users, name, password, 4096, SystemIds())
+    passwords = {"alice": "wonderland", "bob": "builder"}
     rules = [
         {"principal": "User:alice", "operations": ["read"], "topics": ["clicks"], "groups": ["readers"]},
         {"principal": "User:bob", "operations": ["describe"], "topics": ["*"]},
     ]
-    kafka = {
-        "listen": "127.0.0.1:0",
-        "sasl": {"mechanisms": ["SCRAM-SHA-256"]},
-        "users_file": str(users),
-        "acls": rules,
-    }
+    kafka = kafka_users(tmp_path / "users", passwords, rules)
     made = Deployment(tmp_path / "d", overrides={"kafka": kafka})
     with Driver(made) as driver:
         driver.send("clicks", [b"1"], 0)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from archiver.status.journal import Cycle
-from tests.integration.test_read_access import basic, deployment, quick
+from tests.integration.test_read_access import deployment, quick
 from tests.integration.test_read_api import HOSTILE
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver
 from tests.support.process.pages import check_harmless
-from tests.support.process.web import Daemon
+from tests.support.process.web import Daemon, basic
 
 __all__ = ["deployment", "quick"]
 

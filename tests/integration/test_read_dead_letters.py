@@ -4,7 +4,6 @@ is written.
 
 from __future__ import annotations
 
-import base64
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,16 +13,14 @@ import pytest
 
 from archiver.app import reading_dead_letters
 from archiver.app.reading_dead_letters import DeadLetters
-from archiver.kafka.users import set_user
 from archiver.rewrite.undecoded import Search
 from archiver.runtime.errors import RetryLater
-from archiver.runtime.ids import SystemIds
 from archiver.web import access
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver
 from tests.support.builders.undecoded import replay, send_unmended
 from tests.support.process.pages import check_harmless
-from tests.support.process.web import Daemon
+from tests.support.process.web import Daemon, basic, kafka_users
 
 UNDECODED = [(0, 2), (0, 3), (0, 7), (0, 12), (0, 20), (1, 2), (1, 3), (1, 7), (1, 12), (1, 20)]
 
@@ -34,19 +31,12 @@ def everything(_name: str) -> bool:
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Deployment:
-    users = tmp_path / "users"
-    for name in ("alice", "bob"):
-        set_user(users, name, f"secret {name}", 4096, SystemIds())
+    passwords = {name: f"secret {name}" for name in ("alice", "bob")}
     rules = [
         {"principal": "User:alice", "operations": ["read"], "topics": ["clicks"]},
         {"principal": "User:bob", "operations": ["describe"], "topics": ["*"]},
     ]
-    kafka = {
-        "listen": "127.0.0.1:0",
-        "sasl": {"mechanisms": ["SCRAM-SHA-256"]},
-        "users_file": str(users),
-        "acls": rules,
-    }
+    kafka = kafka_users(tmp_path / "users", passwords, rules)
     return Deployment(tmp_path / "d", overrides={"kafka": kafka})
 
 
@@ -63,9 +53,8 @@ def daemon(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 def user(name: str) -> dict[str, str]:
-    basic = base64.b64encode(f"{name}:secret {name}".encode()).decode()
     # A proxy's header makes the port ask for a login.
-    return {"Authorization": f"Basic {basic}", "X-Forwarded-For": "192.0.2.1"}
+    return {**basic(name, f"secret {name}"), "X-Forwarded-For": "192.0.2.1"}
 
 
 def get(daemon: Daemon, path: str, status: int = 200, headers: dict[str, str] | None = None) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from archiver.app import reading_groups
 from archiver.app.group_reset import reset_alone
 from archiver.app.reading import Reading
-from archiver.kafka.users import set_user
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import NotFound, RetryLater
-from archiver.runtime.ids import SystemIds
 from archiver.status.group_members import ShownGroup, ShownMember
 from archiver.status.journal import Journal
 from archiver.web import access
@@ -26,7 +23,7 @@ from tests.support.builders.driver import Driver
 from tests.support.kafka.listening import Listening, configured, listening
 from tests.support.process.pages import check_harmless
 from tests.support.process.processes import until
-from tests.support.process.web import Daemon
+from tests.support.process.web import Daemon, basic, kafka_users
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -41,26 +38,19 @@ HOSTILE = [
 
 
 def user(name: str) -> dict[str, str]:
-    return {"Authorization": "Basic " + base64.b64encode(f"{name}:secret {name}".encode()).decode()}
+    return basic(name, f"secret {name}")
 
 
 @pytest.fixture
 def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     """`readers` has read a part of `clicks` and all of `kept`; `others` a part of `orders`."""
     monkeypatch.setattr(access, "FAILED_WAIT_S", 0.0)
-    users = tmp_path / "users"
-    for name in ("alice", "bob"):
-        set_user(users, name, f"secret {name}", 4096, SystemIds())
+    passwords = {name: f"secret {name}" for name in ("alice", "bob")}
     rules = [
         {"principal": "User:alice", "operations": ["read"], "topics": ["clicks"], "groups": ["readers"]},
         {"principal": "User:bob", "operations": ["describe"], "topics": ["*"], "groups": ["others"]},
     ]
-    kafka = {
-        "listen": "127.0.0.1:0",
-        "sasl": {"mechanisms": ["SCRAM-SHA-256"]},
-        "users_file": str(users),
-        "acls": rules,
-    }
+    kafka = kafka_users(tmp_path / "users", passwords, rules)
     deployment = Deployment(tmp_path / "d", overrides={"kafka": kafka})
     with Driver(deployment) as driver:
         driver.send("clicks", [b"%d" % number for number in range(5)], 0)

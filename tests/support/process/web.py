@@ -6,13 +6,15 @@ Administration does what the commands do, but refines in the process of the test
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Self
 
 from starlette.responses import Response
@@ -23,6 +25,7 @@ from archiver.app.reading import Reading
 from archiver.config.daemon import HttpSettings
 from archiver.config.settings import Settings, load_settings
 from archiver.kafka.logins import logins_of
+from archiver.kafka.users import set_user
 from archiver.publish.scope import parse_scope
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.exit_codes import Done
@@ -292,6 +295,30 @@ class Daemon:
         """A socket, to speak any HTTP there is."""
         with socket.create_connection(self.address, timeout=PATIENCE_S) as connection:
             yield connection
+
+
+def basic(name: str, password: str) -> dict[str, str]:
+    """Header of a login."""
+    return {"Authorization": "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()}
+
+
+def bearer(token: str) -> dict[str, str]:
+    """Header with a token."""
+    return {"Authorization": f"Bearer {token}"}
+
+
+def kafka_users(
+    file: Path, passwords: Mapping[str, str], rules: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The group `kafka` of a configuration with these users and rules; writes the file of the users."""
+    for name, password in passwords.items():
+        set_user(file, name, password, 4096, SystemIds())
+    return {
+        "listen": "127.0.0.1:0",
+        "sasl": {"mechanisms": ["SCRAM-SHA-256"]},
+        "users_file": str(file),
+        "acls": list(rules),
+    }
 
 
 def read_all(connection: socket.socket) -> bytes:
