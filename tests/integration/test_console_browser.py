@@ -223,6 +223,18 @@ def test_a_query_is_run_by_its_form(browser: Browser, daemon: Daemon) -> None:
     assert "range(250)" in browser.run("document.querySelector('tbody a').textContent")
 
 
+def test_a_wide_result_scrolls_by_itself(browser: Browser, daemon: Daemon) -> None:
+    browser.screen(1280, scripts=False)
+    browser.open(at(daemon, "/query"))
+    columns = ", ".join(f"{number} AS a_column_with_a_long_name_{number}" for number in range(40))
+    browser.fill("textarea", f"SELECT {columns}")
+    browser.click("form button")
+    until_heading(browser, "Result")
+    wide = "{0}.scrollWidth - {0}.clientWidth"
+    assert browser.run(wide.format("document.documentElement")) <= 0
+    assert browser.run(wide.format("document.querySelector('.scroll')")) > 0
+
+
 def test_a_running_query_is_cancelled_by_its_button(browser: Browser, daemon: Daemon) -> None:
     browser.screen(360, scripts=False)
     browser.open(at(daemon, "/query"))
