@@ -24,7 +24,6 @@
         ├── NotAllowed        a rule does not allow it to this reader; the message never says what exists
         ├── AuthenticationFailed  a client did not prove who it is; the message never says why
         └── NotFound          the named object, topic or partition does not exist
-            └── NoTopic           a topic does not exist; the message lists those that do
 
 Messages are lower case, carry the values, and say what an operator can do. An SDK's exception ends at its
 adapter and is chained.
@@ -146,11 +145,8 @@ class AuthenticationFailed(InvalidInput):
 class NotFound(InvalidInput):
     """The named thing does not exist."""
 
-
-class NoTopic(NotFound):
-    """The topic does not exist. The message names other topics, which not every reader may know."""
-
-    topic = ""
+    unknown_topic: str | None = None
+    """The topic that does not exist. The message then names other topics, which not every reader may know."""
 
 
 _LACKING = frozenset(
@@ -195,8 +191,8 @@ def no_topic(name: str, topics: Iterable[str]) -> NotFound:
     known = sorted(set(topics))
     more = f" and {len(known) - TOPICS_SHOWN_MAX:,} more" if len(known) > TOPICS_SHOWN_MAX else ""
     listed = f"the topics are {', '.join(known[:TOPICS_SHOWN_MAX])}{more}" if known else "there are no topics"
-    error = NoTopic(f"there is no topic {name}; {listed}")
-    error.topic = name
+    error = NotFound(f"there is no topic {name}; {listed}")
+    error.unknown_topic = name
     return error
 
 

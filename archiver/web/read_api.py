@@ -25,7 +25,6 @@ from archiver.runtime.errors import (
     LimitReached,
     NotAllowed,
     NotFound,
-    NoTopic,
     OutcomeUnknown,
     RetryLater,
 )
@@ -317,11 +316,10 @@ def readable_topics(reader: Reader, queries: Queries) -> frozenset[str] | None:
 def refusal_of(error: ArchiverError, retry_after_s: float) -> HTTPException:
     """The refusal that states an error of a read."""
     message = excerpt(str(error), MESSAGE_MAX)
-    if isinstance(error, NoTopic):
-        # Without the names of other topics: a rule may hide them from this reader.
-        message = f"there is no topic {excerpt(error.topic)}"
     if isinstance(error, NotFound):
-        return refusal(404, message)
+        # Without the names of other topics: a rule may hide them from this reader.
+        topic = error.unknown_topic
+        return refusal(404, message if topic is None else f"there is no topic {excerpt(topic)}")
     if isinstance(error, NotAllowed):
         return refusal(403, message)
     if isinstance(error, InvalidInput | LimitReached):
