@@ -32,7 +32,7 @@ from archiver.runtime.redaction import excerpt
 from archiver.runtime.rfc3339 import format_time
 from archiver.status.explain import document_of
 from archiver.status.group_members import GroupMembers, no_members
-from archiver.status.history import last_lag
+from archiver.status.history import LagHistory, last_lag
 from archiver.status.journal import Journal
 from archiver.status.lag import LagReport, TopicLag
 from archiver.stream.decode import Decoder
@@ -77,10 +77,12 @@ class Reading:
         clock: Clock,
         journal: Journal,
         members: Callable[[], GroupMembers | None] = no_members,
+        history: LagHistory | None = None,
     ) -> None:
         """`application` is None while it is not open, and `lag` while nothing was polled. `members` is None
-        without a Kafka listener.
+        without a Kafka listener, and `history` has the traffic of the topics.
         """
+        self._history = history
         self._journal = journal
         self._members = members
         self._dead_letters = DeadLetters()
@@ -110,6 +112,7 @@ class Reading:
         return {
             "as_of": format_time(report.now_us),
             **_summary(topic),
+            "traffic": self._traffic(name),
             "topic_id": str(topic.topic_id),
             **standing_of(topic),
             "schema_version": max(ledger.schemas, default=None),
@@ -117,6 +120,18 @@ class Reading:
             "catalog": None if settings is None else settings.archive.catalog,
             "configs": dict(app.topic(name).configs),
             "settings": None if settings is None else settings.model_dump(mode="json"),
+        }
+
+    def _traffic(self, name: str) -> dict[str, float] | None:
+        """Mean traffic in the newest step of the history with a known one."""
+        samples = [] if self._history is None else self._history.samples(name)
+        known = next((one for one in reversed(samples) if one.records_per_s is not None), None)
+        if known is None or known.records_per_s is None:
+            return None
+        return {
+            "records_per_s": known.records_per_s,
+            "bytes_per_s": known.bytes_per_s or 0.0,
+            "age_seconds": known.age_s,
         }
 
     # --- Tables

@@ -286,6 +286,7 @@ class Daemon:
                 self._clock,
                 self._journal,
                 lambda: None if (kafka := self._resources.kafka) is None else kafka.groups,
+                self._poller.history,
             ),
             queries=Queries(lambda: self._serving, self._settings.http, self._clock, self._ids),
             logins=lambda: self._logins,

@@ -23,7 +23,8 @@ from archiver.web.endpoint import (
     Schema,
 )
 from archiver.web.query_endpoints import QUERIES, QUERY_COMPONENTS
-from archiver.web.read_endpoints import PAGE_REFUSALS, PAGES, READ_COMPONENTS, READS
+from archiver.web.read_components import READ_COMPONENTS
+from archiver.web.read_endpoints import PAGE_REFUSALS, PAGES, READS
 
 API_VERSION = "1.0"
 # The first is the common name, the second is our own.

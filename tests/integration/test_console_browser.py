@@ -77,7 +77,12 @@ def pages(browser: Browser, daemon: Daemon) -> list[str]:
         parts = ["0" if part.isdigit() else part for part in urlsplit(path).path.split("/")]
         kind = "/".join(parts) + "?" * bool(urlsplit(path).query)
         kinds[kind] = kinds.get(kind, 0) + 1
-        if path in seen or kinds[kind] > 3 or path.startswith(("/v1/", "/openapi", "#")) or path == "/":
+        if (
+            path in seen
+            or kinds[kind] > 3
+            or path.startswith(("/v1/", "/openapi", "#"))
+            or urlsplit(path).path == "/"
+        ):
             continue
         browser.open(at(daemon, path))
         assert browser.run("document.querySelector('h1') !== null"), path

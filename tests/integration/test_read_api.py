@@ -12,6 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from archiver.app import reading
+from archiver.status.rates import Accepted
 from archiver.web import read_api
 from archiver.web.read_endpoints import VIEWS
 from intake.records import Record
@@ -80,6 +81,12 @@ def test_a_topic_has_its_partitions_and_settings(daemon: Daemon) -> None:
     }
     assert found["settings"]["archive"]["table"] == "shop.clicks"
     assert get(daemon, "/topics/orders")["schema_version"] == 1
+    assert found["traffic"] is None, "nothing was polled twice"
+    report = daemon.lag()
+    daemon.history.add(report, 1.0)
+    daemon.history.add(report, 3.0, {"clicks": Accepted(records=8, bytes=500, seconds=2.0)})
+    traffic = get(daemon, "/topics/clicks")["traffic"]
+    assert (traffic["records_per_s"], traffic["bytes_per_s"]) == (4.0, 250.0)
     assert "nowhere" in get(daemon, "/topics/nowhere", 404)["error"]["message"]
 
 

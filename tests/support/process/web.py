@@ -31,6 +31,7 @@ from archiver.runtime.clock import SystemClock
 from archiver.runtime.exit_codes import Done
 from archiver.runtime.ids import SystemIds
 from archiver.status.group_members import GroupMembers
+from archiver.status.history import LagHistory
 from archiver.status.journal import Journal
 from archiver.status.lag import LagReport, lag_report
 from archiver.stream.records import StreamRecord
@@ -150,6 +151,7 @@ class Daemon:
         self.journal.becomes("serving")
         self.token: str | None = TOKEN
         self.alive = True
+        self.history = LagHistory(3600.0, 10)
         self.members: GroupMembers | None = None
         """Those of a Kafka listener, if a test has one."""
         self.logins = logins_of(self.settings.kafka, SystemIds())
@@ -165,7 +167,12 @@ class Daemon:
             writer=lambda: self.writer,
             operations=self.operations,
             reads=Reading(
-                lambda: self.application, self._lag, SystemClock(), self.journal, lambda: self.members
+                lambda: self.application,
+                self.lag,
+                SystemClock(),
+                self.journal,
+                lambda: self.members,
+                self.history,
             ),
             queries=self.queries,
             logins=lambda: self.logins,
@@ -200,7 +207,7 @@ class Daemon:
         self.application.leadership.resign()
         self.application.close()
 
-    def _lag(self) -> LagReport:
+    def lag(self) -> LagReport:
         """The lag as of now; a real daemon has that of its last poll."""
         ledger, settings = self.application.ledger(), self.application.settings
         return lag_report(
