@@ -124,9 +124,6 @@ class Administration:
     async def reset_offsets(self, request: Request) -> Response:
         """Change committed offsets of a consumer group."""
         given = await self._parameters(request, "reset_offsets", "intake")
-        missing = next((name for name in ADMIN_FIELDS["reset_offsets"] if not given.get(name)), None)
-        if missing is not None:
-            raise refusal(400, f"the field {missing!r} is missing; nothing was done")
         operations = self._context.operations
         return _Lines(
             self._begin(
@@ -146,7 +143,7 @@ class Administration:
         require_bearer(request, token, "administration asks for the token", "the token is not this daemon's")
 
     async def _parameters(self, request: Request, name: str, role: str | None) -> dict[str, Any]:
-        """Values of the optional fields of the body; refuses a missing token or role."""
+        """Values of the fields of the body; refuses a missing token or role."""
         # First, so that nothing of the daemon is visible without the token.
         self._authorize(request)
         if role is not None and role not in self._context.roles:
@@ -161,7 +158,7 @@ class Administration:
             request, BODY_BYTES_MAX, "the limit of this request,", self._context.http.request_timeout
         )
         if not body.strip():
-            return {}
+            return parse_body(b"{}", ADMIN_FIELDS[name])
         if (kind := media_type(request)) != JSON:
             raise refusal(
                 415, f"the content type {excerpt(kind)!r} is not accepted; nothing was done, send {JSON}"

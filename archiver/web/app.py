@@ -9,7 +9,7 @@ import asyncio
 import ipaddress
 import logging
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
@@ -38,6 +38,8 @@ from archiver.web.read_api import ReadApi
 from archiver.web.read_endpoints import VIEWS
 
 _log = logging.getLogger(__name__)
+
+Handler = Callable[[Request], Awaitable[Response]]
 
 CLUSTER_HEADER = "Archiver-Cluster-Id"
 # Rendering is Python code under the GIL, so more threads would not make it faster.
@@ -94,14 +96,28 @@ def create_app(context: AppContext) -> ASGIApp:
             one.close()
 
     app = Starlette(
-        routes=[
-            Route(one.path, handlers[one.name], methods=[one.method], name=one.name) for one in ENDPOINTS
-        ],
+        routes=_routes(handlers),
         exception_handlers={HTTPException: refused, Exception: refused},
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
     return _Guarded(app, context)
+
+
+def _routes(handlers: Mapping[str, Handler]) -> list[Route]:
+    """One route for each path: with one for each method, a refusal would name the methods of the first."""
+    paths: dict[str, dict[str, Handler]] = {}
+    for one in ENDPOINTS:
+        paths.setdefault(one.path, {})[one.method] = handlers[one.name]
+    return [Route(path, _by_method(methods), methods=list(methods)) for path, methods in paths.items()]
+
+
+def _by_method(methods: Mapping[str, Handler]) -> Handler:
+    async def answer(request: Request) -> Response:
+        # HEAD is answered as GET, and the server leaves out the body.
+        return await methods["GET" if request.method == "HEAD" else request.method](request)
+
+    return answer
 
 
 class Health:

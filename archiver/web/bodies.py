@@ -24,20 +24,27 @@ _TYPES = {"text": "string", "truth value": "boolean", "whole number": "integer"}
 
 @dataclass(frozen=True, slots=True)
 class BodyField:
-    """Optional field; null is the same as absent."""
+    """Field; null is the same as absent."""
 
     kind: Literal["text", "truth value", "whole number"]
     description: str
     default: bool | None = None
     minimum: int | None = None
+    maximum: int | None = None
+    required: bool = False
+    """Refused if it is absent; only a text, which must not be empty."""
 
     def schema(self) -> dict[str, Any]:
         """JSON Schema of the field."""
+        if self.required:
+            return {"type": _TYPES[self.kind], "minLength": 1, "description": self.description}
         found: dict[str, Any] = {"type": [_TYPES[self.kind], "null"], "description": self.description}
         if self.default is not None:
             found["default"] = self.default
         if self.minimum is not None:
             found["minimum"] = self.minimum
+        if self.maximum is not None:
+            found["maximum"] = self.maximum
         return found
 
     def value(self, name: str, given: object) -> str | bool | int | None:
@@ -56,13 +63,20 @@ class BodyField:
             raise refusal(400, f"{name!r} is no {self.kind}; nothing was done")
         if self.minimum is not None and found < self.minimum:  # type: ignore[operator]  # only whole numbers have one
             raise refusal(400, f"{name!r} is less than {self.minimum}; nothing was done")
+        if self.maximum is not None and found > self.maximum:  # type: ignore[operator]
+            raise refusal(400, f"{name!r} is more than {self.maximum}; nothing was done")
         return found
 
 
 def body_schema(fields: Mapping[str, BodyField]) -> dict[str, Any]:
     """Schema of an object with only these fields."""
-    properties = {name: field.schema() for name, field in fields.items()}
-    return {"type": "object", "properties": properties, "additionalProperties": False}
+    schema = {
+        "type": "object",
+        "properties": {name: field.schema() for name, field in fields.items()},
+        "additionalProperties": False,
+    }
+    required = [name for name, field in fields.items() if field.required]
+    return {**schema, "required": required} if required else schema
 
 
 def parse_body(body: bytes, fields: Mapping[str, BodyField]) -> dict[str, Any]:
@@ -79,7 +93,11 @@ def parse_body(body: bytes, fields: Mapping[str, BodyField]) -> dict[str, Any]:
         raise refusal(
             400, f"unknown field {excerpt(unknown)!r}; the fields are {', '.join(fields) or 'none'}"
         )
-    return {name: fields[name].value(name, value) for name, value in found.items()}
+    values = {name: fields[name].value(name, value) for name, value in found.items()}
+    missing = next((name for name, field in fields.items() if field.required and not values.get(name)), None)
+    if missing is not None:
+        raise refusal(400, f"the field {missing!r} is missing; nothing was done")
+    return values
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:

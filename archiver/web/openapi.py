@@ -74,10 +74,12 @@ ADMIN_FIELDS: dict[str, dict[str, BodyField]] = {
     "audit": {"topic": _SCOPE, "deep": BodyField("truth value", "Read every row, on Spark.", default=False)},
     "reload": {},
     "reset_offsets": {
-        "group": BodyField("text", "The id of the consumer group."),
-        "topic": BodyField("text", "The topic's name."),
+        "group": BodyField("text", "The id of the consumer group.", required=True),
+        "topic": BodyField("text", "The topic's name.", required=True),
         "offsets": BodyField(
-            "text", "The new offset of each partition, as partition:offset with commas: 0:12,1:40."
+            "text",
+            "The new offset of each partition, as partition:offset with commas: 0:12,1:40.",
+            required=True,
         ),
     },
 }
@@ -85,7 +87,8 @@ ADMIN_FIELDS: dict[str, dict[str, BodyField]] = {
 
 
 def _admin(name: str, summary: str, text: str, role: str | None = None) -> Endpoint:
-    body = {JSON: body_schema(ADMIN_FIELDS[name])}
+    fields = ADMIN_FIELDS[name]
+    body, required = {JSON: body_schema(fields)}, any(field.required for field in fields.values())
     answers = {200: _STREAM, **_BODY_ANSWERS, **_ADMIN_ANSWERS}
     # A request without role works on every daemon.
     if role is not None:
@@ -93,7 +96,7 @@ def _admin(name: str, summary: str, text: str, role: str | None = None) -> Endpo
             f"this daemon has not the role {role}; nothing was done, another process may do it"
         )
     return Endpoint(
-        f"admin_{name}", "POST", f"/v1/admin/{name}", summary, text, answers, (), body, False, True
+        f"admin_{name}", "POST", f"/v1/admin/{name}", summary, text, answers, (), body, required, True
     )
 
 

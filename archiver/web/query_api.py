@@ -65,7 +65,7 @@ class QueryApi:
         if media_type(request) != JSON:
             raise refusal(415, f"a query is sent as {JSON}; nothing was done")
         given = parse_body(await self._body(request), QUERY_FIELDS)
-        query_id = self._start(reader, given.get("sql") or "", given.get("limit"))
+        query_id = self._start(reader, given["sql"], given.get("limit"))
         if given.get("wait") is False:
             return self._document(reader, query_id, 202)
         await self._wait(request, reader, query_id)

@@ -12,9 +12,14 @@ ROWS_MAX = 10_000
 FORM = "application/x-www-form-urlencoded"
 
 QUERY_FIELDS: dict[str, BodyField] = {
-    "sql": BodyField("text", "One SELECT (or DESCRIBE, SHOW, SUMMARIZE); a table is named shop.orders."),
+    "sql": BodyField(
+        "text", "One SELECT (or DESCRIBE, SHOW, SUMMARIZE); a table is named shop.orders.", required=True
+    ),
     "limit": BodyField(
-        "whole number", f"Maximum of rows, 1 to {ROWS_MAX}; {ROWS} if it is left out.", minimum=1
+        "whole number",
+        f"Maximum of rows, 1 to {ROWS_MAX}; {ROWS} if it is left out.",
+        minimum=1,
+        maximum=ROWS_MAX,
     ),
     "wait": BodyField(
         "truth value",
@@ -31,7 +36,7 @@ _ID: Schema = {
 }
 _FORM: Schema = {
     "type": "object",
-    "properties": {"sql": {"type": "string"}, "limit": {"type": "string"}},
+    "properties": {"sql": {"type": "string", "minLength": 1}, "limit": {"type": "string"}},
     "required": ["sql"],
 }
 _BODY: dict[int, str] = {

@@ -35,12 +35,16 @@ class View:
 
 
 def _in_path(name: str, text: str, kind: str = "string") -> Schema:
-    schema: Schema = {"type": kind} if kind == "string" else {"type": kind, "minimum": 0}
+    schema: Schema = {"type": kind}
+    if kind == "integer":
+        schema |= {"minimum": 0, "maximum": OFFSET_MAX}
     return {"name": name, "in": "path", "required": True, "description": text, "schema": schema}
 
 
-def _query(name: str, text: str, schema: Schema) -> Schema:
-    return {"name": name, "in": "query", "description": text, "schema": schema}
+def _query(name: str, text: str, schema: Schema, *, required: bool = False) -> Schema:
+    # A form sends its empty fields too, so an empty value counts as none.
+    rule = {"required": True} if required else {"allowEmptyValue": True}
+    return {"name": name, "in": "query", "description": text, **rule, "schema": schema}
 
 
 _TOPIC = _in_path("topic", "The topic's name.")
@@ -70,7 +74,11 @@ VIEWS: tuple[View, ...] = (
         "Messages",
         (
             _TOPIC,
-            _query("partition", "The partition.", {"type": "integer", "minimum": 0, "default": 0}),
+            _query(
+                "partition",
+                "The partition.",
+                {"type": "integer", "minimum": 0, "maximum": OFFSET_MAX, "default": 0},
+            ),
             _query(
                 "from",
                 "earliest; latest, for the newest records; an offset; or a time such as "
@@ -80,10 +88,12 @@ VIEWS: tuple[View, ...] = (
             _query(
                 "limit",
                 f"Maximum of records, 1 to {RECORDS_MAX}.",
-                {"type": "integer", "minimum": 1, "default": RECORDS},
+                {"type": "integer", "minimum": 1, "maximum": RECORDS_MAX, "default": RECORDS},
             ),
             _query("key", "Only records with exactly this key, as text.", {"type": "string"}),
-            _query("key_base64", "The same for a key of any bytes.", {"type": "string"}),
+            _query(
+                "key_base64", "The same for a key of any bytes. Not together with key.", {"type": "string"}
+            ),
         ),
     ),
     View(
@@ -111,7 +121,7 @@ VIEWS: tuple[View, ...] = (
             _query(
                 "limit",
                 f"Maximum of groups, 1 to {RECORDS_MAX}.",
-                {"type": "integer", "minimum": 1, "default": RECORDS},
+                {"type": "integer", "minimum": 1, "maximum": RECORDS_MAX, "default": RECORDS},
             ),
         ),
     ),
@@ -122,7 +132,7 @@ VIEWS: tuple[View, ...] = (
         "Committed offset and lag of each partition, the coordinator, and the members if this daemon is the "
         "coordinator.",
         "Group",
-        ({**_query("group", "The group's id, any text.", {"type": "string"}), "required": True},),
+        (_query("group", "The group's id, any text.", {"type": "string"}, required=True),),
     ),
     View(
         "dead_letters",
@@ -136,7 +146,7 @@ VIEWS: tuple[View, ...] = (
             _query(
                 "limit",
                 f"Maximum of keys and values, 1 to {RECORDS_MAX}.",
-                {"type": "integer", "minimum": 1, "default": RECORDS},
+                {"type": "integer", "minimum": 1, "maximum": RECORDS_MAX, "default": RECORDS},
             ),
         ),
     ),

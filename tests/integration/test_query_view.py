@@ -214,7 +214,8 @@ def test_many_rows_have_pages(daemon: Daemon) -> None:
 @pytest.mark.parametrize(
     ("sql", "status", "why"),
     [
-        ("", 400, "there is no query"),
+        ("", 400, "the field 'sql' is missing"),
+        (" ", 400, "there is no query"),
         ("SELECT (", 400, "cannot be parsed"),
         ("SELECT 1; SELECT 2", 400, "only one SELECT"),
         ("DROP VIEW shop.clicks", 400, "only one SELECT"),

@@ -41,6 +41,7 @@ PARAMETER = {
     "description",
     "required",
     "deprecated",
+    "allowEmptyValue",
     "schema",
     "style",
     "explode",
@@ -50,7 +51,7 @@ PARAMETER = {
 }
 SCHEMA = {
     "$ref", "type", "properties", "required", "additionalProperties", "items", "minItems", "maxItems", "enum", "const", "oneOf", "format",
-    "description", "default", "minimum", "pattern", "prefixItems",
+    "description", "default", "minimum", "maximum", "minLength", "pattern", "prefixItems",
 }  # fmt: skip
 TYPES = {"null", "boolean", "object", "array", "number", "string", "integer"}
 

@@ -44,6 +44,8 @@ def allows(schema: dict[str, Any], value: object) -> bool:
             "minItems",
             "maxItems",
             "minimum",
+            "maximum",
+            "minLength",
         ),
         *("description", "default", "format"),
     }
@@ -54,6 +56,8 @@ def allows(schema: dict[str, Any], value: object) -> bool:
     ):
         return False
     if isinstance(value, int | float) and "minimum" in schema and value < schema["minimum"]:
+        return False
+    if isinstance(value, int | float) and "maximum" in schema and value > schema["maximum"]:
         return False
     if isinstance(value, dict):
         return (
@@ -69,6 +73,8 @@ def allows(schema: dict[str, Any], value: object) -> bool:
             allows(first[place] if place < len(first) else schema["items"], one)
             for place, one in enumerate(value)
         )
+    if isinstance(value, str) and len(value) < schema.get("minLength", 0):
+        return False
     if isinstance(value, str) and schema.get("format") == "date-time":
         try:
             parse_time(value)
