@@ -7,7 +7,8 @@ has a place to go on from.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,9 +52,11 @@ RECORDS_MAX: Final = 500
 """Maximum of records of an answer."""
 FIELD_BYTES_MAX: Final = 64 * 1024
 """Maximum of bytes of a key, value or header in a list of records; one record alone is whole."""
+DECODED_BYTES_MAX: Final = 2**20
+"""Maximum of bytes of a key or value that is decoded: its message can take far more memory."""
 FIELD_BYTES_MAX_ALONE: Final = 8 * 2**20
-ANSWER_BYTES_MAX: Final = 8 * 2**20
-"""Bytes of keys, values and headers after which a list ends early."""
+ANSWER_BYTES_MAX: Final = 2 * 2**20
+"""Bytes of keys, values, headers and decoded messages after which a list ends early."""
 SCANNED_MAX: Final = 100_000
 """Maximum of records that a search for a key reads."""
 SEARCH_S: Final = 5.0
@@ -195,7 +198,7 @@ class Reading:
             "first": place.first,
             "stable": place.stable,
             "next_offset": place.end,
-            "records": [_record(record, decoder, FIELD_BYTES_MAX) for record in page.records],
+            "records": list(_records(page.records, decoder)),
             "next": end if end < place.stable else None,
             "previous": max(place.first, at - limit) if at > place.first else None,
             "scanned": page.scanned,
@@ -398,6 +401,16 @@ def _size(record: StreamRecord) -> int:
     return len(record.key or b"") + len(record.value or b"") + headers
 
 
+def _records(found: Sequence[StreamRecord], decoder: _Decoding) -> Iterator[dict[str, Any]]:
+    """The records of a list. Messages are decoded until their JSON is as long as the list may be."""
+    left = ANSWER_BYTES_MAX
+    for record in found:
+        document = _record(record, decoder if left > 0 else _FULL, FIELD_BYTES_MAX)
+        if document["decoded"] is not None:
+            left -= len(json.dumps(document["decoded"], default=str))
+        yield document
+
+
 def _record(record: StreamRecord, decoder: _Decoding, most: int) -> dict[str, Any]:
     """A record: bytes in base64 as in record JSON, and as text where they are UTF-8."""
     return {
@@ -411,7 +424,7 @@ def _record(record: StreamRecord, decoder: _Decoding, most: int) -> dict[str, An
             {"name": name, "value": _bytes(content, most)} for name, content in record.headers[:HEADERS_MAX]
         ],
         "headers_left": max(0, len(record.headers) - HEADERS_MAX),
-        "decoded": decoder.decode(record.key, record.value),
+        "decoded": decoder.decode(record.key, record.value, min(most, DECODED_BYTES_MAX)),
     }
 
 
@@ -440,8 +453,16 @@ class _Decoding:
         self._decoder = decoder
         self._why = why
 
-    def decode(self, key: bytes | None, value: bytes | None) -> Mapping[str, object] | None:
-        """`Decoder.decode`; None for a topic without a schema."""
+    def decode(self, key: bytes | None, value: bytes | None, most: int) -> Mapping[str, object] | None:
+        """`Decoder.decode` for a key and a value of at most so many bytes; None for a topic without a
+        schema.
+        """
+        if self._decoder is not None and max(len(key or b""), len(value or b"")) > most:
+            why = f"more than {most:,} bytes are not decoded here; `archiver consume --decode` does it"
+            return {"key": None, "value": {"error": why}}
         if self._why is not None:
             return {"key": None, "value": {"error": self._why}}
         return None if self._decoder is None else self._decoder.decode(key, value)
+
+
+_FULL: Final = _Decoding(None, "not decoded, because the list is full; open the message alone")

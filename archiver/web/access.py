@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hmac
 import logging
 from collections import OrderedDict
@@ -36,7 +35,18 @@ KEPT_MAX: Final = 256
 KEPT_S: Final = 60.0
 """Time for which a checked password is not checked again: a browser sends it with each request, and a check
 takes milliseconds of CPU. A changed password or a deleted user counts after this time."""
-_FORWARDED: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+_FORWARDED: Final = (
+    "forwarded",
+    "via",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-proto",
+    "x-real-ip",
+    "x-client-ip",
+    "true-client-ip",
+    "cf-connecting-ip",
+)
 _HEADER_MAX: Final = 4096
 _REALM: Final = 'Basic realm="Stream Archiver", charset="UTF-8"'
 
@@ -96,7 +106,11 @@ class Access:
         cannot be checked now.
         """
         # A proxy on this machine may be open to others, who must not read what it was not set up to show.
-        if self._open and not any(name in request.headers for name in _FORWARDED):
+        # Most proxies that add no header ask by HTTP/1.0.
+        proxied = request.scope.get("http_version") == "1.0" or any(
+            name in request.headers for name in _FORWARDED
+        )
+        if self._open and not proxied:
             return Reader(None, _none)
         given = request.headers.get("authorization", "")
         scheme, _, rest = given.partition(" ")
@@ -174,7 +188,8 @@ def _none(_principal: str, _operation: Operation, _resource: Resource, _name: st
 def _decoded(encoded: str) -> tuple[str, str]:
     try:
         name, found, password = base64.b64decode(encoded, validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    # Also for characters that are not ASCII, and for bytes that are not UTF-8.
+    except ValueError:
         raise _unknown("the header Authorization is no Basic login in UTF-8") from None
     if not found:
         raise _unknown("the header Authorization has no password")

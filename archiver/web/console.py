@@ -69,50 +69,46 @@ class Console:
 
         async def answer(request: Request) -> Response:
             try:
-                document = await load(request)
+                with self._api.place():
+                    document = await load(request)
+                    return await self._page(request, template, document)
             except ArchiverError as error:
                 return await self.refused(request, refusal_of(error, self._context.http.retry_after))
             except HTTPException as error:
                 return await self.refused(request, error)
-            return await self._page(request, template, {"document": document}, 200, {})
 
         return answer
 
     async def refused(self, request: Request, error: HTTPException) -> Response:
         """The page that says why something is not shown."""
         values = {"title": _TITLES.get(error.status_code, "This cannot be shown"), "message": error.detail}
-        return await self._page(request, "refused.html", values, error.status_code, error.headers or {})
+        # Here and not in the thread: it is small, and a reader without a login must not wait for others.
+        html = self._rendered(request, "refused.html", values)
+        return HTMLResponse(html, error.status_code, {**(error.headers or {}), **HEADERS})
 
     async def style(self, _: Request) -> Response:
         """The style sheet of the pages."""
         return Response(style(), media_type=CSS)
 
-    async def _page(
-        self,
-        request: Request,
-        template: str,
-        values: Mapping[str, Any],
-        status: int,
-        headers: Mapping[str, str],
-    ) -> Response:
-        asked, path = dict(request.query_params), request.url.path
-        now_us, cluster = self._context.clock.now_us(), self._context.cluster
+    async def _page(self, request: Request, template: str, document: Mapping[str, Any]) -> Response:
+        html = await asyncio.get_running_loop().run_in_executor(
+            self._threads, lambda: self._rendered(request, template, {"document": document})
+        )
+        return HTMLResponse(html, 200, dict(HEADERS))
 
-        def render() -> str:
-            # Redacted as a whole, because messages of any library may carry a secret.
-            return redacted(
-                _template(template).render(
-                    **values,
-                    asked=asked,
-                    path=path,
-                    cluster=cluster,
-                    now_us=now_us,
-                    refresh=_refresh(asked.get("refresh", "")),
-                )
+    def _rendered(self, request: Request, template: str, values: Mapping[str, Any]) -> str:
+        asked = dict(request.query_params)
+        # Redacted as a whole, because messages of any library may carry a secret.
+        return redacted(
+            _template(template).render(
+                **values,
+                asked=asked,
+                path=request.url.path,
+                cluster=self._context.cluster,
+                now_us=self._context.clock.now_us(),
+                refresh=_refresh(asked.get("refresh", "")),
             )
-
-        html = await asyncio.get_running_loop().run_in_executor(self._threads, render)
-        return HTMLResponse(html, status, {**headers, **HEADERS})
+        )
 
 
 def shown(side: Mapping[str, Any] | None, most: int = SHOWN_MAX) -> Markup:

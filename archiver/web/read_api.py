@@ -9,9 +9,10 @@ import asyncio
 import base64
 import binascii
 import contextlib
+import json
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -31,8 +32,9 @@ from archiver.runtime.errors import (
 from archiver.runtime.redaction import MESSAGE_MAX, excerpt, redacted_document
 from archiver.web.access import Access, Reader
 from archiver.web.app_context import AppContext, May, Queries
+from archiver.web.endpoint import JSON
 from archiver.web.error_responses import error_document, refusal, refused
-from archiver.web.read_endpoints import OFFSET_MAX, RECORDS, RECORDS_MAX, ROWS_SHOWN
+from archiver.web.read_endpoints import OFFSET_MAX, RECORDS, RECORDS_MAX, ROWS_SHOWN, TOPICS, TOPICS_MAX
 from archiver.web.runbook import runbook
 
 _log = logging.getLogger(__name__)
@@ -63,6 +65,7 @@ class ReadApi:
     def __init__(self, context: AppContext, access: Access) -> None:
         self._context = context
         self._access = access
+        self._answers = 0
         self._open = 0
         # Decoding is Python code under the GIL, so more reads at a time would only slow down each other.
         self._turns = threading.BoundedSemaphore(THREADS)
@@ -92,17 +95,49 @@ class ReadApi:
 
         async def answer(request: Request) -> Response:
             try:
-                return JSONResponse(await view(request))
+                with self.place():
+                    document = await view(request)
+                    # In a thread: a large document would hold up health checks and records.
+                    return Response(
+                        await _in_thread(lambda: _encoded(document), self._turns), media_type=JSON
+                    )
             except ArchiverError as error:
                 return await as_json(refusal_of(error, self._context.http.retry_after))
 
         return answer
 
+    @contextlib.contextmanager
+    def place(self) -> Iterator[None]:
+        """A place for an answer, from before its document is read until its bytes exist: so many documents
+        are in memory. Raises a refusal.
+        """
+        # Counted without a lock: all handlers run in the one thread of the event loop.
+        if self._answers >= OPEN_MAX:
+            raise refusal(429, f"{OPEN_MAX} reads are open", retry_after_s=self._context.http.retry_after)
+        self._answers += 1
+        try:
+            yield
+        finally:
+            self._answers -= 1
+
     async def _topics(self, request: Request) -> Document:
         reader = await self._access.reader(request)
-        document = await self._read(self._context.reads.topics)
-        names = reader.visible("describe", "topic", (one["topic"] for one in document["topics"]))
-        return document | {"topics": [one for one in document["topics"] if one["topic"] in names]}
+        given = request.query_params
+        limit = _number(given.get("limit"), "limit", TOPICS, 1, TOPICS_MAX)
+        after = given.get("after") or ""
+
+        def found() -> Document:
+            document = self._context.reads.topics()
+            later = sorted(one["topic"] for one in document["topics"] if one["topic"] > after)
+            names = reader.visible("describe", "topic", later)
+            topics = [one for one in document["topics"] if one["topic"] in names]
+            return document | {
+                "topics": topics[:limit],
+                "left": max(0, len(topics) - limit),
+                "next": topics[limit - 1]["topic"] if len(topics) > limit else None,
+            }
+
+        return await self._read(found)
 
     async def _topic(self, request: Request) -> Document:
         name, _ = await self._of_topic(request, "describe")
@@ -228,8 +263,8 @@ class ReadApi:
         # Counted without a lock: all handlers run in the one thread of the event loop.
         if self._open >= OPEN_MAX:
             raise refusal(429, f"{OPEN_MAX} reads are open", retry_after_s=self._context.http.retry_after)
-        self._open += 1
         reading = _in_thread(read, turns or self._turns)
+        self._open += 1
         reading.add_done_callback(self._ended)
         try:
             # Shielded, because the thread cannot be stopped, and its end must be counted.
@@ -249,8 +284,8 @@ class ReadApi:
         """A part of a document that asks a catalog or a registry, or why it is left out."""
         if self._parts_open >= PARTS_OPEN_MAX:
             return None, f"{PARTS_OPEN_MAX} reads of catalogs and registries are open"
-        self._parts_open += 1
         reading = _in_thread(read, self._outside_turns)
+        self._parts_open += 1
         reading.add_done_callback(self._part_ended)
         try:
             return await asyncio.wait_for(asyncio.shield(reading), wait_s), None
@@ -268,8 +303,10 @@ class ReadApi:
         _log_error(reading)
 
 
-def _in_thread(read: Callable[[], Document | None], turns: threading.BoundedSemaphore) -> asyncio.Future[Any]:
-    """What the function returns, without secrets; it is called in a thread when it is its turn."""
+def _in_thread(read: Callable[[], Any], turns: threading.BoundedSemaphore) -> asyncio.Future[Any]:
+    """What the function returns, without secrets; it is called in a thread when it is its turn. Raises
+    `RetryLater` if no thread can be started.
+    """
     loop = asyncio.get_running_loop()
     reading: asyncio.Future[Any] = loop.create_future()
 
@@ -277,7 +314,10 @@ def _in_thread(read: Callable[[], Document | None], turns: threading.BoundedSema
         with turns:
             try:
                 # Errors of libraries and settings may carry a secret.
-                end = partial(_end, reading, redacted_document(read()), None)
+                found = read()
+                end = partial(
+                    _end, reading, found if isinstance(found, bytes) else redacted_document(found), None
+                )
             except Exception as error:  # noqa: BLE001 - the head of the thread; the handler gets the error
                 end = partial(_end, reading, None, error)
         # The loop may have stopped; then no reader is left.
@@ -285,11 +325,20 @@ def _in_thread(read: Callable[[], Document | None], turns: threading.BoundedSema
             loop.call_soon_threadsafe(end)
 
     # A daemon thread: a read that hangs on a store must not delay the end of the process.
-    threading.Thread(target=work, name="http-read", daemon=True).start()
+    try:
+        threading.Thread(target=work, name="http-read", daemon=True).start()
+    except RuntimeError as error:
+        raise RetryLater(f"no thread can be started: {error}") from error
     return reading
 
 
-def _end(reading: asyncio.Future[Any], document: Document | None, error: Exception | None) -> None:
+def _encoded(document: Document) -> bytes:
+    # A lone surrogate in a name cannot be encoded in UTF-8; the answer must not fail for it.
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _end(reading: asyncio.Future[Any], document: object, error: Exception | None) -> None:
     if reading.cancelled():
         return
     if error is not None:

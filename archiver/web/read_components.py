@@ -437,8 +437,10 @@ READ_COMPONENTS: dict[str, Schema] = {
                 "type": "array",
                 "items": {"type": "object", "properties": _SUMMARY, "required": list(_SUMMARY)},
             },
+            "left": {"type": "integer", "description": "Topics that come after these."},
+            "next": {**_TEXT_OR_NULL, "description": "The value of `after` for them; null: there are none."},
         },
-        "required": ["as_of", "topics"],
+        "required": ["as_of", "topics", "left", "next"],
     },
     "Topic": {
         "type": "object",

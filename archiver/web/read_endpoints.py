@@ -13,6 +13,9 @@ from archiver.web.endpoint import HTML, NO_ROOM, Answer, Endpoint, Schema
 RECORDS = 50
 """Records of a list that states no number."""
 RECORDS_MAX = 500
+TOPICS = 200
+"""Topics of a list that states no number."""
+TOPICS_MAX = 1000
 ROWS_SHOWN = 200
 """Rows of a result on one page."""
 OFFSET_MAX = 2**63 - 1
@@ -54,8 +57,17 @@ VIEWS: tuple[View, ...] = (
         "topics",
         "/topics",
         "Topics",
-        "As of the newest poll (daemon.watch_interval). A reader sees the topics that it may describe.",
+        "By their names, as of the newest poll (daemon.watch_interval). A reader sees the topics that it may "
+        "describe.",
         "Topics",
+        (
+            _query("after", "Only topics whose names come after this text.", {"type": "string"}),
+            _query(
+                "limit",
+                f"Maximum of topics, 1 to {TOPICS_MAX}.",
+                {"type": "integer", "minimum": 1, "maximum": TOPICS_MAX, "default": TOPICS},
+            ),
+        ),
     ),
     View(
         "topic",

@@ -18,7 +18,7 @@ from archiver.web import access
 from archiver.web.read_endpoints import VIEWS
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver
-from tests.support.process.web import TOKEN, Daemon, basic, bearer, kafka_users
+from tests.support.process.web import TOKEN, Daemon, basic, bearer, kafka_users, read_all
 
 READ_TOKEN = "the token of readers"
 ADDRESSES = {
@@ -101,6 +101,7 @@ def test_reading_needs_a_token_or_a_login(daemon: Daemon, path: str) -> None:
         basic("nobody-here", "wonderland"),
         basic("", "wonderland"),
         {"Authorization": "Basic ?"},
+        {"Authorization": "Basic \xe9"},
         {"Authorization": "Basic " + base64.b64encode(b"alice").decode()},
         {"Authorization": "Basic " + base64.b64encode(b"alice\0:wonderland").decode()},
         {"Authorization": "Digest alice"},
@@ -166,8 +167,11 @@ def test_loopback_is_open_unless_a_proxy_passes_the_request_on(deployment: Deplo
     with Daemon(deployment) as daemon:
         for path in ADDRESSES.values():
             assert status(daemon, path) == answered(path)
-            for header in ("Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP"):
+            for header in ("Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Proto", "X-Real-IP"):
                 assert status(daemon, path, {header: "x"}) == 401, header
+            with daemon.raw() as connection:
+                connection.sendall(f"GET /v1{path} HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n".encode())
+                assert read_all(connection).startswith(b"HTTP/1.1 401"), "as nginx asks by default"
             forwarded = {"X-Forwarded-For": "192.0.2.1", **basic("alice", "wonderland")}
             assert status(daemon, path, forwarded) == answered(path)
 

@@ -14,6 +14,7 @@ import pytest
 from archiver.app import reading
 from archiver.status.rates import Accepted
 from archiver.web import read_api
+from archiver.web.console import Console
 from archiver.web.read_endpoints import VIEWS
 from intake.records import Record
 from intake.write.producer import Producer
@@ -307,6 +308,73 @@ def test_reads_that_hang_have_a_bound_and_do_not_delay_the_end(
         release.set()
     monkeypatch.undo()
     until("they are over", lambda: daemon.call("GET", "/v1/topics/clicks").status == 200)
+
+
+def test_answers_have_places_until_their_bytes_exist(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_api, "OPEN_MAX", 3)
+    begun, release = threading.Semaphore(0), threading.Event()
+    rendered = Console._rendered
+
+    def slow(console: Console, request: Any, template: str, values: Any) -> str:
+        if template != "refused.html":
+            begun.release()
+            assert release.wait(60)
+        return rendered(console, request, template, values)
+
+    monkeypatch.setattr(Console, "_rendered", slow)
+    statuses: list[int] = []
+    asking = [
+        threading.Thread(target=lambda: statuses.append(daemon.call("GET", "/topics").status))
+        for _ in range(3)
+    ]
+    for thread in asking:
+        thread.start()
+    try:
+        assert begun.acquire(timeout=60)
+        until("all have places", lambda: daemon.call("GET", "/v1/topics").status == 429)
+        page = daemon.call("GET", "/topics")
+        assert page.status == 429, "a refusal needs no place and no turn"
+        check_harmless(page)
+    finally:
+        release.set()
+        for thread in asking:
+            thread.join(60)
+    assert statuses == [200] * 3
+    assert daemon.call("GET", "/v1/topics").status == 200
+
+
+def test_a_read_without_a_thread_takes_no_place(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as without:
+        without.setattr(threading.Thread, "start", none)
+        for _ in range(2 * read_api.OPEN_MAX):
+            assert daemon.call("GET", "/v1/topics").status == 503
+    assert daemon.call("GET", "/v1/topics").status == 200
+
+
+def test_topics_are_listed_in_parts(daemon: Daemon) -> None:
+    first = get(daemon, "/topics?limit=3")
+    assert ([one["topic"] for one in first["topics"]], first["left"], first["next"]) == (
+        ["clicks", "files", "kept"],
+        1,
+        "kept",
+    )
+    last = get(daemon, "/topics?limit=3&after=kept")
+    assert ([one["topic"] for one in last["topics"]], last["left"], last["next"]) == (["orders"], 0, None)
+
+
+def test_decoded_messages_have_a_bound(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "ANSWER_BYTES_MAX", 40)
+    monkeypatch.setattr(reading, "_size", lambda _record: 0)
+    records = get(daemon, "/topics/orders/messages?partition=1&from=earliest")["records"]
+    assert records[0]["decoded"]["value"]["id"]
+    assert "the list is full" in records[2]["decoded"]["value"]["error"]
+    monkeypatch.setattr(reading, "DECODED_BYTES_MAX", 5)
+    alone = get(daemon, "/topics/orders/messages/1/0")["record"]
+    assert "not decoded here" in alone["decoded"]["value"]["error"]
+    assert alone["value"]["bytes"] > 5
 
 
 def test_every_view_has_a_page_and_a_document() -> None:
