@@ -78,8 +78,8 @@ RIG ?= all
 simulate: $(INSTALLED)  ## Play 20,000 seeds of every simulation (RIG=intake, publish or kafka, RUNS=, JOBS=); RIG= SEED=n plays one and shows every step
 	$(BIN)/python -m tests.simulation --rig $(RIG) $(if $(SEED),--seed $(SEED) --trace,--runs $(RUNS) --jobs $(JOBS))
 
-screenshots: $(INSTALLED)  ## Take pictures of the status page in every state (needs chromium); they go to build/screenshots
-	$(BIN)/python scripts/screenshots.py
+screenshots: $(INSTALLED)  ## Take pictures of the status page and the console's pages in their states (STATES=); they go to build/screenshots
+	$(BIN)/python scripts/screenshots.py $(STATES)
 
 mutants: $(INSTALLED)  ## Break the code on purpose in every known way and see that each is noticed (JOBS=)
 	$(BIN)/python -m tests.mutants --jobs $(JOBS)
