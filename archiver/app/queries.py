@@ -13,6 +13,7 @@ import logging
 import shutil
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -120,6 +121,8 @@ class Queries:
         self._queries: dict[str, _Query] = {}
         """By id, the oldest first."""
         self._running = 0
+        self._runs_of = Counter[str | None]()
+        """Running queries by owner; without those that have none."""
         self._closed = False
 
     def close(self) -> None:
@@ -174,8 +177,20 @@ class Queries:
                 return None
             self._queries[query.query_id] = query
         # A daemon thread: a catalog that does not answer must not delay the end of the process.
-        threading.Thread(target=self._run, args=(query,), name="http-query", daemon=True).start()
+        thread = threading.Thread(target=self._run, args=(query,), name="http-query", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._withdraw(query)
+            raise RetryLater(f"the query cannot run now: {error}") from error
         return query.query_id
+
+    def _withdraw(self, query: _Query) -> None:
+        """Remove a query that has no thread: at the head of the queue it would stop all others."""
+        with self._changed:
+            self._queries.pop(query.query_id, None)
+            self._set_ended(query, "cancelled", None)
+            query.ended.set_result(None)
 
     def list(self, owner: str | None) -> list[dict[str, Any]]:
         """The reader's queries without results, the newest first."""
@@ -255,6 +270,8 @@ class Queries:
         finally:
             with self._changed:
                 self._running -= begins
+                # Only the positive counts stay: the keys are the readers with a running query.
+                self._runs_of -= Counter({query.owner: int(begins)})
                 query.ended.set_result(None)
                 self._forget(self._clock.monotonic_s())
                 self._changed.notify_all()
@@ -272,13 +289,16 @@ class Queries:
                 return False
             query.state, query.running_s = "running", self._clock.monotonic_s()
             self._running += 1
+            self._runs_of[query.owner] += 1
             # There may be room for the next one too.
             self._changed.notify_all()
             return True
 
     def _is_next(self, query: _Query) -> bool:
-        waiting = (one for one in self._queries.values() if one.state == "waiting")
-        return self._running < RUNNING_MAX and next(waiting, None) is query
+        waiting = [one for one in self._queries.values() if one.state == "waiting"]
+        # Readers without a running query come first, so that one reader cannot take all places.
+        idle = [one for one in waiting if one.owner not in self._runs_of]
+        return self._running < RUNNING_MAX and (idle or waiting)[0] is query
 
     def _answer(self, query: _Query) -> None:
         limit_s, app = self._http.query_time_max, self._opened()

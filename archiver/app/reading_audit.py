@@ -175,6 +175,8 @@ def _findings(cycle: Cycle | None, now_us: int, seen: Seen) -> dict[str, Any] | 
     asked = seen.asked(document.get("findings", []))
     mine = sorted(seen.visible(asked), key=lambda one: (one["fixed"], _SEVERITIES.get(one["severity"], -1)))
     kept = ("id", "severity", "topic", "partition", "what", "repair", "fixed")
+    # A command keeps the worst ones, and the number of the others is of all topics together.
+    not_kept = document.get("findings_left", 0) if seen.sees_all and seen.topic is None else 0
     return {
         "checked_at": document.get("checked_at"),
         "age_seconds": _age_s(cycle, now_us),
@@ -184,7 +186,6 @@ def _findings(cycle: Cycle | None, now_us: int, seen: Seen) -> dict[str, Any] | 
             {**{name: one[name] for name in kept}, "section": anchor(one["id"])}
             for one in mine[:FINDINGS_MAX]
         ],
-        # A command keeps the worst ones.
-        "left": max(0, len(mine) - FINDINGS_MAX) + document.get("findings_left", 0),
+        "left": max(0, len(mine) - FINDINGS_MAX) + not_kept,
         "hidden": len(asked) - len(mine),
     }

@@ -8,9 +8,10 @@ example from an external rewrite, are read by name.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +37,16 @@ TOO_OLD = (
 READ_OPTIONS = "hive_partitioning = false, can_have_nan = true"
 """Options of `read_parquet`. Bounds in older archives and in external files ignore NaN. DuckDB orders NaN
 above every number, so without the option it would skip row groups that have one."""
+ONLY_TABLES = "a query reads only tables, by their names: it opens no other file and no address"
+"""One text whether the file exists or not."""
+_CLOSED = {
+    "enable_external_access": "false",
+    # Otherwise a name in the query could read a variable of this process.
+    "python_enable_replacements": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+}
+"""Options of a connection that reaches nothing outside of it."""
 _Answer = TypeVar("_Answer")
 
 
@@ -74,14 +85,18 @@ class Result:
 
 
 def table_names(sql: str) -> set[str]:
-    """Table names as the query writes them; empty if DuckDB cannot parse it."""
+    """Table names as the query writes them; empty if DuckDB cannot find them."""
     duckdb = require_duckdb()
-    with _Interruptible(duckdb, 1) as database:
-        try:
-            found = database.run(lambda connection: connection.get_table_names(sql, qualified=True))
-        # The error has a better place and text when the query runs.
-        except duckdb.Error:
-            return set()
+    # The error has a better place and text when the query runs.
+    with contextlib.suppress(duckdb.Error):
+        return _names(duckdb, sql)
+    return set()
+
+
+def _names(duckdb: Any, sql: str) -> set[str]:
+    # DuckDB binds the query for this, and so it would open the files and addresses that the query names.
+    with _Interruptible(duckdb, 1, _CLOSED) as database:
+        found = database.run(lambda connection: connection.get_table_names(sql, qualified=True))
     return {_plain_name(name) for name in found}
 
 
@@ -95,11 +110,18 @@ def _plain_name(found: str) -> str:
 
 
 def checked_names(sql: str) -> set[str]:
-    """Table names in one SELECT; raises `InvalidInput` for anything else."""
+    """Table names in one SELECT, as `table_names`; raises `InvalidInput` for anything else, and for a query
+    that names a file or an address.
+    """
     duckdb = require_duckdb()
-    with _Interruptible(duckdb, 1) as database:
+    with _Interruptible(duckdb, 1, _CLOSED) as database:
         _check_statement(duckdb, database, sql)
-    return table_names(sql)
+    try:
+        return _names(duckdb, sql)
+    except duckdb.PermissionException as error:
+        raise InvalidInput(ONLY_TABLES) from error
+    except duckdb.Error:
+        return set()
 
 
 @contextmanager
@@ -131,9 +153,9 @@ class _Interruptible:
     raises `RuntimeError` for one. Nothing else in this module uses the connection.
     """
 
-    def __init__(self, module: Any, threads: int) -> None:
+    def __init__(self, module: Any, threads: int, options: Mapping[str, str] | None = None) -> None:
         # Here and not later: a database begins with a thread for each core, whose stacks take address space.
-        config = {"threads": max(1, threads)}
+        config = {"threads": max(1, threads), **(options or {})}
         self._connection: duckdb.DuckDBPyConnection = module.connect(":memory:", False, config)
         # One thread: a DuckDB connection must not run two statements at a time.
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="duckdb")

@@ -228,8 +228,13 @@ class FetchedFiles:
         target = (self._folder or self._objects.spool_dir()) / f"query-{len(self._paths)}"
         try:
             with self._objects.open_input(key) as source, target.open("wb") as copy:
+                left = file.file_size
                 while data := source.read(_CHUNK_BYTES):
                     self._check()
+                    left -= len(data)
+                    # The limit counts the sizes that the manifests state.
+                    if left < 0:
+                        raise Halt(f"{file.path} has more bytes than the table's metadata states")
                     copy.write(data)
         except (NotFound, OSError) as error:
             raise Halt(f"{file.path} cannot be fetched: {error}") from error

@@ -315,7 +315,9 @@ class ConsumerGroups:
     @property
     def all_pending(self) -> list[PendingOffsets]:
         """The pending offsets of all groups, in the order of their entries."""
-        return sorted((one for held in self._pending.values() for one in held), key=lambda one: one.index)
+        # A copy: another thread may apply an entry while this one reads.
+        every = list(self._pending.values())
+        return sorted((one for held in every for one in held), key=lambda one: one.index)
 
     def is_current(self, group: str, claim: int) -> bool:
         """Whether a commit of the group under that claim counts."""

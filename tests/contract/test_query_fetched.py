@@ -53,6 +53,8 @@ def test_files_are_copied_once_and_within_a_bound(request: pytest.FixtureRequest
         assert Path(given).parent == folder
         with pytest.raises(Stopped):
             FetchedFiles(store, 1200, folder, interrupted).paths([one])
+        with pytest.raises(Halt, match="has more bytes than the table's metadata states"):
+            FetchedFiles(store, 1200, folder).paths([replace(one, file_size=599)])
         for strange in ("s3://another/archive/a", "file:///etc/passwd", f"{store.uri('archive/none')}"):
             with pytest.raises(Halt, match=r"is outside of data.uri|cannot be fetched"):
                 FetchedFiles(store).paths([replace(one, path=strange)])

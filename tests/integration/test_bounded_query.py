@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from archiver.query.bounded_query import BoundedQuery, QueryLimits, Stopped
-from archiver.query.duck import QueryTable
+from archiver.query.duck import ONLY_TABLES, Limits, QueryTable, asked, table_names
 from archiver.runtime.errors import ConfigInvalid, Halt, InvalidInput, LimitReached
 
 LIMITS = QueryLimits(time_s=60, memory_bytes=256 * 2**20, rows_max=1000, bytes_max=2**20, threads=2)
@@ -81,6 +82,11 @@ def test_the_names_of_a_query() -> None:
         ("DESCRIBE shop.orders", ["shop.orders"]),
         ("FROM query_table('shop.orders')", ["shop.orders"]),
         ("SHOW TABLES", []),
+        (
+            'WITH w AS (FROM shop.a) SELECT nothing FROM w, (FROM b.c x) y, "o p".q',
+            ["b.c", "o p.q", "shop.a"],
+        ),
+        ("SELECT 1 FROM shop.a o JOIN shop.b ON o.x = 1 WHERE y IN (FROM c.d)", ["c.d", "shop.a", "shop.b"]),
     ):
         with BoundedQuery(sql, LIMITS) as query:
             assert query.names() == names, sql
@@ -392,3 +398,48 @@ def test_without_duckdb_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "duckdb" else found(name))
     with pytest.raises(ConfigInvalid, match=r"pip install 'stream-archiver\[query\]'"):
         BoundedQuery("SELECT 1", LIMITS)
+
+
+def places_outside(folder: Path) -> list[str]:
+    """Sources that no query may reach: existing ones, an absent one, and two that would wait for ever."""
+    (folder / "secret.csv").write_text("password,b\n1,2\n")
+    os.mkfifo(folder / "fifo")
+    pq.write_table(pa.table({"password": [1]}), folder / "secret.parquet")
+    return [
+        f"read_csv('{folder}/secret.csv')",
+        f"read_csv('{folder}/absent.csv')",
+        f"read_parquet('{folder}/secret.parquet')",
+        f"read_parquet('{folder}/absent.parquet')",
+        f"read_blob('{folder}/s*')",
+        f"read_blob('{folder}/q*')",
+        f"read_csv('{folder}/fifo')",
+        "read_csv('/dev/stdin')",
+        "read_csv('http://127.0.0.1:1/x.csv')",
+        f"glob('{folder}/*')",
+        f"(FROM read_parquet('{folder}/secret.parquet') a JOIN read_csv('{folder}/secret.csv') USING (password))",
+    ]
+
+
+def test_the_names_of_a_query_are_found_without_its_files(tmp_path: Path) -> None:
+    began = time.monotonic()
+    for place in places_outside(tmp_path):
+        with BoundedQuery(f"SELECT 1 FROM shop.orders, {place}", LIMITS) as query:
+            with pytest.raises(InvalidInput) as caught:
+                query.names()
+            assert str(caught.value) == ONLY_TABLES, place
+    assert time.monotonic() - began < 60
+
+
+def test_a_command_too_opens_no_file_to_find_the_names(tmp_path: Path) -> None:
+    orders = table(tmp_path)
+    answers = set()
+    for place in places_outside(tmp_path):
+        sql = f"SELECT 1 FROM shop.orders, {place}"
+        assert table_names(sql) == set(), place
+        with (
+            pytest.raises(InvalidInput) as caught,
+            asked(sql, [orders], Limits(2**28, 1)) as result,
+        ):
+            list(result.rows)
+        answers.add(re.sub(r'"[^"]*"', "it", str(caught.value)))
+    assert len(answers) == 1, answers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -507,3 +507,19 @@ def test_only_pending_offsets_need_the_newer_formats(monkeypatch: pytest.MonkeyP
         parse_entry(0, data)
     with pytest.raises(Halt, match=r"format 6.*upgrade"):
         decode(stored, "here")
+
+
+def test_pending_offsets_are_read_while_an_entry_is_applied() -> None:
+    groups = ConsumerGroups()
+
+    class Held(tuple[PendingOffsets, ...]):
+        """While it is read, another thread adds a group."""
+
+        __slots__ = ()
+
+        def __iter__(self) -> Iterator[PendingOffsets]:
+            groups._pending["late"] = ()
+            return super().__iter__()
+
+    groups._pending.update({name: Held() for name in GROUPS})
+    assert groups.all_pending == []

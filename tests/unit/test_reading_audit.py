@@ -206,3 +206,14 @@ def test_findings_of_a_command_count_what_it_did_not_keep() -> None:
     found.found_by_command("reconcile", command("reconcile", "untold", {"findings": [], "findings_left": 0}))
     assert of(found)["findings"]["error"] == "line of the command"
     assert "line of the command" not in str(of(found, ONLY_A))
+
+
+def test_what_a_command_did_not_keep_is_counted_for_all_topics_only() -> None:
+    found = journal()
+    found.found_by_command("reconcile", command("reconcile", "wrong", {"findings": [], "findings_left": 7}))
+    for seen, left in (
+        (Seen(lambda *_: True, True, None), 7),
+        (Seen(lambda *_: True, True, "a"), 0),
+        (Seen(lambda *_: False, False, None), 0),
+    ):
+        assert audit_document(found, DAEMON, NOW_US, seen)["findings"]["left"] == left
