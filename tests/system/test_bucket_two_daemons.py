@@ -39,7 +39,7 @@ def test_nothing_is_lost_or_doubled_in_a_bucket(tmp_path: Path) -> None:
         assert isinstance(run.scene, BucketScene)
         leases = ["etcd.checkpoint.lease", "etcd.leader.lease"]  # free, and kept for the next holder
         assert sorted(path.name for path in Path(run.scene.state).iterdir()) == sorted(
-            ["etcd.admin-token", "etcd.control.tail", "etcd.intake.tail", *leases]
+            ["etcd.admin-token", "etcd.charts", "etcd.control.tail", "etcd.intake.tail", *leases]
         )
         assert not (run.scene.disk / "data").exists(), "nothing of it lies in a folder"
         assert not list(run.scene.disk.glob("*.db*")), "nothing of SQLite's is there"
