@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from archiver.status.advice import RUNBOOK
 from scripts import generate_docs
 from scripts.performance import cost, intake, kafka, logs, reading, refinement, tables
 from scripts.performance.measured import FigureMissingError, Measured, Results
@@ -432,7 +433,9 @@ def test_the_check_fails_on_a_page_that_is_not_made_of_the_results(
 ) -> None:
     docs = tmp_path / "docs"
     docs.mkdir()
-    for name in ("PAGE", "METRICS_PAGE", "OPENAPI", "PERFORMANCE_PAGE"):
+    (tmp_path / RUNBOOK).parent.mkdir()
+    (tmp_path / RUNBOOK).write_text("# Runbook\n", encoding="utf-8")
+    for name in ("PAGE", "METRICS_PAGE", "OPENAPI", "PERFORMANCE_PAGE", "RUNBOOK_COPY"):
         monkeypatch.setattr(generate_docs, name, docs / getattr(generate_docs, name).name)
     monkeypatch.setattr(generate_docs, "ROOT", tmp_path)
     monkeypatch.setattr("scripts.performance.page.page", committed)
