@@ -25,7 +25,7 @@ from archiver.status.ages import numbers
 from archiver.web.app_context import AppContext
 from archiver.web.endpoint import CSS
 from archiver.web.markdown import blocks, plain
-from archiver.web.page import environment, style
+from archiver.web.page import environment, refresh_of, style
 from archiver.web.read_api import ReadApi, refusal_of
 from archiver.web.read_endpoints import View
 from archiver.web.runbook import page_of
@@ -43,7 +43,6 @@ WHOLE_MAX: Final = 200_000
 ONE_LINE_MAX: Final = 100
 """Characters of JSON that stay in one line."""
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-REFRESH_MAX_S: Final = 3600
 _NUMBERS: Final = frozenset(
     f"{sign}{size}INT" for sign in ("", "U") for size in ("TINY", "SMALL", "BIG", "HUGE")
 ) | {"INTEGER", "UINTEGER", "FLOAT", "DOUBLE", "DECIMAL"}
@@ -106,7 +105,7 @@ class Console:
                 path=request.url.path,
                 cluster=self._context.cluster,
                 now_us=self._context.clock.now_us(),
-                refresh=_refresh(asked.get("refresh", "")),
+                refresh=refresh_of(asked),
             )
         )
 
@@ -192,9 +191,3 @@ def _template(name: str) -> Any:
         }
         found.tests["number_type"] = is_number
     return found.get_template(f"console/{name}")
-
-
-def _refresh(text: str) -> int | None:
-    # `isdigit` accepts digits of other scripts, so ASCII is checked first.
-    seconds = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
-    return seconds if 1 <= seconds <= REFRESH_MAX_S else None

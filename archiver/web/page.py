@@ -222,7 +222,7 @@ def page(values: PageValues) -> str:
     found = advice(
         values.standing, values.journal, values.now_us, values.look_interval_s, values.sources, values.mirrors
     )
-    refresh = _refresh(values.query)
+    refresh = refresh_of(values.query)
     only = values.query.get("topic")
     checks = values.journal.checks()
     shown = None if values.standing is None else chosen_topics(values.standing, values.history, only)
@@ -297,7 +297,8 @@ def _newest(journal: Journal) -> list[tuple[str, Cycle | None]]:
     ]
 
 
-def _refresh(query: Mapping[str, str]) -> int | None:
+def refresh_of(query: Mapping[str, str]) -> int | None:
+    """Seconds after which a page reloads itself; None for no or an invalid number."""
     text = query.get("refresh", "")
     # `isdigit` accepts digits of other scripts, so ASCII is checked first.
     seconds = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0

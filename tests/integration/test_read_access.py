@@ -98,7 +98,7 @@ def test_reading_needs_a_token_or_a_login(daemon: Daemon, path: str) -> None:
         bearer(READ_TOKEN.upper()),
         basic("alice", "wonderlan"),
         basic("alice", ""),
-        basic("nobody-here", "wonderland"),
+        basic("unknown", "wonderland"),
         basic("", "wonderland"),
         {"Authorization": "Basic ?"},
         {"Authorization": "Basic \xe9"},

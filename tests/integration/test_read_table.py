@@ -1,4 +1,4 @@
-"""The table of a topic through the read API and as a page, whatever state the table and its catalog are in."""
+"""The table of a topic through the read API and as a page, in each state of table and catalog."""
 
 from __future__ import annotations
 

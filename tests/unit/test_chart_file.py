@@ -1,4 +1,4 @@
-"""The file with the charts: it gives back what was written, and whatever else stands there is refused."""
+"""The file with the charts: it gives back what was written, and any other content is refused."""
 
 from __future__ import annotations
 
