@@ -27,7 +27,7 @@ from archiver.runtime.ids import SystemIds
 from tests.support.builders.deployment import Deployment, text
 from tests.support.kafka.wire import WireClient
 from tests.support.log.etcd_certificates import make_certificates
-from tests.support.process.processes import PATIENCE_S, alive, descendants, until
+from tests.support.process.processes import alive, descendants, until
 from tests.support.process.scrapes import scraped, series
 from tests.support.process.serving import Served, quick
 from tests.system.test_kafka_groups_served import Reader
@@ -114,16 +114,8 @@ class NamedSender(Sender):
         super().__init__(servers, name, **options)
         self.label = name
 
-    def run(self) -> None:
-        while not self._stopping.is_set():
-            for partition in range(PARTITIONS):
-                value = b"%s-%d-%d" % (self.label.encode(), partition, self.sent)
-                self._producer.produce(TOPIC, value, partition=partition, on_delivery=self._delivered)
-            self.sent += 1
-            # Slowly, so that what waits during a restart is soon sent.
-            self._producer.poll(0)
-            self._stopping.wait(0.01)
-        self.left = self._producer.flush(PATIENCE_S)
+    def value(self, partition: int) -> bytes:
+        return b"%s-%d-%d" % (self.label.encode(), partition, self.sent)
 
 
 @contextlib.contextmanager

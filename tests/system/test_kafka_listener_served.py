@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 from archiver.kafka.protocol import ApiKey
 from tests.support.builders.deployment import Deployment, text
 from tests.support.kafka.wire import WireClient
-from tests.support.process.processes import until
+from tests.support.process.processes import PATIENCE_S, until
 from tests.support.process.serving import Served, quick
 from tests.support.servers.lossy_proxy import LossyProxy
 
@@ -31,6 +31,9 @@ pytestmark = [
 
 TOPIC = "clicks"
 PARTITIONS = 2
+WAITING_MAX = 1_000
+"""Records that a sender has without an answer, so that a slow machine is not given more than it can store."""
+PAUSE_S = 0.005
 BROKER_TIMEOUT_S = 2
 SERVING = "serving Kafka clients on "
 CLIENT: dict[str, Any] = {
@@ -135,14 +138,20 @@ class Sender(threading.Thread):
         self.failed: list[tuple[bytes, KafkaError]] = []
         self.left = -1
 
+    def value(self, partition: int) -> bytes:
+        """The next value of a partition."""
+        return b"%d-%d" % (partition, self.sent)
+
     def run(self) -> None:
         while not self._stopping.is_set():
-            for partition in range(PARTITIONS):
-                value = b"%d-%d" % (partition, self.sent)
-                self._producer.produce(TOPIC, value, partition=partition, on_delivery=self._delivered)
-            self.sent += 1
-            self._producer.poll(0.001)
-        self.left = self._producer.flush(90)
+            if len(self._producer) < WAITING_MAX:
+                for partition in range(PARTITIONS):
+                    value = self.value(partition)
+                    self._producer.produce(TOPIC, value, partition=partition, on_delivery=self._delivered)
+                self.sent += 1
+            self._producer.poll(0)
+            self._stopping.wait(PAUSE_S)
+        self.left = self._producer.flush(PATIENCE_S)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         value = message.value()
@@ -167,7 +176,7 @@ class Sender(threading.Thread):
     def finish(self) -> None:
         """Send no more; every record is acknowledged afterwards."""
         self._stopping.set()
-        self.join(100)
+        self.join(PATIENCE_S + 10)
         assert not self.is_alive()
         assert (self.left, self.failed) == (0, [])
 
