@@ -1,8 +1,9 @@
-"""What holds for all tests: the order in which files go to the processes that share a run, and that no test
-sees the secrets of another."""
+"""What holds for all tests: the order in which files go to the processes that share a run, the garbage
+collector's share of it, and that no test sees the secrets of another."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -34,6 +35,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.update(class_data.for_spark())
+
+# Collecting makes 800,000 objects that stay: without this each full pass of the garbage collector reads them all.
+gc.disable()
 
 BEFORE_MIDNIGHT_S = 60
 LONGEST = (
@@ -138,6 +142,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
             return f"{file}#{zlib.crc32(nodeid.encode()) % PARTS.get(file, 1)}"
 
     return FilesAndParts(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Leave what collecting made out of every later pass of the garbage collector."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
