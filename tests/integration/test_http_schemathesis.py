@@ -10,7 +10,6 @@ import base64
 import json
 import logging
 import re
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,9 +31,10 @@ from archiver.web.app_context import Progress
 from archiver.web.endpoint import HTML, NDJSON, Endpoint
 from archiver.web.openapi import ENDPOINTS, PROTOBUF
 from archiver.web.query_endpoints import FORM
-from tests.support.amount import BUSY, DAY, WHOLE
+from tests.support.amount import DAY, WHOLE
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver
+from tests.support.process.processes import until
 from tests.support.process.web import TOKEN, Daemon
 from tests.support.schema.orders import order
 
@@ -133,15 +133,21 @@ class Port:
 
     def query(self) -> str:
         """The id of a query; a new one, because the daemon keeps few of them."""
+        self.until_no_query_is_open()
         headers = {"Authorization": f"Bearer {READER}", "Content-Type": "application/json"}
         reply = self.daemon.call("POST", "/v1/query", b'{"sql": "SELECT 1"}', headers)
-        deadline_s = time.monotonic() + 60 * BUSY
-        while reply.status == 429 and time.monotonic() < deadline_s:
-            # Queries of other tests are open.
-            time.sleep(0.05)
-            reply = self.daemon.call("POST", "/v1/query", b'{"sql": "SELECT 1"}', headers)
         found: str = reply.json()["id"]
         return found
+
+    def until_no_query_is_open(self) -> None:
+        """Wait for the queries of earlier tests; the daemon refuses more than a few."""
+        headers = {"Authorization": f"Bearer {READER}"}
+
+        def none_is_open() -> bool:
+            queries = self.daemon.call("GET", "/v1/query", headers=headers).json()["queries"]
+            return not {"waiting", "running"} & {one["state"] for one in queries}
+
+        until("no query is open", none_is_open)
 
     def narrow(self, name: str) -> Any:
         """The operation in the narrowed document."""
@@ -279,6 +285,7 @@ def test_generated_requests(port: Port, endpoint: Endpoint, mode: GenerationMode
 @pytest.mark.usefixtures("quiet")
 def test_requests_at_the_bounds(port: Port, endpoint: Endpoint) -> None:
     """Each bound and each kind of invalid value once, other methods, and missing and doubled parameters."""
+    port.until_no_query_is_open()
     valid = {
         check_answer(port, endpoint, case, right(endpoint))
         for case in at_the_bounds(port.narrow(endpoint.name), GenerationMode.POSITIVE)
