@@ -325,7 +325,7 @@ def test_answers_have_places_until_their_bytes_exist(daemon: Daemon, monkeypatch
     statuses: list[int] = []
 
     def ask() -> None:
-        # The check below may have a place for a moment, and then this one is refused.
+        # The question below has a place for a moment, and this one may be refused then.
         while (status := daemon.call("GET", "/topics").status) == 429 and not release.is_set():
             pass
         statuses.append(status)

@@ -32,8 +32,9 @@ pytestmark = [
 TOPIC = "clicks"
 PARTITIONS = 2
 WAITING_MAX = 1_000
-"""Records that a sender has without an answer, so that a slow machine is not given more than it can store."""
-PAUSE_S = 0.005
+"""Records of a sender without an answer. Without a bound a slow machine would get more than it stores in time."""
+PAUSE_S = 0.01
+"""Between two records of a partition."""
 BROKER_TIMEOUT_S = 2
 SERVING = "serving Kafka clients on "
 CLIENT: dict[str, Any] = {

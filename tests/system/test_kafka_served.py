@@ -120,7 +120,9 @@ def test_backfill_and_live_are_one_table(tmp_path: Path) -> None:
 
 
 def rows(daemon: Served) -> int:
-    """What the newest snapshot of the table states."""
+    """Rows of the table, as its newest snapshot states them."""
     assert daemon.running, daemon.log_text()
     answer = daemon.get(f"/v1/topics/{TOPIC}/table")
-    return answer.json()["rows"] or 0 if answer.status == 200 else 0
+    if answer.status != 200:
+        return 0  # The topic is not discovered yet, or the catalog does not answer in time.
+    return answer.json()["rows"] or 0
