@@ -86,6 +86,8 @@ def test_a_server_that_ends_under_an_append_leaves_it_unknown(etcd: Etcd, log: E
     etcd.kill()
     assert log.append(1, b"mine") is Appended.UNKNOWN
     etcd.start()
+    # As above: the client waits up to 1.2 s after a refused attempt, and etcd can start in less time.
+    until("the connection recovers", lambda: answers(log))
     assert log.append(1, b"mine") is Appended.OK
     assert log.read(1) == [Entry(1, b"mine")]
 
