@@ -135,7 +135,7 @@ def lives(one: EtcdBrokers, lease_id: int) -> bool:
 
 
 def test_without_etcd_every_call_ends_and_a_later_heartbeat_goes_on(etcd: Etcd, tmp_path: Path) -> None:
-    one, two = (registry(etcd, tmp_path, request_timeout_s=0.5) for _ in range(2))
+    one, two = (registry(etcd, tmp_path, request_timeout_s=2) for _ in range(2))
     broker = one.register("host", 1, "")
     etcd.kill()
     for call in (one.heartbeat, one.live, lambda: two.register("host", 2, "")):
@@ -157,7 +157,7 @@ def test_without_etcd_every_call_ends_and_a_later_heartbeat_goes_on(etcd: Etcd, 
 def test_a_release_without_etcd_ends_by_the_time_limit(
     etcd: Etcd, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, other = registry(etcd, tmp_path, 2.0, request_timeout_s=0.5), registry(etcd, tmp_path)
+    one, other = registry(etcd, tmp_path, 2.0, request_timeout_s=2), registry(etcd, tmp_path)
     one.register("host", 1, "")
     etcd.kill()
     one.release()

@@ -17,6 +17,7 @@ from archiver.proto import etcd_rpc_pb2 as rpc
 from archiver.runtime.errors import RetryLater
 from tests.support.log.etcd_server import Etcd, EtcdThree
 from tests.support.log.etcd_stores import access_to, cluster_of, etcd_store, store_of
+from tests.support.process.processes import until
 
 REPOSITORY = Path(__file__).parents[2]
 APPENDERS_TIMEOUT_S = 100
@@ -128,39 +129,50 @@ def test_the_leader_is_killed_while_processes_append(three: EtcdThree, tmp_path:
 
 def test_a_member_that_hangs_costs_one_deadline(three: EtcdThree, tmp_path: Path) -> None:
     """Paused, it accepts connections and never answers."""
-    timeout_s = 0.5
+    timeout_s = 1.5
     paused = next(member for member in three.members if member is not three.leader())
     others = [member for member in three.members if member is not paused]
     store = store_of(access_to([paused.address, *(member.address for member in others)], timeout_s), tmp_path)
     log = store.log("intake")
     assert log.append(0, b"first") is Appended.OK
     store.cluster._current = 0  # another member, where the first was slow to find its leader
+    hanging = store.cluster._members[0]
+    call, limits = hanging.call, []
+
+    def noted(service: str, method: str, request: object, limit_s: float) -> object:
+        limits.append(limit_s)
+        return call(service, method, request, limit_s)
+
+    hanging.call = noted  # type: ignore[method-assign,assignment]
     paused.pause()
     began_s = time.monotonic()
     assert log.read(0) == [Entry(0, b"first")]
-    assert timeout_s * 0.9 < time.monotonic() - began_s < timeout_s + 1.5, "the first deadline is waited for"
-    began_s = time.monotonic()
+    assert timeout_s * 0.9 < time.monotonic() - began_s, "the first deadline is waited for"
     assert log.append(1, b"second") is Appended.OK
     assert log.tail() == 2
-    assert time.monotonic() - began_s < timeout_s, "from then on another member is asked"
+    assert limits == [timeout_s], "from then on another member is asked"
     paused.go_on()
     store.close()
 
 
 def test_an_append_that_a_hanging_member_has_is_unknown_and_lands_later(tmp_path: Path) -> None:
     with Etcd(tmp_path / "etcd") as etcd:
-        store = store_of(access_to([etcd.address], timeout_s=0.5), tmp_path)
+        store = etcd_store([etcd.address], tmp_path)
         log = store.log("intake")
         assert log.append(0, b"first") is Appended.OK
+        patient, store.cluster.access = store.cluster.access, access_to([etcd.address], timeout_s=0.5)
         etcd.pause()
         assert log.append(1, b"late") is Appended.UNKNOWN
         with pytest.raises(RetryLater, match="deadline exceeded"):
             log.tail()
+        store.cluster.access = patient
         etcd.go_on()
-        deadline_s = time.monotonic() + 20
-        while (outcome := log.append(1, b"late")) is Appended.UNKNOWN and time.monotonic() < deadline_s:
-            time.sleep(0.05)
-        assert outcome is Appended.OK
+
+        def known() -> Appended | None:
+            outcome = log.append(1, b"late")
+            return None if outcome is Appended.UNKNOWN else outcome
+
+        assert until("the outcome is known", known) is Appended.OK
         assert [entry.data for entry in log.read(0)] == [b"first", b"late"]
         store.close()
 
@@ -168,28 +180,31 @@ def test_an_append_that_a_hanging_member_has_is_unknown_and_lands_later(tmp_path
 def test_a_member_without_the_others_says_nothing_old(three: EtcdThree, tmp_path: Path) -> None:
     """A majority answers a read, or the read fails: an old tail would be the tail of a deposed leader."""
     alone, *others = three.members
-    store = store_of(access_to([alone.address], timeout_s=1.0), tmp_path)
+    store = etcd_store([alone.address], tmp_path)
     log = store.log("intake")
     assert log.append(0, b"first") is Appended.OK
+    usual, store.cluster.access = store.cluster.access, access_to([alone.address], timeout_s=1.0)
     for member in others:
         member.pause()
     for work in (log.tail, lambda: log.read(0), log.floor):
         with pytest.raises(RetryLater, match="no member of the metadata store answers"):
             work()
-    patient = cluster_of(access_to([alone.address], 30.0), "/a")
+    patient = cluster_of(access_to([alone.address], 120.0), "/a")
     began_s = time.monotonic()
     with pytest.raises(RetryLater, match="no leader"):
         patient.ask(rpc.TxnRequest(success=[get(b"any")]))
-    assert time.monotonic() - began_s < 10, "a member that has no leader is not waited for"
+    assert time.monotonic() - began_s < 60, "a member that has no leader is not waited for"
     patient.close()
     for member in others:
         member.go_on()
-    deadline_s = time.monotonic() + 20
-    while time.monotonic() < deadline_s:
+    store.cluster.access = usual
+
+    def answered() -> bool:
         try:
             assert log.tail() == 1
-            break
         except RetryLater:
-            time.sleep(0.1)
-    assert log.tail() == 1
+            return False
+        return True
+
+    until("a majority answers", answered)
     store.close()

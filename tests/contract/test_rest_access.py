@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from archiver.catalog.iceberg import rest
 from archiver.catalog.iceberg.adapter import IcebergTables
+from archiver.catalog.iceberg.auth import MARGIN_S, MARGIN_SHARE
 from archiver.catalog.iceberg.guarded_io import IMPLEMENTATION
 from archiver.catalog.iceberg.remote_limits import RemoteLimits
 from archiver.catalog.table_layout import table_properties
@@ -23,6 +25,7 @@ from archiver.runtime.errors import ArchiverError, CatalogAway, Halt, RetryLater
 from archiver.runtime.ids import SeededIds
 from tests.contract.test_tables import one_file, prepared
 from tests.contract.test_tables_evolve import with_column
+from tests.support.builders.driver import AheadClock
 from tests.support.catalog.rest_catalog import RestCatalog
 from tests.support.catalog.rest_guard import (
     BEARER,
@@ -166,25 +169,48 @@ def test_keys_that_are_not_there_are_reported_before_anything_is_sent(
     assert not guarded.guard.headers
 
 
-def test_a_token_is_replaced_before_it_expires(opened: Opened) -> None:
-    guarded, tables = opened(Guard("oauth2", lasts_s=2.0))
-    clock, guard = SystemClock(), guarded.guard
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> AheadClock:
+    """The clock of tables that are opened later. A test moves it, so that no lifetime of a token is short."""
+    made = AheadClock()
+    monkeypatch.setattr(rest, "_CLOCK", made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("lasts_s", "margin_s"), [(7200.0, MARGIN_S), (200.0, 200.0 * MARGIN_SHARE)], ids=["long", "short"]
+)
+def test_a_token_is_replaced_before_it_expires(
+    clock: AheadClock, opened: Opened, lasts_s: float, margin_s: float
+) -> None:
+    guarded, tables = opened(Guard("oauth2", lasts_s=lasts_s))
+    guard = guarded.guard
+    assert tables.load(IDENTIFIER) is None
+    clock.ahead_s = lasts_s - 2 * margin_s
     assert tables.load(IDENTIFIER) is None
     assert len(guard.asked_for_tokens) == 1
-    clock.sleep(1.6)  # a quarter of its lifetime before its end
+    clock.ahead_s = lasts_s - margin_s
     assert tables.load(IDENTIFIER) is None
     assert (len(guard.asked_for_tokens), guard.refusals) == (2, 0)
 
 
-def test_a_token_that_is_good_for_a_while_bridges_a_token_server_that_is_away(opened: Opened) -> None:
-    guarded, tables = opened(Guard("oauth2", lasts_s=4.0))
+def test_a_token_that_is_good_for_a_while_bridges_a_token_server_that_is_away(
+    clock: AheadClock, opened: Opened
+) -> None:
+    guarded, tables = opened(Guard("oauth2", lasts_s=7200.0))
     assert tables.load(IDENTIFIER) is None
-    SystemClock().sleep(3.1)
+    clock.ahead_s = 7200.0 - MARGIN_S
+    for _ in range(2):
+        guarded.arm(Fault(Play.ANSWER_BEFORE, 503), "token")
+        assert tables.load(IDENTIFIER) is None
+        assert not guarded.unmet
+        assert tables.load(IDENTIFIER) is None, "it is not asked again at once"
+        assert len(guarded.guard.asked_for_tokens) == 1
+        clock.ahead_s += MARGIN_S / 2
+    clock.ahead_s += MARGIN_S
     guarded.arm(Fault(Play.ANSWER_BEFORE, 503), "token")
-    assert tables.load(IDENTIFIER) is None
-    assert not guarded.unmet
-    assert tables.load(IDENTIFIER) is None, "it is not asked again at once"
-    assert len(guarded.guard.asked_for_tokens) == 1
+    with pytest.raises(CatalogAway, match="cannot be reached"):
+        tables.load(IDENTIFIER)
 
 
 @pytest.mark.parametrize("lasts_s", [3600.0, None], ids=["said to last", "nothing said"])

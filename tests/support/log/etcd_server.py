@@ -25,8 +25,10 @@ from tests.support.log.etcd_certificates import Certificates
 from tests.support.log.etcd_part import required
 from tests.support.process.processes import until
 
-START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 60.0
+REQUEST_TIMEOUT_S = 20.0
+"""Bounds a request that hangs. Each change waits for the disk, which may be slow for seconds."""
 STARTS_MAX = 3
 _POLL_S = 0.05
 
@@ -146,7 +148,9 @@ class Etcd:
     def status(self) -> rpc.StatusResponse:
         """What it says of itself; `leader` is a member's id."""
         with self.client() as client:
-            answer: rpc.StatusResponse = client.maintenancestub.Status(rpc.StatusRequest(), timeout=5)
+            answer: rpc.StatusResponse = client.maintenancestub.Status(
+                rpc.StatusRequest(), timeout=REQUEST_TIMEOUT_S
+            )
         return answer
 
     def client(self) -> Any:
@@ -162,7 +166,9 @@ class Etcd:
                 "cert_key": str(found.client_key),
             }
         )
-        return import_etcd3().client(host="127.0.0.1", port=self.client_port, timeout=5, **files)
+        return import_etcd3().client(
+            host="127.0.0.1", port=self.client_port, timeout=REQUEST_TIMEOUT_S, **files
+        )
 
     def stop(self) -> None:
         """As an operator does."""
@@ -176,7 +182,7 @@ class Etcd:
         """Returns once it stands still: on a busy machine its threads go on for a moment, and may answer one
         more request."""
         os.kill(self.pid, signal.SIGSTOP)
-        until("the member stands still", lambda: _stands_still(self.pid), 10)
+        until("the member stands still", lambda: _stands_still(self.pid))
 
     def go_on(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
@@ -226,7 +232,11 @@ class EtcdThree:
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline_s:
             for member in among or self.members:
-                answer = member.status()
+                try:
+                    answer = member.status()
+                except grpc.RpcError:
+                    # One that was just started does not listen yet.
+                    continue
                 if answer.leader == answer.header.member_id:
                     return member
             time.sleep(_POLL_S)
@@ -241,15 +251,21 @@ def enable_auth(etcd: Etcd, root: User, user: User, prefix: str, *, read_only: b
         start, end = f"{prefix}/".encode(), f"{prefix}0".encode()
         permission = {"permType": 0 if read_only else 2, "key": start, "range_end": end}
         for one in (root, user):
-            stub.UserAdd(rpc.AuthUserAddRequest(name=one.name, password=one.password), timeout=5)
+            stub.UserAdd(
+                rpc.AuthUserAddRequest(name=one.name, password=one.password), timeout=REQUEST_TIMEOUT_S
+            )
         for role in ("root", "archiver"):
-            stub.RoleAdd(rpc.AuthRoleAddRequest(name=role), timeout=5)
+            stub.RoleAdd(rpc.AuthRoleAddRequest(name=role), timeout=REQUEST_TIMEOUT_S)
         stub.RoleGrantPermission(
-            rpc.AuthRoleGrantPermissionRequest(name="archiver", perm=permission), timeout=5
+            rpc.AuthRoleGrantPermissionRequest(name="archiver", perm=permission), timeout=REQUEST_TIMEOUT_S
         )
-        stub.UserGrantRole(rpc.AuthUserGrantRoleRequest(user=root.name, role="root"), timeout=5)
-        stub.UserGrantRole(rpc.AuthUserGrantRoleRequest(user=user.name, role="archiver"), timeout=5)
-        stub.AuthEnable(rpc.AuthEnableRequest(), timeout=5)
+        stub.UserGrantRole(
+            rpc.AuthUserGrantRoleRequest(user=root.name, role="root"), timeout=REQUEST_TIMEOUT_S
+        )
+        stub.UserGrantRole(
+            rpc.AuthUserGrantRoleRequest(user=user.name, role="archiver"), timeout=REQUEST_TIMEOUT_S
+        )
+        stub.AuthEnable(rpc.AuthEnableRequest(), timeout=REQUEST_TIMEOUT_S)
 
 
 def free_port() -> int:
