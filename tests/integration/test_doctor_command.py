@@ -206,11 +206,11 @@ def test_a_catalog_that_is_away_or_silent(tmp_path: Path) -> None:
         code, found = asked(deployed(tmp_path, catalogs=rest(port, request_timeout="2s")))
         assert (code, found["catalog local"][0]) == (2, "unknown")
         began_s = SystemClock().monotonic_s()
-        code, found = asked(deployed(tmp_path, catalogs=rest(port)), "--timeout", "2")
+        code, found = asked(deployed(tmp_path, catalogs=rest(port, request_timeout="120s")), "--timeout", "2")
         took_s = SystemClock().monotonic_s() - began_s
     assert (code, found["catalog local"][:2]) == (2, ("unknown", "no result within 2 s"))
     assert found["metadata store"][0] == "ok", "the others have their results"
-    assert took_s < 25, "the catalog's own limit is 30 s"
+    assert took_s < 100, "the catalog's own limit is 120 s"
 
 
 def test_a_schema_registry(tmp_path: Path) -> None:

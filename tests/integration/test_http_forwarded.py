@@ -37,7 +37,7 @@ class Ending:
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    with Daemon(Deployment(tmp_path / "d"), request_timeout=1) as daemon:
+    with Daemon(Deployment(tmp_path / "d")) as daemon:
         yield daemon
 
 
@@ -69,7 +69,8 @@ def test_a_worker_that_does_not_answer_is_waited_for_within_a_bound(
 ) -> None:
     monkeypatch.setattr(forward, "MARGIN_S", 0.1)
     workers = Ending(lambda _: None)
-    answered_by(daemon, workers)
+    hurried = daemon.face.http.model_copy(update={"request_timeout": 0.5})
+    daemon.forward_to(Forward(lambda: workers, hurried))
     try:
         assert daemon.send("clicks", LINE).error == ENDED
     finally:

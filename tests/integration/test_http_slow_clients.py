@@ -216,9 +216,9 @@ def test_a_body_that_keeps_the_rate_is_waited_for(daemon: Daemon, monkeypatch: p
     monkeypatch.setattr(bodies, "WINDOW_S", 2.0)
     with daemon.raw() as client:
         client.sendall(head())
-        for _ in range(15):
+        for _ in range(30):
             client.sendall(chunk(b"\n" * bodies.WINDOW_BYTES_MIN))
-            SystemClock().sleep(0.2)
+            SystemClock().sleep(0.1)
         client.sendall(chunk(GOOD) + b"0\r\n\r\n")
         assert answer(receive(client))[0] == 200
 

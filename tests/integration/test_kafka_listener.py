@@ -253,7 +253,7 @@ def test_the_time_of_the_authentication_ends_with_it(handler: Handler) -> None:
         sessions.append(Session(peer, authenticated=False))
         return sessions[-1]
 
-    server = _served(handler, new=new, authentication_timeout=0.5)
+    server = _served(handler, new=new, authentication_timeout=2)
     try:
         with WireClient(_address(server)) as client, WireClient(_address(server)) as other:
             sent = _versions(client)

@@ -63,7 +63,7 @@ def deployment_at(root: Path, address: str, **spark: str) -> Deployment:
     made.overrides["spark"] = {
         "remote": f"sc://{address}",
         "task_bytes": "1MiB",
-        "answer_timeout": "10s",
+        "answer_timeout": "30s",
     } | spark
     made.write(made.document())
     return made
@@ -100,20 +100,20 @@ def test_a_server_that_dies_in_the_middle_of_a_job_is_to_be_asked_again(
 
 
 def test_a_server_that_hangs_in_the_middle_of_a_job_is_left(server: SparkProcess, tmp_path: Path) -> None:
-    deployment = deployment_at(tmp_path / "d", server.address, job_timeout="20s")
+    deployment = deployment_at(tmp_path / "d", server.address, job_timeout="60s")
     with archiving(deployment, PAUSE) as running:
         until("a task is in the middle", lambda: paused(running, [server]), COMMAND_S)
         os.kill(server.pid, signal.SIGSTOP)
     done = running.result()
     assert done.code == 2, done.out + done.err
-    assert "the refinement job was cancelled after 20 s" in done.out + done.err
+    assert "the refinement job was cancelled after 60 s" in done.out + done.err
 
 
 def test_the_first_interrupt_in_the_middle_of_a_job_ends_the_command(
     server: SparkProcess, tmp_path: Path
 ) -> None:
     """The task itself sleeps, so that the job does not end by itself."""
-    # The limits of a user: a busy machine may not answer within the 10 s of the other tests.
+    # The limits of a user: a busy machine may not answer within the 30 s of the other tests.
     deployment = deployment_at(tmp_path / "d", server.address, answer_timeout="60s")
     command = [sys.executable, "-m", "archiver", "archive", "--all"]
     with subprocess.Popen(
@@ -226,7 +226,7 @@ def frozen(work):
     finally:
         took = time.monotonic() - began
         os.kill(server, signal.SIGCONT)
-    print(found, "in time" if took < 60 else took, sep=", ", flush=True)
+    print(found, "in time" if took < 120 else took, sep=", ", flush=True)
 
 print(archived(), flush=True)
 with application.intake.writer() as writer:
@@ -246,7 +246,7 @@ def test_a_server_that_freezes_between_two_rounds_is_left(
     lasting_server: SparkProcess, tmp_path: Path
 ) -> None:
     server = lasting_server
-    deployment = deployment_at(tmp_path / "d", server.address, answer_timeout="15s")
+    deployment = deployment_at(tmp_path / "d", server.address, answer_timeout="25s")
     try:
         done = subprocess.run(
             [sys.executable, "-c", ROUNDS, str(server.pid), deployment.config],

@@ -19,24 +19,25 @@ class Hanging:
 
     def step(self) -> None:
         self.entered.set()
-        self.let_go.wait(30)
+        self.let_go.wait(120)
 
     def close(self) -> None:
         self.closed.set()
 
 
 def test_those_that_do_not_end_share_one_time_and_are_named() -> None:
-    mirrors = [Hanging() for _ in range(4)]
-    pumps = [MirrorPump(str(number), cast(Mirror, cast(Any, one)), 1.0) for number, one in enumerate(mirrors)]
+    mirrors = [Hanging() for _ in range(9)]
+    pumps = [MirrorPump(str(number), cast(Mirror, cast(Any, one)), 2.0) for number, one in enumerate(mirrors)]
     for pump in pumps:
         pump.start()
-    assert all(one.entered.wait(10) for one in mirrors)
+    assert all(one.entered.wait(60) for one in mirrors)
     # The last one needs the time that the first ones must not use up.
-    threading.Timer(0.1, mirrors[3].let_go.set).start()
+    threading.Timer(0.1, mirrors[-1].let_go.set).start()
     began_s = time.monotonic()
-    assert stop_all(pumps, 1.0, SystemClock()) == ["0", "1", "2"]
-    assert time.monotonic() - began_s < 2.5
+    assert stop_all(pumps, 2.0, SystemClock()) == [str(number) for number in range(8)]
+    # In turn it would be 16 s.
+    assert time.monotonic() - began_s < 12
     for one in mirrors:
         one.let_go.set()
-    assert stop_all(pumps, 10.0, SystemClock()) == []
+    assert stop_all(pumps, 60.0, SystemClock()) == []
     assert all(one.closed.is_set() for one in mirrors)

@@ -234,8 +234,9 @@ def test_a_silent_worker_is_killed_and_replaced(
     with running(made("serves", folder)) as pool:
         paused = pids(pool)[0]
         os.kill(paused, SIGSTOP)
-        until("it is replaced", lambda: pool.shown.restarts == 1 and pool.shown.serving == 2)
-        assert paused not in pids(pool)
+        # On a busy machine the other one may be silent for as long, and be replaced too.
+        until("it is replaced", lambda: paused not in pids(pool) and pool.shown.serving == 2)
+        assert pool.shown.restarts >= 1
         assert "is silent; it is killed" in caplog.text
 
 
@@ -354,23 +355,20 @@ def test_the_worker_with_the_fewest_connections_is_given_the_next(folder: Path) 
 def test_a_silent_worker_is_given_connections_only_if_no_other_takes_them(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_pool, "LATE_S", 1.0)
     with running(made("serves", folder)) as pool, contextlib.ExitStack() as stack:
         paused, other = pool._workers
         os.kill(paused.process.pid, SIGSTOP)
         # Its connections would wait until it is killed.
-        late_s = paused.heard_s
-        until("the other one has been heard since", lambda: other.heard_s > max(late_s, paused.heard_s) + 1.5)
+        until("the other one has been heard since", lambda: other.heard_s > paused.heard_s + 0.5)
+        paused.heard_s -= 2 * worker_pool.LATE_S
         for _ in range(3):
             stack.enter_context(Client(pool, b"."))
         assert (paused.open, other.open) == (0, 3)
-        os.kill(other.process.pid, SIGSTOP)
-        heard_s = other.heard_s
-        until("both are late", lambda: SystemClock().monotonic_s() > heard_s + 1.5)
+        # From now on every worker counts as late.
+        monkeypatch.setattr(worker_pool, "LATE_S", -1.0)
         stack.enter_context(Client(pool, b"."))
         assert paused.open == 1
-        for one in (paused, other):
-            os.kill(one.process.pid, SIGCONT)
+        os.kill(paused.process.pid, SIGCONT)
 
 
 def test_a_full_channel_passes_to_the_next_worker_and_then_to_none(folder: Path) -> None:
