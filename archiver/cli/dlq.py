@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 
 _SCOPE = "Only this topic, or some of its partitions: orders, orders:3, orders:0-3."
+_NOT_DONE = ("halted", "deferred")
 _DRY_RUN = "Only print what would be rewritten; write nothing."
 
 TopicOption = Annotated[str | None, typer.Option("--topic", help=_SCOPE, autocompletion=complete_scope)]
@@ -113,12 +114,15 @@ def _print_replay(document: dict[str, Any]) -> None:
             item["archives"],
             item["decoded"],
             item["left"],
-            item["why"] or "",
+            (item["why"] or "") if item["state"] in _NOT_DONE else "",
         )
         for item in document["topics"]
     ]
     print_table("would be replayed" if document["dry_run"] else "replayed", columns, rows)
     for item in document["topics"]:
+        # In the table, a long text makes the other columns unreadable.
+        if item["why"] and item["state"] not in _NOT_DONE:
+            print(f"{item['topic']}: {item['why']}")
         for skipped in item["skipped"]:
             print(f"{item['topic']}: {skipped['archive']} stays as it is: {skipped['why']}")
         if item["emptied"]:

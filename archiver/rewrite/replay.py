@@ -8,6 +8,7 @@ never moves a watermark.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
@@ -155,7 +156,8 @@ class ReplayRun:
                 raise
             except ArchiverError as error:
                 found.failed(error)
-            if found.state != "idle" or found.why:
+            # Why something still does not decode stands in the report; as progress it would be there twice.
+            if found.state != "idle" or (found.why and not found.left):
                 self._progress(f"{found.topic}: {found.state}: {_summary(found)}")
 
     def _topic(
@@ -258,6 +260,7 @@ class ReplayRun:
         report.schema_version = rows.topic.schema.version
         target = ReplayTarget(view.spec_id, rows.topic.granularity, partitions)
         files = doubted_files(self.objects, rows.topic.topic_id, tables, view)
+        causes: Counter[tuple[str, str]] = Counter()
         for place, file in enumerate(files):
             # By the key alone, before the file is opened.
             if not is_requested(file, target):
@@ -278,8 +281,11 @@ class ReplayRun:
             if probed.decoded == 0 or why is not None:
                 # What would decode but stays as it is counts as left.
                 report.left += probed.left + (probed.decoded if why is not None else 0)
-                continue
-            yield file, probed
+            else:
+                yield file, probed
+            # After the caller took the file: one beyond its limit is not in the report.
+            causes.update(probed.causes)
+            report.explain(causes)
 
     def note(self, report: TopicReplay, file: DoubtedFile, probed: Probe, key: str | None) -> None:
         """Report one archive that was rewritten, or would be."""
@@ -462,7 +468,7 @@ def _summary(report: TopicReplay) -> str:
         f"{counted(report.decoded, 'key or value', 'keys and values')} decoded, {report.left:,} left as "
         "they were"
     )
-    return counts if report.why is None else report.why
+    return counts if report.why is None or report.state == "replayed" else report.why
 
 
 # --- Which files may be rewritten (pure)

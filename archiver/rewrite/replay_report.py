@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from archiver.runtime.errors import ArchiverError, Halt, InvalidInput, TopicHalted
 from archiver.runtime.exit_codes import FINE, UNKNOWN, WRONG
+from archiver.runtime.text import counted
 
 FILES_MAX = 1000
 """Archives that one run rewrites, unless another number is requested."""
 SKIPPED_MAX = 100
 """At most this many skipped files are named per topic."""
+NO_SCHEMA = "no schema"
+"""In place of a cause: the topic has no schema for that side any more."""
 
 
 @dataclass
@@ -22,6 +26,7 @@ class TopicReplay:
     """idle: nothing decodes that did not before; replayed (in a dry run: would be); halted: an operator must
     act; deferred: a later run continues by itself."""
     why: str | None = None
+    """Why it was not replayed, or why keys and values still do not decode."""
     schema_version: int = 0
     """The version with which the records were decoded again."""
     archives: int = 0
@@ -47,6 +52,17 @@ class TopicReplay:
         # Bounded, because the report is held in memory and printed as a whole.
         if len(self.skipped) < SKIPPED_MAX:
             self.skipped.append({"archive": name, "why": why})
+
+    def explain(self, causes: Mapping[tuple[str, str], int]) -> None:
+        """Say why keys and values still do not decode, by their (`key` or `value`, cause)."""
+        shown = ", ".join(
+            f"{counted(number, side)} ({cause})" for (side, cause), number in sorted(causes.items()) if number
+        )
+        if shown:
+            self.why = (
+                f"not decoded with schema version {self.schema_version}: {shown}; the table keeps the bytes "
+                "in `__raw__`, so nothing is lost"
+            )
 
     def failed(self, error: ArchiverError) -> None:
         """Record what ended the topic's part early."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -25,9 +25,10 @@ from archiver.objects.store import ObjectStore
 from archiver.refine.archive_file import ArchiveWriter, Conflict, Footer, SpooledArchive, store_archive
 from archiver.refine.plan_writer import TopicRows, data_file_of
 from archiver.refine.task import RefineOptions, WrittenFile
+from archiver.rewrite.replay_report import NO_SCHEMA
 from archiver.rewrite.undecoded import SIDES, DoubtedFile, undecoded_rows
 from archiver.runtime.errors import Corrupted
-from archiver.schema.protobuf.error_causes import count_errors
+from archiver.schema.protobuf.error_causes import cause_of, count_errors
 from archiver.schema.protobuf.tree import ERR
 from archiver.stream.archives import FoundArchive, FoundFooter, read_footer
 from archiver.stream.rebuild import Layout, Layouts, check_records, from_archive, whole_archive
@@ -297,6 +298,8 @@ class Probe:
 
     decoded: int
     left: int
+    causes: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Those that are left, by (`key` or `value`, cause)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +322,7 @@ def open_source(objects: ObjectStore, file: DoubtedFile, archive: ArchiveKey, cl
 def probe(objects: ObjectStore, file: DoubtedFile, rows: TopicRows) -> Probe:
     """Decode only what could not be decoded; stores nothing."""
     decoded = left = 0
+    causes: Counter[tuple[str, str]] = Counter()
     for batch in undecoded_rows(objects, file, payloads=True):
         # A side without a schema has no payloads; a null is neither decoded nor counted.
         no_payload = pa.nulls(len(batch), pa.binary())
@@ -330,10 +334,11 @@ def probe(objects: ObjectStore, file: DoubtedFile, rows: TopicRows) -> Probe:
             for side, column in zip(SIDES, columns, strict=True):
                 errors = batch.errors.get(side)
                 before = _errors(None if errors is None else errors.slice(start, end - start))
-                after = _errors_of(column, before)
-                decoded += max(0, before - after)
-                left += after
-    return Probe(decoded, left)
+                still = _still(column, before)
+                decoded += max(0, before - still.total())
+                left += still.total()
+                causes.update({(side, cause): number for cause, number in still.items()})
+    return Probe(decoded, left, causes)
 
 
 def decode_again(
@@ -417,10 +422,13 @@ def _errors(column: pa.Array[Any] | None) -> int:
     return 0 if column is None else len(column) - column.null_count
 
 
-def _errors_of(column: pa.StructArray, before: int) -> int:
-    """What a side still does not decode; without a schema, the same as before."""
+def _still(column: pa.StructArray, before: int) -> Counter[str]:
+    """What a side still does not decode, by cause; without a schema, as many as before."""
     place = column.type.get_field_index(ERR)
-    return before if place < 0 else _errors(column.field(place))
+    if place < 0:
+        return Counter({NO_SCHEMA: before})
+    errors: Any = column.field(place)
+    return Counter(cause_of(why) for why in errors.drop_null().to_pylist())
 
 
 def _without_schema(columns: pa.Schema) -> set[str]:

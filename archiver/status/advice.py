@@ -622,8 +622,11 @@ def _of_undecoded(audit: Cycle | None) -> Iterable[Advice]:
             f"{moment(audit.began_us if audit is not None else 0)})"
         )
         todo = (
-            f"Run `archiver dlq list --topic {topic}` for the records and why, correct their schema under "
-            f"`topics` in {FILE} or in the registry, then run `archiver dlq replay --topic {topic}`."
+            f"Run `archiver dlq list --topic {topic}` for the records and why. If the schema is wrong, "
+            f"correct it under `topics` in {FILE} or in the registry, then run `archiver dlq replay --topic "
+            f"{topic}`. If the sender was wrong, a replay decodes nothing: send the records again. The old "
+            "ones stay in the table as raw bytes, without loss, and this note stays until the topic's "
+            "`retention` removes them."
         )
         yield Advice("watch", "undecoded", f"{_named(topic)} has {count}", what, todo, topic)
     if len(found) > FINDINGS_SHOWN:

@@ -372,6 +372,10 @@ READ_COMPONENTS: dict[str, Schema] = {
                     "type": "object",
                     "properties": {
                         **_SEARCHED,
+                        "why": {
+                            **_TEXT_OR_NULL,
+                            "description": "Why it could not be read, or why some still do not decode.",
+                        },
                         "state": {"enum": ["idle", "replayed", "halted", "deferred"]},
                         "archives": {"type": "integer", "description": "Archives that would be rewritten."},
                         "decoded": {"type": "integer", "description": "Keys and values that decode now."},

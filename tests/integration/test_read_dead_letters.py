@@ -136,14 +136,22 @@ def test_a_replay_is_previewed_and_nothing_is_written(daemon: Daemon, deployment
     assert (topic["state"], topic["archives"], topic["decoded"], topic["left"]) == ("replayed", 2, 8, 2)
     assert [(one["partition"], one["base"]) for one in topic["ranges"]] == [(0, 0), (1, 0)]
     assert (found["dry_run"], topic["complete"]) == (True, True)
+    before = daemon.call("GET", "/dead-letters/replay?topic=orders").body
+    assert b"would be replayed; " in before
     assert (deployment.stored(), daemon.application.control_log.tail()) == (stored, entries)
     with Driver(deployment) as driver:
         as_command = vars(replay(driver, dry_run=True))
         assert as_command == {name: topic[name] for name in as_command}
         done = replay(driver)
         assert (done.archives, done.decoded, done.left) == (2, 8, 2)
+    command = b"<code>archiver dlq replay --topic orders</code> does it"
     again = get(daemon, "/dead-letters/replay?topic=orders")["topics"][0]
     assert (again["state"], again["left"]) == ("idle", 2)
+    page = daemon.call("GET", "/dead-letters/replay?topic=orders").body
+    assert (command in before, command in page) == (True, False)
+    assert b"2 values (malformed)" in page
+    assert b"nothing to do" not in page
+    assert b"as raw bytes, without loss" in page
     assert [(one["partition"], one["offset"]) for one in get(daemon, "/dead-letters")["records"]] == [
         (0, 20),
         (1, 20),

@@ -16,7 +16,7 @@ from intake.records import Record
 from tests.integration.test_replay import _customer_as_bytes
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver
-from tests.support.builders.undecoded import files_of_table, replay, rows_in_table, send_unmended
+from tests.support.builders.undecoded import NEVER, files_of_table, replay, rows_in_table, send_unmended
 from tests.support.schema.orders import order
 
 
@@ -40,6 +40,20 @@ def test_a_topic_that_lost_its_schema_is_not_replayed(
             ("idle", 0, 0, 5)
         ] * 2
         assert files_of_table(deployment) == files
+        assert done.why is not None and "5 values (no schema)" in done.why
+
+
+def test_the_command_says_why_it_left_records(deployment: Deployment) -> None:
+    with Driver(deployment) as driver:
+        driver.send("orders", [NEVER, NEVER, order(0)], 0)
+        driver.archive()
+    why = (
+        "orders: not decoded with schema version 1: 2 values (malformed); the table keeps the bytes in "
+        "`__raw__`, so nothing is lost"
+    )
+    for options in (["--dry-run"], []):
+        done = deployment.cli("dlq", "replay", "--topic", "orders", *options)
+        assert (done.code, why in done.out.splitlines(), "not decoded" in done.err) == (0, True, False)
 
 
 def test_columns_that_do_not_give_the_records_back_are_not_stored(

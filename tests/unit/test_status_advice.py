@@ -170,6 +170,14 @@ def test_jobs_and_audits() -> None:
     assert kinds(calm, away) == [("act", "dependency")], "said once"
 
 
+def test_the_advice_on_undecoded_records_helps_also_if_no_schema_decodes_them() -> None:
+    journal = journal_of(("audit", "fine", "x", {"undecoded": [{"topic": "orders", "records": 8}]}))
+    (found,) = advice(of(topic(partition())), journal, NOW_US, 5.0)
+    assert (found.severity, found.kind) == ("watch", "undecoded")
+    for part in ("a replay decodes nothing", "as raw bytes, without loss", "`retention`"):
+        assert part in found.todo, found.todo
+
+
 def test_a_job_that_failed_for_a_dependency_is_reported_with_it() -> None:
     journal = journal_of(
         ("tick", "wrong", "Java 17 or newer is needed and none was found; set JAVA_HOME", {})
