@@ -29,6 +29,10 @@ SEQUENCE_ADVICE = (
 )
 
 
+class NotARecord(InvalidInput):
+    """The line has another form than a record; it may be a bare value."""
+
+
 @dataclass(frozen=True, slots=True)
 class Input:
     """One input record."""
@@ -45,14 +49,14 @@ def parse_record_json(line: str, where: str, topic: str | None, text: bool) -> I
     """Parse one line. `topic` comes from `--topic`: it applies where the line has none, and must not
     contradict the line.
 
-    Raises `InvalidInput`; the message begins with `where`.
+    Raises `InvalidInput`, of a line in another form `NotARecord`; the message begins with `where`.
     """
     try:
         # The hook refuses repeated fields; without it the last one would win silently.
         document = json.loads(line, object_pairs_hook=_fields_once)
     except json.JSONDecodeError as error:
         # Leave out the parser's own line number, which is always 1: `where` has the line.
-        raise InvalidInput(
+        raise NotARecord(
             f"{where}: this is no JSON: {error.msg[:1].lower()}{error.msg[1:]}, at column {error.colno}"
         ) from error
     except ValueError as error:
@@ -61,7 +65,7 @@ def parse_record_json(line: str, where: str, topic: str | None, text: bool) -> I
     except RecursionError as error:
         raise InvalidInput(f"{where}: this JSON is nested too deeply for a record") from error
     if not isinstance(document, dict):
-        raise InvalidInput(f"{where}: a record is a JSON object, this is {_json_type(document)}")
+        raise NotARecord(f"{where}: a record is a JSON object, this is {_json_type(document)}")
     # A line from `consume` has an offset; ignoring it would promise to keep it.
     if "offset" in document:
         raise InvalidInput(
@@ -74,7 +78,7 @@ def parse_record_json(line: str, where: str, topic: str | None, text: bool) -> I
     # Refused, because a misspelt optional field would be ignored silently.
     unknown = [name for name in document if name not in INPUT_FIELDS]
     if unknown:
-        raise InvalidInput(
+        raise NotARecord(
             f"{where}: unknown field {excerpt(unknown[0])!r}; the fields are {', '.join(INPUT_FIELDS)}"
         )
     if "value" not in document:

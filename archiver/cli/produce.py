@@ -28,7 +28,6 @@ from archiver.runtime.text import counted
 
 if TYPE_CHECKING:
     from intake.inputs import InputFormat as ReadFormat
-    from intake.inputs import InputPosition
     from intake.produce_stream import EndedTransaction, Sent
     from intake.record_json import Input
 
@@ -245,7 +244,6 @@ def produce(
     At a terminal with UTF-8, each line that is typed is a value for the topic of --topic, and Ctrl-D ends the
     input. --format, --text and --base64 precede this default; --base64 reads JSON lines as from a pipe.
     """
-    from intake.inputs import InputPosition
     from intake.produce_stream import Sending, WholeInput
 
     terminal = (source is None or str(source) == "-") and is_tty(sys.stdin)
@@ -265,12 +263,11 @@ def produce(
         intake = app.settings.intake
         # A Parquet file is read from its end, so its reader needs a seekable file.
         records, ends_itself = (stream, False) if chosen is InputFormat.PARQUET else stoppable(stream, stop)
-        place = InputPosition()
-        read = _read(records, chosen, topic, text, intake.record_bytes_max, place, stop)
+        read = _read(records, chosen, topic, text, intake.record_bytes_max, stop)
         if terminal:
             progress(terminal_hint(chosen, topic, text))
             read = uncut_by_terminal(read) if chosen is InputFormat.LINES else read
-        inputs = until_stopped(with_rest_unread(read, place), stop, ends_itself)
+        inputs = until_stopped(with_rest_unread(read, text), stop, ends_itself)
         writer = app.intake.writer()
         try:
             whole = WholeInput(writer, transactional_id, idempotent, intake.transaction_timeout_max)
@@ -345,30 +342,34 @@ def _read(
     topic: str | None,
     text: bool,
     record_bytes_max: int,
-    place: InputPosition,
     stop: Stop,
 ) -> Iterator[Input]:
-    from intake.inputs import read_inputs, read_lines
+    from intake.inputs import InputPosition, read_inputs, read_lines
 
     if form is InputFormat.LINES:
         assert topic is not None, "checked with the format"
-        return read_lines(source, topic, record_bytes_max, place, lambda: stop.cut)
-    return read_inputs(source, cast("ReadFormat", form.value), topic, text, record_bytes_max, place)
+        return read_lines(source, topic, record_bytes_max, InputPosition(), lambda: stop.cut)
+    return read_inputs(source, cast("ReadFormat", form.value), topic, text, record_bytes_max)
 
 
-def with_rest_unread(inputs: Iterator[Input], place: InputPosition) -> Iterator[Input]:
-    """Pass the inputs on; add to an error which part of the input was not read. `place` is the reader's."""
+def with_rest_unread(inputs: Iterator[Input], text: bool) -> Iterator[Input]:
+    """Pass the inputs on; add to an error that it ended the reading, and for a line that is no record JSON
+    the format of bare values. `text` is that of --text.
+    """
+    from intake.record_json import NotARecord
+
     try:
         yield from inputs
     except InvalidInput as error:
-        # Only errors with a position: they end the reading in the middle of the input.
-        if str(error).startswith("line "):
-            raise type(error)(
-                f"{error}; the rest of the input, from line {place.number + 1} on, was not read"
-            ) from error
-        if str(error).startswith(("row ", "record ")):
-            raise type(error)(f"{error}; the rest of the input was not read") from error
-        raise
+        # Only errors with a position: they end the reading in the middle of the input. Whether anything
+        # follows is unknown, because asking a pipe could wait for ever.
+        if not str(error).startswith(("line ", "row ", "record ")):
+            raise
+        instead = " instead of --text" if text else ""
+        lines = f"; if each line is a value, give --format lines{instead}"
+        raise type(error)(
+            f"{error}{lines if isinstance(error, NotARecord) else ''}; nothing after it was read"
+        ) from error
 
 
 def _conclude(counts: Counter[str], ended: EndedTransaction | None, output: Output, elsewhere: int) -> None:
