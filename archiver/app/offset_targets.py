@@ -24,10 +24,13 @@ on from there, so it reads far more than one request of a Kafka client."""
 _LATEST = re.compile(r"latest-([0-9]+)")
 # With a unit: `-10` would be a negative offset.
 _AGO = re.compile(r"-([0-9.]+[a-z]+)")
-_START_FORMS = (
-    "an offset, end, latest-N (the last N records of each partition), a time such as 2026-11-27T12:00:00Z, "
-    "or a duration such as -10m (that long ago)"
+_INCOMPLETE_TIME = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[Tt ]([0-9]{2}:[0-9]{2})(:[0-9]{2})?(?:\.[0-9]+)?)?"
+    r" ?([Zz]|[+-][0-9]{2}:[0-9]{2})?"
 )
+"""A date with or without a time of the day and a zone, as people write it."""
+KAFKA_LATEST = "latest or end (after the last record)"
+"""What `latest` means in Kafka's tools, and in the commands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,32 +53,16 @@ class TargetOffset:
     """From `start` to `end`, both included."""
 
 
-def parse_target(text: str, option: str) -> Target:
-    """`earliest`, `latest`, an offset, or a time as in RFC 3339; raises `InvalidInput` that names the
-    option.
+def parse_target(text: str, option: str, now_us: int, latest: str = KAFKA_LATEST) -> Target:
+    """A place in the words of all commands and of Kafka's tools: `earliest`, `latest` or `end`,
+    `latest-N`, an offset, a time as in RFC 3339, or a duration before `now_us` such as `-10m`.
+
+    Raises `InvalidInput` that names the option and these forms; `latest` says there what `latest` and `end`
+    mean.
     """
     if text == "earliest":
         return Target("earliest")
-    if text == "latest":
-        return Target("latest")
-    if (offset := _number(text)) is not None:
-        return Target("offset", offset)
-    try:
-        return Target("time", parse_time(text))
-    except ValueError as error:
-        raise InvalidInput(
-            f"{option} {excerpt(text, 80)} is no target; it is earliest, latest, an offset, or a time such "
-            "as 2026-11-27T12:00:00Z"
-        ) from error
-
-
-def parse_start(text: str, now_us: int, option: str) -> Target:
-    """Where a reader starts: an offset, `end`, `latest-N`, a time as in RFC 3339, or a duration before
-    `now_us` such as `-10m`. Raises `InvalidInput` that names the option and these forms.
-
-    `end` gives the target `latest`, `latest-N` the target `last`.
-    """
-    if text == "end":
+    if text in ("latest", "end"):
         return Target("latest")
     if (offset := _number(text)) is not None:
         return Target("offset", offset)
@@ -87,7 +74,30 @@ def parse_start(text: str, now_us: int, option: str) -> Target:
             return Target("time", max(now_us - round(parse_duration(ago[1]) * 1e6), -LARGEST))
         return Target("time", parse_time(text))
     except ValueError as error:
-        raise InvalidInput(f"{option} {excerpt(text, 80)} is no start; it is {_START_FORMS}") from error
+        shown = f"{option} {excerpt(text, 80)}"
+        if (complete := _completed(text)) is not None:
+            raise InvalidInput(
+                f"{shown} is no complete time: it needs seconds and a time zone (Z for UTC), such as "
+                f"{complete}"
+            ) from error
+        raise InvalidInput(
+            f"{shown} is not accepted; give earliest, {latest}, latest-N (the last N records of each "
+            "partition), an offset, a time such as 2026-11-27T12:00:00Z, or a duration such as -10m (that "
+            "long ago)"
+        ) from error
+
+
+def _completed(text: str) -> str | None:
+    """The time with what `text` lacks for RFC 3339; None if it is no date or has another error."""
+    found = _INCOMPLETE_TIME.fullmatch(text[:80])
+    if found is None:
+        return None
+    complete = f"{found[1]}T{found[2] or '00:00'}{found[3] or ':00'}{found[4] or 'Z'}"
+    try:
+        parse_time(complete)
+    except ValueError:
+        return None
+    return complete
 
 
 def _number(text: str) -> int | None:
@@ -134,8 +144,8 @@ def target_offsets(
 ) -> list[TargetOffset]:
     """The target in each of the partitions, in their order; None: all.
 
-    Raises `NotFound` for a partition that the topic does not have. Only a time needs files; raises then as
-    `EventTimes.first_at`.
+    Raises `NotFound` for a partition that the topic does not have. Only a time and the last records need
+    files; raises then as `EventTimes.first_at` and `RecordStream.start_of_last`.
     """
     # The ledger before the intake log: otherwise archives may seem to reach beyond the log.
     ledger, backlog = app.ledger(), app.backlog()
@@ -150,6 +160,10 @@ def target_offsets(
             offset = start
         elif target.kind == "latest":
             offset = end
+        elif target.kind == "last":
+            # As for a time below.
+            last = stream.start_of_last(*place, target.value, uncommitted=True)
+            offset = min(max(last, start), end)
         elif target.kind == "offset":
             # As Kafka's tool does: an offset outside of the partition would start a consumer elsewhere.
             offset = min(max(target.value, start), end)

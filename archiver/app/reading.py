@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from archiver.app.offset_targets import parse_target, target_offsets
+from archiver.app.offset_targets import Target, parse_target, target_offsets
 from archiver.app.reading_audit import Seen, audit_document
 from archiver.app.reading_dead_letters import DeadLetters
 from archiver.app.reading_groups import May, list_groups, one_group
@@ -66,6 +66,8 @@ SCHEMAS_KEPT_S: Final = 30.0
 SCHEMAS_KEPT_MAX: Final = 1000
 SUMMARIES_KEPT_S: Final = 10.0
 """Time for which the summary of a table is not read from its catalog again."""
+LATEST_MEANS: Final = "latest (the newest records), end (after the last record)"
+"""A list of records begins before the end, unlike a reader that waits for new ones."""
 HEADERS_MAX: Final = 200
 """Maximum of headers shown of a record."""
 
@@ -171,8 +173,8 @@ class Reading:
         self, name: str, partition: int, start: str, limit: int, key: bytes | None
     ) -> dict[str, Any]:
         """Committed records of a partition in offset order, at most `limit`; with `key` only those with
-        exactly that key. `start` is `earliest`, `latest` (the newest `limit` records), an offset, or a time
-        as in RFC 3339.
+        exactly that key. `start` is as for `parse_target`, except that `latest` means the newest `limit`
+        records, and `latest-N` reaches back at most `SCANNED_MAX` records.
 
         `next` is the offset to go on from, null at the end; `previous` is one to go back to. A search for a
         key ends at its limits, and `scanned` says how many records it read.
@@ -182,7 +184,7 @@ class Reading:
         app = self._opened()
         view = _View.of(app, name)
         place = view.place(partition)
-        at = _start(app, view, place, start, limit, key)
+        at = _start(app, view, place, _target(start, self._clock.now_us()), limit, key)
         page = _Page(limit)
         if key is None:
             page.fill(record for batch in view.batches(place, at, limit) for record in batch)
@@ -345,9 +347,23 @@ class _View:
         return self.stream.read_batches(place.topic_id, place.partition, start, limit)
 
 
-def _start(app: Application, view: _View, place: _Place, start: str, limit: int, key: bytes | None) -> int:
-    if start != "latest":
-        target = parse_target(start, "from")
+def _target(start: str, now_us: int) -> Target | None:
+    """None: the newest records of a page."""
+    if start == "latest":
+        return None
+    target = parse_target(start, "from", now_us, LATEST_MEANS)
+    # The search for them opens the footers of all archives between.
+    if target.kind == "last" and target.value > SCANNED_MAX:
+        raise InvalidInput(f"from {excerpt(start)} is not accepted; N of latest-N is at most {SCANNED_MAX:,}")
+    return target
+
+
+def _start(
+    app: Application, view: _View, place: _Place, target: Target | None, limit: int, key: bytes | None
+) -> int:
+    if target is not None and target.kind == "last":
+        return view.stream.start_of_last(place.topic_id, place.partition, target.value)
+    if target is not None:
         (found,) = target_offsets(app, app.topic(view.name), frozenset({place.partition}), target)
         return min(max(found.offset, place.first), place.stable)
     if key is not None:

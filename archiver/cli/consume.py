@@ -55,9 +55,10 @@ def consume(
         typer.Option(
             "--from",
             metavar="START",
-            help="Where to start in each partition: an offset; end (only records that come after the command "
-            "has started); latest-N (the last N records); a time such as 2026-11-27T12:00:00Z, or a duration "
-            "such as -10m, that long ago (the first record with that event time or a later one).",
+            help="Where to start in each partition: earliest; an offset; latest or end (only records that "
+            "come after the command has started); latest-N (the last N records); a time such as "
+            "2026-11-27T12:00:00Z, or a duration such as -10m, that long ago (the first record with that "
+            "event time or a later one).",
         ),
     ] = "0",
     limit: Annotated[
@@ -125,20 +126,23 @@ def consume(
 
     A note on standard error says how many records an open transaction holds back.
     """
-    from archiver.app.offset_targets import parse_start, read_starts
+    from archiver.app.offset_targets import parse_target, read_starts
 
     form = record_form(output, text, base64, is_tty(sys.stdout) and is_utf8(sys.stdout))
     topic, scope = parse_scope(topic)
     if scope is not None and partition is not None:
         raise InvalidInput("--topic already names partitions; leave out --partition")
-    target = parse_start(start, SystemClock().now_us(), "--from")
+    target = parse_target(start, "--from", SystemClock().now_us())
     with application(config) as app:
         state = app.topic(topic)
         partitions = _partitions(state, scope, partition)
         line = _printer(app, topic, decode, form, full)
         starts = read_starts(app, state, partitions, target, uncommitted=uncommitted)
         if target.kind == "latest" and not follow:
-            progress(f"--from {start} prints records that come later; wait for them with --follow")
+            progress(
+                f"--from {start} prints records that come later; wait for them with --follow, or see the "
+                "newest ones with --from latest-10"
+            )
             return FINE
         stream = app.stream()
         # Reported once at the start; with --follow the start of a topic rarely moves.

@@ -12,6 +12,7 @@ from archiver.cli.completion import complete_scope
 from archiver.cli.options import ConfigOption, Output, OutputOption, YesOption, application
 from archiver.cli.output import print_json, print_table
 from archiver.publish.scope import parse_scope
+from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import ConfigInvalid, InvalidInput, NotFound, RetryLater
 from archiver.runtime.exit_codes import FINE
 from archiver.runtime.text import counted
@@ -120,8 +121,9 @@ def reset(
         str,
         typer.Option(
             "--to",
-            help="earliest, latest, an offset, or a time such as 2026-11-27T12:00:00Z: then the first record "
-            "with that event time or a later one.",
+            help="earliest; latest or end; latest-N (the last N records of each partition); an offset; a "
+            "time such as 2026-11-27T12:00:00Z, or a duration such as -10m, that long ago: then the first "
+            "record with that event time or a later one.",
         ),
     ],
     dry_run: Annotated[
@@ -141,7 +143,7 @@ def reset(
     from archiver.app.offset_targets import parse_target
 
     name, scope = parse_scope(topic)
-    target = parse_target(to, "--to")
+    target = parse_target(to, "--to", SystemClock().now_us())
     with application(config) as app_:
         state = app_.topic(name)
         resets = planned(app_, group, state, scope, target)

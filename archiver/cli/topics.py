@@ -12,6 +12,7 @@ from archiver.cli.completion import complete_scope, complete_topic
 from archiver.cli.options import ConfigOption, Output, OutputOption, YesOption, application
 from archiver.cli.output import print_json, print_table
 from archiver.publish.scope import parse_scope
+from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import ConfigInvalid, InvalidInput
 from archiver.runtime.exit_codes import FINE
 from archiver.runtime.text import counted
@@ -276,8 +277,9 @@ def delete_records(
         str,
         typer.Option(
             "--below",
-            help="An offset, latest for the end, or a time such as 2026-11-27T12:00:00Z: then the first "
-            "record with that event time or a later one. The records before it are deleted.",
+            help="An offset; latest or end; latest-N (the last N records of each partition); a time such as "
+            "2026-11-27T12:00:00Z, or a duration such as -10m, that long ago: then the first record "
+            "with that event time or a later one. The records before it are deleted.",
         ),
     ],
     dry_run: Annotated[
@@ -295,7 +297,7 @@ def delete_records(
     from archiver.app.offset_targets import parse_target, target_offsets
 
     name, scope = parse_scope(topic)
-    target = parse_target(below, "--below")
+    target = parse_target(below, "--below", SystemClock().now_us())
     with application(config) as app_:
         state = app_.topic(name)
         # Before the question: what cannot be deleted needs no confirmation.

@@ -93,7 +93,7 @@ class Reads(Protocol):
     def messages(
         self, name: str, partition: int, start: str, limit: int, key: bytes | None
     ) -> dict[str, Any]:
-        """Committed records of a partition, from `earliest`, `latest`, an offset or a time on."""
+        """Committed records of a partition, from `earliest`, `latest`, `end`, an offset or a time on."""
 
     def message(self, name: str, partition: int, offset: int) -> dict[str, Any]:
         """One record, and where it is."""

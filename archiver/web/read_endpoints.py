@@ -93,8 +93,9 @@ VIEWS: tuple[View, ...] = (
             ),
             _query(
                 "from",
-                "earliest; latest, for the newest records; an offset; or a time such as "
-                "2026-11-27T12:00:00Z, for the first record at or after it.",
+                "earliest; latest, for the newest records; latest-N, for the last N (at most "
+                "100,000); end; an offset; or a time such as 2026-11-27T12:00:00Z, for the first "
+                "record at or after it, or a duration such as -10m, for the time that long ago.",
                 {"type": "string", "default": "latest"},
             ),
             _query(

@@ -160,7 +160,9 @@ def test_a_wrong_form_says_what_is_accepted(browser: Browser, daemon: Daemon) ->
     browser.open(at(daemon, "/topics/clicks/messages"))
     browser.fill("input[name=from]", "yesterday")
     browser.click("form button")
-    assert "earliest, latest, an offset, or a time" in browser.run("document.body.textContent")
+    assert "from yesterday is not accepted; give earliest, latest (the newest records), end" in browser.run(
+        "document.body.textContent"
+    )
 
 
 def test_keys_reach_everything(browser: Browser, daemon: Daemon) -> None:

@@ -210,10 +210,14 @@ def test_expired_records_are_not_among_the_last(deployment: Deployment) -> None:
 @pytest.mark.parametrize("topic", ["orders", "kept"])
 def test_the_end_without_following_is_said(deployment: Deployment, topic: str) -> None:
     deployment.produce([{"topic": topic, "value": text(b"v")}])
-    for start in ("end", "latest-0"):
+    for start in ("end", "latest", "latest-0"):
         done = deployment.cli("consume", "--topic", topic, "--from", start)
         assert (done.code, done.out) == (0, "")
-        assert done.err == f"--from {start} prints records that come later; wait for them with --follow\n"
+        assert done.err == (
+            f"--from {start} prints records that come later; wait for them with --follow, or see the newest "
+            "ones with --from latest-10\n"
+        )
+    assert len(deployment.cli("consume", "--topic", topic, "--from", "earliest").lines()) == 1
     assert deployment.cli("consume", "--topic", "orders:7", "--from", "end").code == 3
 
 
@@ -256,12 +260,12 @@ def test_a_time_does_not_pass_over_an_open_transaction(driver: Driver) -> None:
 
 
 def test_invalid_starts_name_all_forms(deployment: Deployment) -> None:
-    for start in ("-1", "latest", "tomorrow", "10m"):
+    for start in ("-1", "newest", "tomorrow", "10m"):
         done = deployment.cli("consume", "--topic", "orders", "--from", start)
         assert (done.code, done.out) == (3, "")
         assert done.err == (
-            f"error: --from {start} is no start; it is an offset, end, latest-N (the last N records of each "
-            "partition), a time such as 2026-11-27T12:00:00Z, or a duration such as -10m (that long ago)\n"
+            f"error: --from {start} is not accepted; give earliest, latest or end (after the last record), "
+            "latest-N (the last N records of each partition), an offset, a time such as 2026-11-27T12:00:00Z, or a duration such as -10m (that long ago)\n"
         )
 
 

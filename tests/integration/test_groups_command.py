@@ -168,6 +168,9 @@ def stopped(config: Path) -> Path:
     [
         ("orders", "earliest", {0: 0, 1: 0}),
         ("orders:1", "latest", {0: 4, 1: COUNT}),
+        ("orders:1", "end", {0: 4, 1: COUNT}),
+        ("orders", "latest-3", {0: COUNT - 3, 1: COUNT - 3}),
+        ("orders", "-36500d", {0: 0, 1: 0}),
         ("orders", "7", {0: 7, 1: 7}),
         ("orders", "99", {0: COUNT, 1: COUNT}),
         ("orders", "2001-01-01T00:00:00Z", {0: 0, 1: 0}),

@@ -125,6 +125,18 @@ def test_lists_of_messages_go_on_without_a_gap_or_a_double(daemon: Daemon) -> No
     ]
 
 
+def test_messages_from_the_places_that_commands_accept(daemon: Daemon) -> None:
+    def begun(start: str) -> int:
+        found: int = get(daemon, f"/topics/clicks/messages?from={start}")["from"]
+        return found
+
+    assert [begun(start) for start in ("end", "latest-0", "latest-3", "latest-99", "-36500d", "-0s")] == [
+        *(8, 8, 5, 0, 0, 8)
+    ]
+    far = get(daemon, "/topics/clicks/messages?from=latest-100001", 400)["error"]["message"]
+    assert far == "from latest-100001 is not accepted; N of latest-N is at most 100,000"
+
+
 def test_messages_from_a_time_on(daemon: Daemon) -> None:
     records = daemon.stored("clicks")
     later = records[0, 5].timestamp_us

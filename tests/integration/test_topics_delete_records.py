@@ -62,6 +62,8 @@ def starts(served: Listening) -> list[int]:
 def test_below_an_offset_a_time_and_the_end(
     config: Path, served: Listening, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    planned = answer(capsys, config, "orders", "latest-4", "--dry-run")
+    assert [one["start"] for one in planned["partitions"]] == [COUNT - 4] * 2
     planned = answer(capsys, config, "orders", "4", "--dry-run")
     assert (planned["dry_run"], planned["offsets"]) == (True, 8)
     assert starts(served) == [0, 0]
@@ -76,7 +78,8 @@ def test_below_an_offset_a_time_and_the_end(
     # An offset beyond the end stands for the end: later records stay.
     assert answer(capsys, config, "orders:0", str(9 * COUNT), "--yes")["partitions"][0]["start"] == COUNT
     assert answer(capsys, config, "orders", "latest", "--yes")["offsets"] == COUNT - 4
-    assert answer(capsys, config, "orders", "latest", "--yes")["offsets"] == 0
+    assert answer(capsys, config, "orders", "end", "--yes")["offsets"] == 0
+    assert answer(capsys, config, "orders", "latest-3", "--yes")["offsets"] == 0
     assert starts(served) == [COUNT, COUNT]
     served.writer.send("orders", Record(None, b"later", (), FIRST_US), 0).result(30)
     assert [one.offset for one in served.stored("orders")[0]] == [COUNT]
@@ -102,7 +105,7 @@ def test_without_a_daemon(config: Path, capsys: pytest.CaptureFixture[str]) -> N
     ("arguments", "why"),
     [
         (("orders", "4"), "no terminal for a confirmation"),
-        (("orders", "soon", "--yes"), "--below soon is no target"),
+        (("orders", "soon", "--yes"), "--below soon is not accepted"),
         (("orders:2", "4", "--yes"), "partition 2"),
         (("absent", "4", "--yes"), "no topic absent"),
         (("fixed", "1", "--yes"), "keeps every record of topic fixed"),

@@ -67,6 +67,10 @@ WORST: dict[str, tuple[Worst, ...]] = {
     ),
     "archiver.app.offset_targets._LATEST": (("latest-", "1", "!"), ("", "latest-", "")),
     "archiver.app.offset_targets._AGO": (("-", "1", "!"), ("-1", "a", "!"), ("", "-1a", "")),
+    "archiver.app.offset_targets._INCOMPLETE_TIME": (
+        ("2026-01-01 00:00:00.", "1", "!"),
+        ("", "2026-01-01", ""),
+    ),
     "archiver.daemon.operations._OFFSET": (*_DIGITS, ("1:", "1", "!")),
     "archiver.kafka.membership._RACK": (("", ",rack=", ""), ("rack=", "a", ""), ("", " rack=a", "!")),
     "archiver.catalog.iceberg.remote_limits._CHANGES_A_PATH": _NAME,

@@ -1,10 +1,10 @@
-"""The places that `consume --from` accepts."""
+"""The places in a topic that commands and the console accept."""
 
 from __future__ import annotations
 
 import pytest
 
-from archiver.app.offset_targets import Target, parse_start
+from archiver.app.offset_targets import Target, parse_target
 from archiver.runtime.errors import InvalidInput
 from archiver.runtime.rfc3339 import parse_time
 from intake.segments import LARGEST
@@ -18,6 +18,8 @@ NOW_US = parse_time("2026-11-28T12:00:00Z")
         ("0", Target("offset", 0)),
         ("0017", Target("offset", 17)),
         (str(LARGEST), Target("offset", LARGEST)),
+        ("earliest", Target("earliest")),
+        ("latest", Target("latest")),
         ("end", Target("latest")),
         ("latest-0", Target("latest")),
         ("latest-1", Target("last", 1)),
@@ -31,11 +33,11 @@ NOW_US = parse_time("2026-11-28T12:00:00Z")
     ],
 )
 def test_accepted(text: str, target: Target) -> None:
-    assert parse_start(text, NOW_US, "--from") == target
+    assert parse_target(text, "--from", NOW_US) == target
 
 
 def test_a_time_has_a_lower_bound_that_fits_64_bits() -> None:
-    assert parse_start("-52000000000d", NOW_US, "--from") == Target("time", -LARGEST)
+    assert parse_target("-52000000000d", "--from", NOW_US) == Target("time", -LARGEST)
 
 
 @pytest.mark.parametrize(
@@ -51,15 +53,16 @@ def test_a_time_has_a_lower_bound_that_fits_64_bits() -> None:
         str(LARGEST + 1),
         "9" * 100_000,
         "END",
-        "latest",
-        "earliest",
+        "EARLIEST",
+        "beginning",
         "latest-",
         "latest--1",
         "latest-1.5",
         f"latest-{LARGEST + 1}",
         "latest-\u0661",
-        "2026-11-28",
-        "2026-11-28T12:00:00",
+        "2026-02-30",
+        "2026-11-28T12:00:00+",
+        "2026-11-28T12:00 UTC",
         "2026-02-30T12:00:00Z",
         "-10",
         "10m",
@@ -76,8 +79,30 @@ def test_a_time_has_a_lower_bound_that_fits_64_bits() -> None:
 )
 def test_refused_with_all_accepted_forms(text: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        parse_start(text, NOW_US, "--from")
+        parse_target(text, "--from", NOW_US)
     message = str(refused.value)
     assert message.startswith("--from ")
-    assert all(form in message for form in ("an offset", "end", "latest-N", "2026-11-27T12:00:00Z", "-10m"))
+    assert all(
+        form in message
+        for form in ("earliest, latest or end", "an offset", "latest-N", "2026-11-27T12:00:00Z", "-10m")
+    )
     assert len(message) < 400
+
+
+@pytest.mark.parametrize(
+    ("text", "complete"),
+    [
+        ("2026-11-29", "2026-11-29T00:00:00Z"),
+        ("2026-11-29T08:50", "2026-11-29T08:50:00Z"),
+        ("2026-11-29 08:50:07.5", "2026-11-29T08:50:07Z"),
+        ("2026-11-29t08:50Z", "2026-11-29T08:50:00Z"),
+        ("2026-11-29 08:50:00 +01:00", "2026-11-29T08:50:00+01:00"),
+    ],
+)
+def test_an_incomplete_time_is_shown_complete(text: str, complete: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        parse_target(text, "--from", NOW_US)
+    assert str(refused.value) == (
+        f"--from {text} is no complete time: it needs seconds and a time zone (Z for UTC), such as {complete}"
+    )
+    parse_target(complete, "--from", NOW_US)
