@@ -8,16 +8,16 @@ example from an external rewrite, are read by name.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from archiver.query.columns import columns_by_id, columns_of, literal, quoted
+from archiver.query.table_names import named
 from archiver.runtime.errors import ConfigInvalid, Halt, InvalidInput, LimitReached
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ TOO_OLD = (
 READ_OPTIONS = "hive_partitioning = false, can_have_nan = true"
 """Options of `read_parquet`. Bounds in older archives and in external files ignore NaN. DuckDB orders NaN
 above every number, so without the option it would skip row groups that have one."""
+ONLY_SELECT = "only one SELECT is accepted (or DESCRIBE, SHOW, SUMMARIZE of a table): a query changes nothing"
 ONLY_TABLES = "a query reads only tables, by their names: it opens no other file and no address"
 """One text whether the file exists or not."""
 _CLOSED = {
@@ -47,6 +48,14 @@ _CLOSED = {
     "autoload_known_extensions": "false",
 }
 """Options of a connection that reaches nothing outside of it."""
+_PARSE: Final = "SELECT json_serialize_sql(?, skip_null := true, skip_empty := true, skip_default := true)"
+"""The parsed query as JSON. For one of 64 KiB it is a few MiB; without a SELECT it is an error in JSON."""
+_PARSED_MAX: Final = 100
+_OWN_VIEWS: Final = (
+    "SELECT view_name, schema_name || '.' || view_name, 'system.' || schema_name || '.' || view_name "
+    "FROM duckdb_views() WHERE internal"
+)
+"""DuckDB's views of its own state, by each name."""
 _Answer = TypeVar("_Answer")
 
 
@@ -85,43 +94,26 @@ class Result:
 
 
 def table_names(sql: str) -> set[str]:
-    """Table names as the query writes them; empty if DuckDB cannot find them."""
-    duckdb = require_duckdb()
-    # The error has a better place and text when the query runs.
-    with contextlib.suppress(duckdb.Error):
-        return _names(duckdb, sql)
-    return set()
-
-
-def _names(duckdb: Any, sql: str) -> set[str]:
-    # DuckDB binds the query for this, and so it would open the files and addresses that the query names.
-    with _Interruptible(duckdb, 1, _CLOSED) as database:
-        found = database.run(lambda connection: connection.get_table_names(sql, qualified=True))
-    return {_plain_name(name) for name in found}
-
-
-_NAME = re.compile(r'(?:"[^"]*+"|[^"\s]++)++')
-
-
-def _plain_name(found: str) -> str:
-    """A name as in the configuration: DuckDB adds quotes where they are needed, and the alias of a query."""
-    match = _NAME.match(found)
-    return "" if match is None else match[0].replace('"', "")
-
-
-def checked_names(sql: str) -> set[str]:
-    """Table names in one SELECT, as `table_names`; raises `InvalidInput` for anything else, and for a query
-    that names a file or an address.
-    """
+    """Names of the tables in one SELECT, found by parsing alone. Raises `InvalidInput` for anything else."""
     duckdb = require_duckdb()
     with _Interruptible(duckdb, 1, _CLOSED) as database:
         _check_statement(duckdb, database, sql)
-    try:
-        return _names(duckdb, sql)
-    except duckdb.PermissionException as error:
-        raise InvalidInput(ONLY_TABLES) from error
-    except duckdb.Error:
-        return set()
+        try:
+            return _names(database, sql)
+        except duckdb.Error as error:
+            raise Halt(f"the tables of the query cannot be found: {_words(error)}") from error
+
+
+def _names(database: _Interruptible, sql: str) -> set[str]:
+    names, left = set[str](), [sql]
+    # A bound, because a text in a query can hold a query again.
+    for _ in range(_PARSED_MAX):
+        if left:
+            found = named(database.rows(_PARSE, [left.pop()])[0][0])
+            names |= {".".join(parts) for parts in found.tables}
+            left += found.queries
+    own = {name for views in database.rows(_OWN_VIEWS) for name in views}
+    return {name for name in names if name.lower() not in own}
 
 
 @contextmanager
@@ -179,9 +171,9 @@ class _Interruptible:
         """Run a call on the connection; returns or raises what it does."""
         return self._pool.submit(work, self._connection).result()
 
-    def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """All rows of a statement."""
-        return self.run(lambda connection: connection.execute(sql).fetchall())
+    def rows(self, sql: str, values: Sequence[str] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a statement with these values."""
+        return self.run(lambda connection: connection.execute(sql, values or None).fetchall())
 
 
 def require_duckdb() -> Any:
@@ -197,14 +189,19 @@ def require_duckdb() -> Any:
 
 def _check_statement(duckdb: Any, database: _Interruptible, sql: str) -> None:
     try:
+        sql.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput("the query has characters that are not valid Unicode") from error
+    try:
         statements = database.run(lambda connection: connection.extract_statements(sql))
     except duckdb.Error as error:
         raise InvalidInput(f"the query cannot be parsed: {_words(error)}") from error
+    # DuckDB makes several statements of a PIVOT without values: it reads the table to find them.
+    if len(statements) == 1 and statements[0].type == duckdb.StatementType.MULTI:
+        raise InvalidInput(f"{ONLY_SELECT}; a PIVOT needs its values: PIVOT … ON column IN (value, …)")
     # DESCRIBE, SHOW and SUMMARIZE have the type SELECT in DuckDB.
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-        raise InvalidInput(
-            "only one SELECT is accepted (or DESCRIBE, SHOW, SUMMARIZE of a table): a query changes nothing"
-        )
+        raise InvalidInput(ONLY_SELECT)
 
 
 def _bound(database: _Interruptible, limits: Limits) -> None:
@@ -352,6 +349,8 @@ def _query_error(duckdb: Any, error: Exception, limits: Limits) -> InvalidInput 
             "rephrase the query, or use Spark "
             f"or Trino ({_words(error).splitlines()[0]})"
         )
+    if isinstance(error, duckdb.PermissionException):
+        return InvalidInput(ONLY_TABLES)
     if isinstance(error, duckdb.IOException | duckdb.FatalException):
         return Halt(f"the tables' files cannot be read: {_words(error)}")
     return InvalidInput(f"the query cannot be answered: {_words(error)}")

@@ -47,7 +47,7 @@ def main(packages: list[str]) -> int:
         importlib.import_module("pyarrow")
         # After the imports, whose size depends on the machine and is not the query's.
         _bound_memory(request["memory_bytes"])
-        _send(output, {"names": sorted(duck.checked_names(request["sql"]))})
+        _send(output, {"names": sorted(duck.table_names(request["sql"]))})
         tables = [_table(one) for one in json.loads(source.readline())["tables"]]
         threading.Thread(target=_end_with, args=(source,), daemon=True).start()
         # A part is left for the conversion of values and for what DuckDB does not count.

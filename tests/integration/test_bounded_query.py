@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -421,25 +420,25 @@ def places_outside(folder: Path) -> list[str]:
 
 
 def test_the_names_of_a_query_are_found_without_its_files(tmp_path: Path) -> None:
+    orders = table(tmp_path)
     began = time.monotonic()
     for place in places_outside(tmp_path):
         with BoundedQuery(f"SELECT 1 FROM shop.orders, {place}", LIMITS) as query:
+            assert query.names() == ["shop.orders"], place
             with pytest.raises(InvalidInput) as caught:
-                query.names()
+                query.result([orders])
             assert str(caught.value) == ONLY_TABLES, place
     assert time.monotonic() - began < 60
 
 
 def test_a_command_too_opens_no_file_to_find_the_names(tmp_path: Path) -> None:
     orders = table(tmp_path)
-    answers = set()
     for place in places_outside(tmp_path):
         sql = f"SELECT 1 FROM shop.orders, {place}"
-        assert table_names(sql) == set(), place
+        assert table_names(sql) == {"shop.orders"}, place
         with (
             pytest.raises(InvalidInput) as caught,
             asked(sql, [orders], Limits(2**28, 1)) as result,
         ):
             list(result.rows)
-        answers.add(re.sub(r'"[^"]*"', "it", str(caught.value)))
-    assert len(answers) == 1, answers
+        assert str(caught.value) == ONLY_TABLES, place

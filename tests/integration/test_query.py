@@ -289,6 +289,9 @@ def test_a_table_that_does_not_fit_the_terminal(columns: int, is_wide: bool, dep
         "SELECT * FROM names",
         "SELECT getenv('HOME')",
         "SELECT nothing FROM shop.clicks",
+        "FROM shop.orders JOIN read_csv('{secret}') USING (kafka)",
+        "FROM query('FROM read_csv(''{secret}'')')",
+        "PIVOT shop.orders ON kafka",
     ],
 )
 def test_nothing_else_is_touched(deployment: Deployment, archived: Driver, sql: str) -> None:
@@ -338,6 +341,9 @@ def test_a_table_that_is_gone_is_no_empty_table(deployment: Deployment, archived
     assert (done.code, done.out) == (1, "")
     assert "the table shop.clicks is gone: 6 rows of topic clicks went into it" in done.err
     assert rows(deployment, "SELECT count(*) AS n FROM shop.orders") == [{"n": 8}]
+    # Only the tables that a query names are opened, so the other one is not mentioned.
+    joined = ask(deployment, "SELECT count(*) AS n FROM shop.orders JOIN shop.orders AS o USING (kafka)")
+    assert (joined.code, joined.err, joined.json()["rows"]) == (0, "", [{"n": 8}])
     listed = deployment.cli("tables")
     assert (listed.code, "note: the table shop.clicks is gone" in listed.out) == (0, True), listed.out
     (one,) = deployment.cli("tables", "--topic", "clicks", "--output", "json").json()["tables"]

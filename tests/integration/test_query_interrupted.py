@@ -111,5 +111,5 @@ def test_no_call_on_the_connection_runs_in_the_thread_that_receives_signals(
     ) as result:
         assert list(result.rows) == [(1,)]
     made = {name for name, thread in calls if thread.startswith("duckdb")}
-    assert {"get_table_names", "extract_statements", "execute", "sql"} <= made
+    assert {"extract_statements", "execute", "sql"} <= made
     assert {name for name, thread in calls if not thread.startswith("duckdb")} <= {"interrupt", "close"}

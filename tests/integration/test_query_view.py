@@ -211,6 +211,33 @@ def test_many_rows_have_pages(daemon: Daemon) -> None:
     assert reply.body.rstrip().endswith(b"</html>")
 
 
+@pytest.mark.parametrize(
+    ("sql", "rows"),
+    [
+        ("SELECT count(*) FROM shop.clicks JOIN shop.clicks AS c USING (kafka)", [[3]]),
+        ("SELECT count(*) FROM shop.clicks NATURAL JOIN (SELECT kafka FROM shop.clicks)", [[3]]),
+        ("SELECT count(COLUMNS('^kaf')) FROM shop.orders", [[2]]),
+        ("SELECT n, count(v) FROM shop.clicks UNPIVOT (v FOR n IN (kafka)) GROUP BY n", [["kafka", 3]]),
+        ("UNPIVOT (SELECT kafka.partition AS p FROM shop.orders) ON p INTO NAME n VALUE v", [["p", 1]] * 2),
+        (
+            'PIVOT (SELECT kafka."offset" AS o, 1 AS x FROM shop.clicks) ON o IN (0, 2) USING count(x)',
+            [[1, 1]],
+        ),
+        (
+            "WITH clicks AS (SELECT kafka FROM shop.clicks) SELECT count(*) FROM clicks JOIN shop.clicks USING (kafka)",
+            [[3]],
+        ),
+        ("SELECT count(*) FROM query_table(['shop.clicks'])", [[3]]),
+        ("SELECT count(*) FROM query('FROM shop.clicks JOIN shop.clicks AS c USING (kafka)')", [[3]]),
+        ("SELECT count(*) FROM shop.clicks TABLESAMPLE 100%", [[3]]),
+    ],
+)
+def test_queries_whose_columns_matter_for_their_tables(daemon: Daemon, sql: str, rows: list[Any]) -> None:
+    reply = run(daemon, sql, login("carol"))
+    assert reply.status == 200, reply.body
+    assert reply.json()["rows"] == rows
+
+
 # --- Errors and limits
 @pytest.mark.parametrize(
     ("sql", "status", "why"),
@@ -225,6 +252,8 @@ def test_many_rows_have_pages(daemon: Daemon) -> None:
         ("SELECT " + "1," * 40_000 + "1", 400, "more than 65536 bytes"),
         ("SELECT list(range) FROM range(1000000000)", 400, "http.query_memory_max"),
         ("SELECT * FROM read_text('/etc/passwd')", 400, "a query reads only tables, by their names"),
+        ('PIVOT shop.clicks ON kafka."offset" USING count(*)', 400, "a PIVOT needs its values: PIVOT"),
+        ("SELECT '\ud800'", 400, ""),
     ],
 )
 def test_what_is_wrong_is_said(daemon: Daemon, sql: str, status: int, why: str) -> None:
@@ -406,6 +435,13 @@ def test_a_reader_reaches_only_tables_of_its_topics(daemon: Daemon) -> None:
         "SUMMARIZE shop.orders",
         "SELECT * FROM pragma_table_info('shop.orders')",
         "SELECT * FROM shop.clicks SEMI JOIN shop.orders USING (kafka)",
+        "SELECT kafka FROM shop.clicks NATURAL JOIN shop.orders",
+        "SELECT COLUMNS('^kaf') FROM shop.orders",
+        "FROM shop.orders UNPIVOT (v FOR n IN (kafka))",
+        "PIVOT shop.orders ON kafka IN (1) USING count(*)",
+        "FROM query_table(['shop.clicks', 'shop.orders'], true)",
+        "FROM query_table('shop.' || 'orders')",
+        "FROM query('FROM query(''FROM shop.orders JOIN shop.clicks USING (kafka)'')')",
         *(f"FROM read_parquet('{path}')" for path in files),
         *(f"FROM '{path}'" for path in files),
     ):

@@ -123,7 +123,16 @@ WORST: dict[str, tuple[Worst, ...]] = {
     "archiver.objects.paths._HISTORY": (("shelf/intake/", "0", ""),),
     "archiver.query.columns._DECIMAL": _DECIMAL,
     "archiver.query.columns._FIXED": (("fixed[", "1", ""),),
-    "archiver.query.duck._NAME": (("", '"', ""), ("", "a", ""), ("", '"a', " "), ('"', "a", "")),
+    "archiver.query.table_names._PIECE": (
+        ("", '"', ""),
+        ("", "a", ""),
+        ('"', '\\"', ""),
+        ("", '\\"', ""),
+        ("", '"qualified_name":{"path":[', ""),
+        ('"qualified_name":{"path":[', '"a",', ""),
+        ("", '"type":"a', ""),
+        ("", "{", ""),
+    ),
     "archiver.query.duck._unglobbed": (("", "[", ""), ("", "a", "")),
     "archiver.runtime.redaction._PASSWORD_IN_URL": (
         ("", "a", ""),
