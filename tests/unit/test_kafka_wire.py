@@ -22,6 +22,8 @@ from archiver.kafka.sasl import SCRAM_HASHES, derive_credentials
 from archiver.runtime.clock import ManualClock, SystemClock
 from archiver.runtime.errors import RetryLater
 from archiver.runtime.ids import SystemIds
+from intake.sources.kafka.batch_client import connect_source
+from intake.sources.kafka.client_log import REPEAT_S, ClientLog
 from intake.sources.kafka.wire import (
     FETCH,
     FETCH_VERSION,
@@ -32,6 +34,7 @@ from intake.sources.kafka.wire import (
     WireError,
     access_of,
     bootstrap_addresses,
+    obstacle,
 )
 
 PATIENCE_S = 120.0
@@ -50,19 +53,48 @@ def test_without_properties_the_connection_is_plain() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("given", "why"),
     [
-        {"security.protocol": "SASL_PLAINTEXT"},  # the library's mechanism is GSSAPI
-        {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "GSSAPI"},
-        {"security.protocol": "SASL_SSL", "sasl.mechanisms": "OAUTHBEARER"},
-        {"client.rack": "a"},
-        {"broker.address.family": "v4"},
-        {"security.protocol": "SSL", "ssl.key.location": "/k"},
-        {"security.protocol": "SSL", "ssl.cipher.suites": "x"},
+        # The library's mechanism without a property.
+        ({"security.protocol": "SASL_PLAINTEXT"}, "mechanism GSSAPI; use one of PLAIN, SCRAM-SHA-256"),
+        ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "GSSAPI"}, "mechanism GSSAPI;"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanisms": "OAUTHBEARER"}, "mechanism OAUTHBEARER;"),
+        ({"client.rack": "a"}, "only librdkafka knows client.rack; remove it from the source's properties"),
+        ({"broker.address.family": "v4"}, "knows broker.address.family; remove it"),
+        (
+            {"client.rack": "a", "broker.address.family": "v4"},
+            "knows broker.address.family, client.rack; remove them",
+        ),
+        (
+            {"security.protocol": "SSL", "ssl.key.location": "/k"},
+            "ssl.key.location only one is set; set both",
+        ),
+        ({"security.protocol": "SSL", "ssl.cipher.suites": "x"}, "knows ssl.cipher.suites; remove it"),
     ],
 )
-def test_properties_with_another_meaning_are_left_to_the_library(given: dict[str, str]) -> None:
+def test_properties_with_another_meaning_are_left_to_the_library(given: dict[str, str], why: str) -> None:
     assert access_of(settings(given)) is None
+    found = obstacle(settings(given))
+    assert found is not None and why in found
+
+
+def test_a_source_whose_properties_allow_no_batches_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    kafka = settings({"client.rack": "a"})
+    clock = ManualClock()
+    log = ClientLog(f"source {kafka.name}", clock)
+    for _ in range(3):
+        connect_source(kafka, clock, log).close()
+        # Later than a repeated line of the client appears again.
+        clock.advance(REPEAT_S + 1)
+        log.answered()
+    lines = [one.getMessage() for one in caplog.records if "one by one" in one.getMessage()]
+    (line,) = lines
+    assert line == (
+        "source kafka: kafka client: records are read one by one, which takes more CPU, because only librdkafka "
+        "knows client.rack; remove it from the source's properties to read batches"
+    )
+    connect_source(settings({}), clock).close()
+    assert len([one for one in caplog.records if "one by one" in one.getMessage()]) == 1
 
 
 def test_pauses_between_attempts_do_not_keep_batches_from_being_read() -> None:

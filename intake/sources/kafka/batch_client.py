@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 from archiver.config.kafka import KafkaSourceSettings
 from archiver.runtime.clock import Clock
@@ -16,7 +17,9 @@ from intake.sources.kafka.client import KafkaClient
 from intake.sources.kafka.client_log import ClientLog
 from intake.sources.kafka.fetcher import Fetcher
 from intake.sources.kafka.upstream import Bounds, Place, Polled, Upstream, UpstreamTopic
-from intake.sources.kafka.wire import NotSpoken, access_of
+from intake.sources.kafka.wire import NotSpoken, access_of, obstacle
+
+_ONE_BY_ONE: Final = "records are read one by one, which takes more CPU"
 
 
 def connect_source(settings: KafkaSourceSettings, clock: Clock, log: ClientLog | None = None) -> Upstream:
@@ -24,11 +27,10 @@ def connect_source(settings: KafkaSourceSettings, clock: Clock, log: ClientLog |
     log = log or ClientLog(f"source {settings.name}", clock)
     access = access_of(settings)
     cluster = KafkaClient(settings, clock, log)
-    return (
-        cluster
-        if access is None
-        else BatchClient(cluster, Fetcher(settings, access, clock, SystemIds(), log), log)
-    )
+    if access is None:
+        log.once(logging.WARNING, f"{_ONE_BY_ONE}, because {obstacle(settings)}")
+        return cluster
+    return BatchClient(cluster, Fetcher(settings, access, clock, SystemIds(), log), log)
 
 
 class BatchClient:
@@ -63,7 +65,7 @@ class BatchClient:
         try:
             return self._fetcher.poll(records_max, timeout_s)
         except NotSpoken as error:
-            self._log.say(logging.WARNING, f"records are read one by one, because {error}")
+            self._log.say(logging.WARNING, f"{_ONE_BY_ONE}, because {error}")
             # What was not delivered is read again.
             fetcher, self._fetcher = self._fetcher, None
             positions = fetcher.positions()

@@ -64,6 +64,7 @@ class ClientLog:
         self._log = log
         self._lock = threading.Lock()
         self._kinds: dict[str, _Kind] = {}
+        self._said = set[str]()
 
     def callbacks(self) -> ClientCallbacks:
         """The callbacks for one client."""
@@ -88,6 +89,12 @@ class ClientLog:
     def debug(self, text: str) -> None:
         """Log one debug line of the library."""
         self._log.debug("%s: kafka client: %s", self._source, excerpt(text, TEXT_MAX))
+
+    def once(self, level: int, text: str) -> None:
+        """Log a line that follows from the settings: the first time only, also over later connections."""
+        if text not in self._said:
+            self._said.add(text)
+            self.say(level, text)
 
     def say(self, level: int, text: str, late_s: float = 0.0) -> None:
         """Log one line, or count it if the same kind was logged recently."""

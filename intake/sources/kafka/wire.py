@@ -54,6 +54,7 @@ _SESSION_PART = 0.8
 """A connection is opened again after this part of its SASL session's life."""
 _NONCE_BYTES = 18
 _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+_MECHANISMS = ("PLAIN", *_HASHES)
 _ITERATIONS_MIN, _ITERATIONS_MAX = 4096, 1_000_000
 _UNDERSTOOD = frozenset(
     {
@@ -68,6 +69,7 @@ _UNDERSTOOD = frozenset(
         *("debug", "log_level", "log.connection.close"),
     }
 )
+_KEY_PAIR = frozenset({"ssl.certificate.location", "ssl.key.location"})
 _HEADER = struct.Struct(">ihhi")
 _SIZE = struct.Struct(">i")
 
@@ -102,27 +104,49 @@ class Connecting:
 
 
 def access_of(settings: KafkaSourceSettings) -> Access | None:
-    """How the brokers of a source are connected; None if a property has a meaning that is not known here.
+    """How the brokers of a source are connected; None if `obstacle` names a reason against it.
 
     Raises `RetryLater` if a file that it names cannot be used.
     """
     given = settings.client()
-    mechanism: str | None = given.get("sasl.mechanisms", given.get("sasl.mechanism", "GSSAPI"))
     protocol = given.get("security.protocol", "plaintext").lower()
-    keys = {"ssl.certificate.location", "ssl.key.location"} & given.keys()
-    if not given.keys() <= _UNDERSTOOD or len(keys) == 1:
-        return None
-    if not protocol.startswith("sasl_"):
-        mechanism = None
-    elif mechanism not in ("PLAIN", *_HASHES):
+    if obstacle(settings) is not None:
         return None
     return Access(
         given.get("client.id", f"stream-archiver-{settings.name}"),
         _tls(given) if protocol.endswith("ssl") else None,
-        mechanism,
+        _mechanism(given),
         given.get("sasl.username", ""),
         given.get("sasl.password", ""),
     )
+
+
+def obstacle(settings: KafkaSourceSettings) -> str | None:
+    """Why the properties of a source do not let it read batches, and what to change; None if they let it."""
+    given = settings.client()
+    unknown = sorted(given.keys() - _UNDERSTOOD)
+    if unknown:
+        several = len(unknown) > 1
+        return (
+            f"only librdkafka knows {', '.join(unknown)}; remove {'them' if several else 'it'} from "
+            "the source's properties to read batches"
+        )
+    if len(_KEY_PAIR & given.keys()) == 1:
+        return f"of {' and '.join(sorted(_KEY_PAIR))} only one is set; set both to read batches"
+    mechanism = _mechanism(given)
+    if mechanism is not None and mechanism not in _MECHANISMS:
+        return (
+            f"only librdkafka knows the SASL mechanism {mechanism}; use one of {', '.join(_MECHANISMS)} to "
+            "read batches"
+        )
+    return None
+
+
+def _mechanism(given: Mapping[str, str]) -> str | None:
+    if not given.get("security.protocol", "plaintext").lower().startswith("sasl_"):
+        return None
+    # The default of librdkafka.
+    return given.get("sasl.mechanisms", given.get("sasl.mechanism", "GSSAPI"))
 
 
 def _tls(given: Mapping[str, str]) -> ssl.SSLContext:
