@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from archiver.web.app_context import AppContext
 from archiver.web.endpoint import CSS
 from archiver.web.markdown import blocks, plain
 from archiver.web.page import environment, refresh_of, style
-from archiver.web.read_api import ReadApi, refusal_of
+from archiver.web.read_api import Handler, ReadApi, refusal_of
 from archiver.web.read_endpoints import View
 from archiver.web.runbook import page_of
 
@@ -62,24 +62,31 @@ class Console:
         """Release the thread."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def handler(self, view: View) -> Callable[[Request], Awaitable[Response]]:
+    def handler(self, view: View) -> Handler:
         """Handler of a view's page."""
         load, template = self._api.views[view.name], view.template or f"{view.name}.html"
 
         async def answer(request: Request) -> Response:
+            with self._api.place():
+                document = await load(request)
+                return await self._page(request, template, document)
+
+        return self.refusing(answer)
+
+    def refusing(self, handler: Handler) -> Handler:
+        """The handler, whose errors and refusals become pages that say why something is not shown."""
+
+        async def answer(request: Request) -> Response:
             try:
-                with self._api.place():
-                    document = await load(request)
-                    return await self._page(request, template, document)
+                return await handler(request)
             except ArchiverError as error:
-                return await self.refused(request, refusal_of(error, self._context.http.retry_after))
+                return self._refused(request, refusal_of(error, self._context.http.retry_after))
             except HTTPException as error:
-                return await self.refused(request, error)
+                return self._refused(request, error)
 
         return answer
 
-    async def refused(self, request: Request, error: HTTPException) -> Response:
-        """The page that says why something is not shown."""
+    def _refused(self, request: Request, error: HTTPException) -> Response:
         values = {"title": _TITLES.get(error.status_code, "This cannot be shown"), "message": error.detail}
         # Here and not in the thread: it is small, and a reader without a login must not wait for others.
         html = self._rendered(request, "refused.html", values)

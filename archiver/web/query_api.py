@@ -8,15 +8,12 @@ and forms need an `Origin` header.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from archiver.runtime.errors import ArchiverError
 from archiver.web.access import Access, Reader
 from archiver.web.app_context import AppContext
 from archiver.web.bodies import media_type, parse_body, read_body
@@ -25,7 +22,7 @@ from archiver.web.endpoint import JSON
 from archiver.web.error_responses import refusal
 from archiver.web.page import link
 from archiver.web.query_endpoints import FORM, QUERY_FIELDS, ROWS, ROWS_MAX
-from archiver.web.read_api import as_json, readable_topics, refusal_of
+from archiver.web.read_api import Handler, readable_topics, refusing
 
 BODY_BYTES_MAX: Final = 256 * 1024
 """Of a request: a query, whose characters a form writes as up to nine bytes."""
@@ -45,14 +42,14 @@ class QueryApi:
         """Cancel all queries."""
         self._queries.close()
 
-    def handlers(self) -> dict[str, Callable[[Request], Awaitable[Response]]]:
+    def handlers(self) -> dict[str, Handler]:
         """Handlers by the name of their endpoint."""
         return {
-            "read_query": self._json(self._result),
-            "query_run": self._json(self._run),
-            "query_cancel": self._json(self._cancel),
-            "page_query_run": self._page(self._page_run),
-            "page_query_cancel": self._page(self._page_cancel),
+            "read_query": refusing(self._result, self._context),
+            "query_run": refusing(self._run, self._context),
+            "query_cancel": refusing(self._cancel, self._context),
+            "page_query_run": self._console.refusing(self._page_run),
+            "page_query_cancel": self._console.refusing(self._page_cancel),
         }
 
     # --- For programs
@@ -139,30 +136,6 @@ class QueryApi:
             reader.principal, query_id, lambda name: reader.may("read", "topic", name)
         )
         return Response(content, status, media_type=JSON)
-
-    def _json(
-        self, handler: Callable[[Request], Awaitable[Response]]
-    ) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
-            try:
-                return await handler(request)
-            except ArchiverError as error:
-                return await as_json(refusal_of(error, self._context.http.retry_after))
-
-        return answer
-
-    def _page(
-        self, handler: Callable[[Request], Awaitable[Response]]
-    ) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
-            try:
-                return await handler(request)
-            except ArchiverError as error:
-                return await self._console.refused(request, refusal_of(error, self._context.http.retry_after))
-            except HTTPException as error:
-                return await self._console.refused(request, error)
-
-        return answer
 
 
 def _require_origin(request: Request) -> None:

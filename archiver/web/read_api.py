@@ -57,6 +57,7 @@ ANSWER_S: Final = 60.0
 KEY_BYTES_MAX: Final = 64 * 1024
 
 Document = dict[str, Any]
+Handler = Callable[[Request], Awaitable[Response]]
 
 
 class ReadApi:
@@ -89,22 +90,18 @@ class ReadApi:
         }
         """The function that answers each view; it raises a refusal."""
 
-    def handler(self, name: str) -> Callable[[Request], Awaitable[Response]]:
+    def handler(self, name: str) -> Handler:
         """Handler of a view's document."""
         view = self.views[name]
 
         async def answer(request: Request) -> Response:
-            try:
-                with self.place():
-                    document = await view(request)
-                    # In a thread: a large document would hold up health checks and records.
-                    return Response(
-                        await _in_thread(lambda: _encoded(document), self._turns), media_type=JSON
-                    )
-            except ArchiverError as error:
-                return await as_json(refusal_of(error, self._context.http.retry_after))
+            with self.place():
+                document = await view(request)
+                # In a thread: a large document would hold up health checks and records.
+                content = await _in_thread(lambda: _encoded(document), self._turns)
+                return Response(content, media_type=JSON)
 
-        return answer
+        return refusing(answer, self._context)
 
     @contextlib.contextmanager
     def place(self) -> Iterator[None]:
@@ -379,11 +376,19 @@ def refusal_of(error: ArchiverError, retry_after_s: float) -> HTTPException:
     return refusal(500, message)
 
 
-async def as_json(refused_with: HTTPException) -> Response:
-    """The JSON form of a refusal."""
-    if refused_with.status_code == 500:
-        return JSONResponse(error_document("Halt", refused_with.detail), 500)
-    return await refused(None, refused_with)
+def refusing(handler: Handler, context: AppContext) -> Handler:
+    """The handler, whose errors of reads become answers in JSON."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except ArchiverError as error:
+            found = refusal_of(error, context.http.retry_after)
+        if found.status_code == 500:
+            return JSONResponse(error_document("Halt", found.detail), 500)
+        return await refused(None, found)
+
+    return answer
 
 
 def _number(text: str | None, what: str, default: int, least: int, most: int) -> int:
