@@ -8,6 +8,8 @@ example from an external rewrite, are read by name.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,7 +52,15 @@ _CLOSED = {
 """Options of a connection that reaches nothing outside of it."""
 _PARSE: Final = "SELECT json_serialize_sql(?, skip_null := true, skip_empty := true, skip_default := true)"
 """The parsed query as JSON. For one of 64 KiB it is a few MiB; without a SELECT it is an error in JSON."""
+_PARSED: Final = '{"error":false,'
+"""How the tree of a parsed query begins."""
 _PARSED_MAX: Final = 100
+_REFUSED: Final = (
+    "WITH x AS (COPY (SELECT 1) TO 'x') FROM x",
+    "FROM query(upper(''))",
+    "FROM query($$FROM json_execute_serialized_sql('')$$)",
+)
+"""Queries that are refused only if the form of the tree is known here: a newer DuckDB may have another."""
 _OWN_VIEWS: Final = (
     "SELECT view_name, schema_name || '.' || view_name, 'system.' || schema_name || '.' || view_name "
     "FROM duckdb_views() WHERE internal"
@@ -97,23 +107,9 @@ def table_names(sql: str) -> set[str]:
     """Names of the tables in one SELECT, found by parsing alone. Raises `InvalidInput` for anything else."""
     duckdb = require_duckdb()
     with _Interruptible(duckdb, 1, _CLOSED) as database:
-        _check_statement(duckdb, database, sql)
-        try:
-            return _names(database, sql)
-        except duckdb.Error as error:
-            raise Halt(f"the tables of the query cannot be found: {_words(error)}") from error
-
-
-def _names(database: _Interruptible, sql: str) -> set[str]:
-    names, left = set[str](), [sql]
-    # A bound, because a text in a query can hold a query again.
-    for _ in range(_PARSED_MAX):
-        if left:
-            found = named(database.rows(_PARSE, [left.pop()])[0][0])
-            names |= {".".join(parts) for parts in found.tables}
-            left += found.queries
-    own = {name for views in database.rows(_OWN_VIEWS) for name in views}
-    return {name for name in names if name.lower() not in own}
+        names = _checked_names(duckdb, database, sql)
+        own = {name for views in database.rows(_OWN_VIEWS) for name in views}
+        return {name for name in names if name.lower() not in own}
 
 
 @contextmanager
@@ -126,7 +122,8 @@ def asked(sql: str, tables: Sequence[QueryTable], limits: Limits) -> Iterator[Re
     duckdb = require_duckdb()
     with _Interruptible(duckdb, limits.threads) as database:
         # Before any view exists, so that only one SELECT can reach the files.
-        _check_statement(duckdb, database, sql)
+        _check_form(duckdb, database)
+        _checked_names(duckdb, database, sql)
         _bound(database, limits)
         try:
             for table in tables:
@@ -187,7 +184,8 @@ def require_duckdb() -> Any:
     return duckdb
 
 
-def _check_statement(duckdb: Any, database: _Interruptible, sql: str) -> None:
+def _checked_names(duckdb: Any, database: _Interruptible, sql: str) -> set[str]:
+    """Names of the tables in one SELECT that changes nothing; raises `InvalidInput` for anything else."""
     try:
         sql.encode()
     except UnicodeEncodeError as error:
@@ -202,6 +200,38 @@ def _check_statement(duckdb: Any, database: _Interruptible, sql: str) -> None:
     # DESCRIBE, SHOW and SUMMARIZE have the type SELECT in DuckDB.
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise InvalidInput(ONLY_SELECT)
+    try:
+        return _names(database, sql)
+    except duckdb.Error as error:
+        raise Halt(f"the query cannot be checked: {_words(error)}") from error
+
+
+def _check_form(duckdb: Any, database: _Interruptible) -> None:
+    """Raise `Halt` if this version of DuckDB writes parsed queries in a form that is not known here: a query
+    that writes files could run.
+    """
+    for sql in _REFUSED:
+        with contextlib.suppress(InvalidInput):
+            _names(database, sql)
+            raise Halt(f"queries of DuckDB {duckdb.__version__} cannot be checked; install duckdb 2.0")
+
+
+def _names(database: _Interruptible, sql: str) -> set[str]:
+    names, left, parsed = set[str](), [sql], 0
+    # A text in a query can hold a query again.
+    while left:
+        parsed += 1
+        if parsed > _PARSED_MAX:
+            raise InvalidInput(f"the query has more than {_PARSED_MAX - 1} queries as texts in it")
+        tree = database.rows(_PARSE, [left.pop()])[0][0]
+        if not tree.startswith(_PARSED):
+            raise InvalidInput(f"the query cannot be parsed: {json.loads(tree)['error_message']}")
+        found = named(tree)
+        if found.refused is not None:
+            raise InvalidInput(found.refused)
+        names |= {".".join(parts) for parts in found.tables}
+        left += found.queries
+    return names
 
 
 def _bound(database: _Interruptible, limits: Limits) -> None:
@@ -327,7 +357,8 @@ def _rows(duckdb: Any, reader: Any, database: _Interruptible, limits: Limits) ->
     except (duckdb.Error, pa.ArrowException, OSError, MemoryError) as error:
         raise _query_error(duckdb, error, limits) from error
     # KeyError: a map with a repeated key. TypeError: a map whose keys are structs, lists or maps.
-    except (ValueError, KeyError, TypeError) as error:
+    # OverflowError: a date that Python does not have, such as one that is infinite.
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         # The text of a KeyError is quoted as a key.
         why = error.args[0] if isinstance(error, KeyError) else error
         raise InvalidInput(f"a value of the result cannot be shown; cast it to text: {why}") from error

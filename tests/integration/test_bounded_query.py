@@ -431,6 +431,25 @@ def test_the_names_of_a_query_are_found_without_its_files(tmp_path: Path) -> Non
     assert time.monotonic() - began < 60
 
 
+def test_a_query_writes_no_file_of_a_table(tmp_path: Path) -> None:
+    import duckdb
+
+    orders = table(tmp_path)
+    (path,) = orders.files
+    content = Path(path).read_bytes()
+    copy = f"WITH w AS (COPY (SELECT 1 AS a) TO '{path}' (USE_TMP_FILE false)) SELECT 1"
+    with duckdb.connect() as connection:
+        (serialized,) = connection.execute("SELECT json_serialize_sql(?)", [copy]).fetchall()[0]
+    run = f"FROM json_execute_serialized_sql($s${serialized}$s$)"
+    for sql in (copy, f"({copy})", run, f"FROM query($q${run}$q$)", f"FROM query($q${run}$q$ || '')"):
+        why = "changes nothing|accepts only a text"
+        with BoundedQuery(sql, LIMITS) as query, pytest.raises(InvalidInput, match=why):
+            query.names()
+        with pytest.raises(InvalidInput, match=why), asked(sql, [orders], Limits(2**28, 1)) as result:
+            list(result.rows)
+        assert Path(path).read_bytes() == content, sql
+
+
 def test_a_command_too_opens_no_file_to_find_the_names(tmp_path: Path) -> None:
     orders = table(tmp_path)
     for place in places_outside(tmp_path):

@@ -292,6 +292,8 @@ def test_a_table_that_does_not_fit_the_terminal(columns: int, is_wide: bool, dep
         "FROM shop.orders JOIN read_csv('{secret}') USING (kafka)",
         "FROM query('FROM read_csv(''{secret}'')')",
         "PIVOT shop.orders ON kafka",
+        "WITH w AS (COPY (SELECT 1) TO '{scratch}') FROM w, shop.orders",
+        "WITH w AS (INSERT INTO shop.orders FROM shop.orders) SELECT 1",
     ],
 )
 def test_nothing_else_is_touched(deployment: Deployment, archived: Driver, sql: str) -> None:

@@ -10,10 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import archiver.query.duck
 from archiver.config.topics import TopicArchiveSettings, TopicSettings
 from archiver.query.duck import Limits, QueryTable, asked, table_names
+from archiver.query.table_names import Named
 from archiver.query.tables import query_tables
-from archiver.runtime.errors import InvalidInput
+from archiver.runtime.errors import Halt, InvalidInput
 
 LIMITS = Limits(256 * 2**20, 1)
 
@@ -52,6 +54,25 @@ def test_a_map_with_structs_as_keys_is_an_invalid_input() -> None:
         pytest.raises(InvalidInput, match="cannot be shown; cast it to text"),
     ):
         list(result.rows)
+
+
+@pytest.mark.parametrize("kind", ["DATE", "TIMESTAMP", "TIMESTAMPTZ"])
+def test_a_date_that_python_does_not_have_is_an_invalid_input(kind: str) -> None:
+    with (
+        asked(f"SELECT 'infinity'::{kind}", [], LIMITS) as result,
+        pytest.raises(InvalidInput, match="cannot be shown; cast it to text"),
+    ):
+        list(result.rows)
+    with asked(f"SELECT 'infinity'::{kind}::VARCHAR", [], LIMITS) as result:
+        assert list(result.rows) == [("infinity",)]
+
+
+def test_a_version_of_duckdb_whose_queries_cannot_be_checked_runs_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(archiver.query.duck, "named", lambda _: Named())
+    with pytest.raises(Halt, match=r"queries of DuckDB .* cannot be checked"), asked("SELECT 1", [], LIMITS):
+        pass
 
 
 def never(*_: object, **__: object) -> NoReturn:
