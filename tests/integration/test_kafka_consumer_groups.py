@@ -34,7 +34,7 @@ pytestmark = pytest.mark.timeout(120)
 TOPICS = [{"name": name, "partitions": 4} for name in ("orders", "order-lines", "grows")]
 QUICK = {
     "group_initial_rebalance_delay": "100ms",
-    "group_consumer_session_timeout": "3s",
+    "group_consumer_session_timeout": "30s",
     "group_consumer_heartbeat_interval": "200ms",
 }
 COUNT = 100
@@ -196,7 +196,7 @@ class ClassicMember(WireClient):
     def join(self, group: str) -> None:
         body = {
             "group_id": group,
-            "session_timeout": 6000,
+            "session_timeout": 60_000,
             "rebalance_timeout": 60_000,
             "member_id": self.member_id,
             "group_instance_id": None,
@@ -328,8 +328,8 @@ def test_a_member_of_another_type_keeps_the_classic_protocol(served: Listening) 
     with WireClient(served.address) as client:
         joining = {
             "group_id": "workers",
-            "session_timeout": 6000,
-            "rebalance_timeout": 6000,
+            "session_timeout": 60_000,
+            "rebalance_timeout": 60_000,
             "member_id": "",
             "group_instance_id": None,
             "protocol_type": "connect",

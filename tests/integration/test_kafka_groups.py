@@ -190,8 +190,13 @@ def test_aiokafka_and_kafka_python_in_one_group(served: Listening) -> None:
         "orders", bootstrap_servers=served.bootstrap, group_id="python", auto_offset_reset="earliest"
     )
     try:
-        assert consumer.poll(timeout_ms=3000) == {}
-        assert {one.partition for one in consumer.assignment()} == {0, 1, 2, 3}
+
+        def assigned() -> set[int]:
+            assert consumer.poll(timeout_ms=500) == {}
+            return {one.partition for one in consumer.assignment()}
+
+        until("it has all partitions", lambda: assigned() == {0, 1, 2, 3})
+        assert assigned() == {0, 1, 2, 3}
     finally:
         consumer.close()
 
@@ -207,8 +212,8 @@ class Member(WireClient):
     def joining(self, member_id: str = "", **more: Any) -> dict[str, Any]:
         return {
             "group_id": self.group,
-            "session_timeout": 6000,
-            "rebalance_timeout": 6000,
+            "session_timeout": 60_000,
+            "rebalance_timeout": 60_000,
             "member_id": member_id,
             "group_instance_id": None,
             "protocol_type": "consumer",
@@ -410,7 +415,7 @@ def test_large_metadata_of_waiting_members_leaves_room_for_others(tmp_path: Path
         **QUICK,
         "request_bytes_max": "1MiB",
         "requests_bytes_max": "1MiB",
-        "group_initial_rebalance_delay": "1s",
+        "group_initial_rebalance_delay": "2s",
     }
     with listening(configured(tmp_path, TOPICS, kafka=kafka)) as served, contextlib.ExitStack() as stack:
         members = [stack.enter_context(Member(served, "large")) for _ in range(8)]

@@ -209,7 +209,9 @@ def test_an_error_of_one_topic_stays_with_it(ground: Ground) -> None:
 def test_a_check_alone_creates_nothing_and_says_the_same(ground: Ground) -> None:
     tail = ground.application.intake_log.tail()
     body = SimpleNamespace(
-        topics=[topic("shop.a", segment__bytes="52428800"), topic("orders")], timeout=1000, validate_only=True
+        topics=[topic("shop.a", segment__bytes="52428800"), topic("orders")],
+        timeout=60_000,
+        validate_only=True,
     )
     found = {one["name"]: one for one in ground.topics.create(ALICE, body)["topics"]}
     assert codes(found) == {"shop.a": ErrorCode.none, "orders": ErrorCode.topic_already_exists}
@@ -228,7 +230,7 @@ def test_a_name_whose_table_is_kept_is_refused_and_one_without_a_table_is_not(gr
     ground.create(topic("shop.a"), topic("plain"))
     ground.driver.send("shop.a", [b"x"], 0)
     ground.driver.archive()
-    body = SimpleNamespace(topic_names=["shop.a", "plain"], timeout=1000)
+    body = SimpleNamespace(topic_names=["shop.a", "plain"], timeout=60_000)
     assert [one["error_code"] for one in ground.topics.delete(ALICE, body)["responses"]] == [0, 0]
     # The second name would have the same table in a catalog without case.
     assert codes(ground.create(topic("shop.a"), topic("shop.A"), topic("plain"))) == {
@@ -236,7 +238,7 @@ def test_a_name_whose_table_is_kept_is_refused_and_one_without_a_table_is_not(gr
         "shop.A": ErrorCode.none,
         "plain": ErrorCode.none,
     }
-    body = SimpleNamespace(topic_names=["shop.A"], timeout=1000)
+    body = SimpleNamespace(topic_names=["shop.A"], timeout=60_000)
     assert [one["error_code"] for one in ground.topics.delete(ALICE, body)["responses"]] == [0]
     catalog = load_catalog(
         "local", type="sql", uri=f"sqlite:///{ground.deployment.root}/catalog.db?timeout=60"
@@ -275,7 +277,7 @@ def test_rights_decide_before_anything_is_said(ground: Ground) -> None:
     for name in ("orders", "nix"):
         assert ground.describe(name, principal=MALLORY) is ErrorCode.topic_authorization_failed
         assert ground.alter(name, principal=MALLORY)[0] is ErrorCode.topic_authorization_failed
-        body = SimpleNamespace(topic_names=[name], timeout=1000)
+        body = SimpleNamespace(topic_names=[name], timeout=60_000)
         (gone,) = ground.topics.delete(MALLORY, body)["responses"]
         assert gone["error_code"] == ErrorCode.topic_authorization_failed.value
 
@@ -300,7 +302,7 @@ def test_topics_are_deleted_by_name_and_by_id(ground: Ground) -> None:
     ground.create(topic("a"), topic("b"), topic("c"))
     ids = {name: uuid.UUID(ground.application.topic(name).topic_id) for name in "abc"}
     ground.application.sequencer.declare_topic("mirror.a", 1, mirrored=True)
-    body = SimpleNamespace(topic_names=["a", "orders", "nix", "mirror.a"], timeout=1000)
+    body = SimpleNamespace(topic_names=["a", "orders", "nix", "mirror.a"], timeout=60_000)
     found = ground.topics.delete(ALICE, body)["responses"]
     written(ApiKey.DELETE_TOPICS, {"throttle_time": 0, "responses": found})
     assert [(one["name"], ErrorCode(one["error_code"])) for one in found] == [
@@ -316,7 +318,7 @@ def test_topics_are_deleted_by_name_and_by_id(ground: Ground) -> None:
         SimpleNamespace(name=None, topic_id=uuid.UUID(int=7)),
         SimpleNamespace(name=None, topic_id=ids["a"]),
     ]
-    found = ground.topics.delete(ALICE, SimpleNamespace(topics=asked, timeout=1000))["responses"]
+    found = ground.topics.delete(ALICE, SimpleNamespace(topics=asked, timeout=60_000))["responses"]
     assert [(one["name"], one["topic_id"], ErrorCode(one["error_code"])) for one in found] == [
         ("b", ids["b"], ErrorCode.none),
         ("c", ids["c"], ErrorCode.none),
@@ -334,7 +336,7 @@ def test_partitions_are_added_to_any_topic(ground: Ground) -> None:
 
     def add(name: str, count: int, *, validate_only: bool = False, assignments: Any = None) -> ErrorCode:
         asked = SimpleNamespace(name=name, count=count, assignments=assignments)
-        body = SimpleNamespace(topics=[asked], timeout=1000, validate_only=validate_only)
+        body = SimpleNamespace(topics=[asked], timeout=60_000, validate_only=validate_only)
         answer = written(ApiKey.CREATE_PARTITIONS, ground.topics.add_partitions(ALICE, body))
         return ErrorCode(answer["results"][0]["error_code"])
 
@@ -454,7 +456,7 @@ def test_a_daemon_describes_itself(ground: Ground) -> None:
 
 
 def removed(
-    topics: Topics, name: str, *parts: tuple[int, int], principal: str = ALICE, timeout: int = 1000
+    topics: Topics, name: str, *parts: tuple[int, int], principal: str = ALICE, timeout: int = 60_000
 ) -> list[tuple[ErrorCode, int]]:
     """The error and the low watermark of each partition."""
     stated = [SimpleNamespace(partition_index=number, offset=offset) for number, offset in parts]
@@ -520,11 +522,11 @@ def test_a_log_that_does_not_answer_is_an_error_of_each_topic(
     assert ground.describe("orders") is ErrorCode.not_controller
     assert ground.describe("1", "broker.id", kind=4) == {"broker.id": ("1", 5, True)}
     assert ground.alter("orders", ("retention.ms", 0, "-1"))[0] is ErrorCode.not_controller
-    body = SimpleNamespace(topic_names=["orders"], timeout=1000)
+    body = SimpleNamespace(topic_names=["orders"], timeout=60_000)
     (found,) = ground.topics.delete(ALICE, body)["responses"]
     assert ErrorCode(found["error_code"]) is ErrorCode.not_controller
     part = SimpleNamespace(partition_index=0, offset=0)
-    body = SimpleNamespace(topics=[SimpleNamespace(name="orders", partitions=[part])], timeout=1000)
+    body = SimpleNamespace(topics=[SimpleNamespace(name="orders", partitions=[part])], timeout=60_000)
     ((found,),) = (one["partitions"] for one in ground.topics.delete_records(ALICE, body)["topics"])
     assert ErrorCode(found["error_code"]) is ErrorCode.not_controller
     assert ground.automatic.auto_create(ALICE, "shop.a") is ErrorCode.not_controller

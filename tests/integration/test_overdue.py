@@ -15,7 +15,7 @@ from tests.support.process.processes import until
 def test_a_writer_ends_what_is_overdue(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path / "d")
     with Writer(deployment.config) as one, Writer(deployment.config) as two:
-        slow = one.producer("slow", transaction_timeout_s=0.5)
+        slow = one.producer("slow", transaction_timeout_s=3)
         slow.begin()
         assert slow.send("clicks", b"never committed", partition=0).result(30).outcome == "ok"
         assert two.send("clicks", b"behind it", partition=0).result(30).offset == 1

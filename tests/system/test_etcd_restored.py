@@ -51,7 +51,7 @@ def play(command: str, etcd: Etcd, folder: Path) -> None:
 
 def test_a_snapshot_of_etcd_with_a_folder_that_went_on(tmp_path: Path) -> None:
     with Etcd(tmp_path / "etcd") as etcd:
-        settings = {"addresses": [etcd.address], "state": "state", "request_timeout": "2s"}
+        settings = {"addresses": [etcd.address], "state": "state", "request_timeout": "5s"}
         deployment = Deployment(tmp_path / "d", overrides={"metadata": {"etcd": settings}})
         sent = sample_records(30)
         acknowledged = deployment.produce(sent)

@@ -35,8 +35,8 @@ def deployment_on(etcd: Etcd, folder: Path, **more: object) -> Deployment:
     settings = {
         "addresses": [etcd.address],
         "state": "state",
-        "request_timeout": "1s",
-        "lease_ttl": "3s",
+        "request_timeout": "3s",
+        "lease_ttl": "6s",
         **more,
     }
     made = Deployment(folder, overrides={"metadata": {"etcd": settings}})
@@ -80,7 +80,7 @@ def test_a_daemon_that_ends_while_etcd_hangs_ends_in_time(etcd: Etcd, tmp_path: 
         etcd.pause()
         began_s = time.monotonic()
         daemon.stop()
-        assert time.monotonic() - began_s < 30
+        assert time.monotonic() - began_s < 60
         etcd.go_on()
 
 

@@ -60,7 +60,7 @@ def configured(tmp_path: Path, intake: dict[str, Any] | None = None, **kafka: An
     deployment = Deployment(tmp_path / "d")
     document = quick(deployment.document())
     document["intake"] |= {"workers": WORKERS} | (intake or {})
-    document["kafka"] = {"listen": "127.0.0.1:0", "broker_timeout": "2s", **kafka}
+    document["kafka"] = {"listen": "127.0.0.1:0", "broker_timeout": "4s", **kafka}
     deployment.write(document)
     return deployment
 
@@ -266,7 +266,7 @@ def test_workers_end_with_a_daemon_that_is_killed(tmp_path: Path) -> None:
             daemon.kill()
             document = quick(deployment.document())
             document["intake"] |= {"workers": WORKERS}
-            document["kafka"] = {"listen": servers, "broker_timeout": "2s"}
+            document["kafka"] = {"listen": servers, "broker_timeout": "4s"}
             deployment.write(document)
             with running(deployment, tmp_path, "again") as again:
                 for one in made:
