@@ -31,6 +31,7 @@ from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, InvalidInput, RetryLater, no_partition, no_topic
 from archiver.runtime.redaction import excerpt
 from archiver.runtime.rfc3339 import format_time
+from archiver.status.advice import Severity, advice, topic_attention
 from archiver.status.explain import document_of
 from archiver.status.group_members import GroupMembers, no_members
 from archiver.status.history import LagHistory, last_lag
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from archiver.stream.records import StreamBatch, StreamRecord
     from archiver.stream.stream import RecordStream
     from intake.log.backlog import Backlog
+    from intake.sources.files.source import FilesState
+    from intake.sources.kafka.upstream_changes import MirrorState
 
 RECORDS_MAX: Final = 500
 """Maximum of records of an answer."""
@@ -83,10 +86,14 @@ class Reading:
         journal: Journal,
         members: Callable[[], GroupMembers | None] = no_members,
         history: LagHistory | None = None,
+        file_sources: Callable[[], Sequence[FilesState]] = tuple,
+        mirrors: Callable[[], Sequence[MirrorState]] = tuple,
     ) -> None:
         """`application` is None while it is not open, and `lag` while nothing was polled. `members` is None
         without a Kafka listener, and `history` has the traffic of the topics.
         """
+        self._file_sources = file_sources
+        self._mirrors = mirrors
         self._history = history
         self._journal = journal
         self._members = members
@@ -104,7 +111,11 @@ class Reading:
     def topics(self) -> dict[str, Any]:
         """All topics, as of the newest poll."""
         report = self._polled()
-        return {"as_of": format_time(report.now_us), "topics": [_summary(topic) for topic in report.topics]}
+        attention = self._attention(report)
+        return {
+            "as_of": format_time(report.now_us),
+            "topics": [_summary(topic, attention) for topic in report.topics],
+        }
 
     def topic(self, name: str) -> dict[str, Any]:
         """One topic: its partitions as of the newest poll, and its settings."""
@@ -116,7 +127,7 @@ class Reading:
         ledger = app.ledger().topic(topic.topic_id)
         return {
             "as_of": format_time(report.now_us),
-            **_summary(topic),
+            **_summary(topic, self._attention(report)),
             "traffic": self._traffic(name),
             "topic_id": str(topic.topic_id),
             **standing_of(topic),
@@ -277,6 +288,13 @@ class Reading:
             raise RetryLater("the daemon has not opened everything it needs; /readyz says what it waits for")
         return application
 
+    def _attention(self, report: LagReport) -> dict[str, tuple[Severity, str]]:
+        """Topics that need attention, by the same rule as the first line of the overview."""
+        # The interval decides only about the age of the report, which is no advice on a topic.
+        return topic_attention(
+            advice(report, self._journal, self._clock.now_us(), 0.0, self._file_sources(), self._mirrors())
+        )
+
     def _polled(self) -> LagReport:
         report = self._lag()
         if report is None:
@@ -285,8 +303,9 @@ class Reading:
 
 
 # --- Topics
-def _summary(topic: TopicLag) -> dict[str, Any]:
+def _summary(topic: TopicLag, attention: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
     last = last_lag(topic)
+    severity, why = attention.get(topic.topic, ("ok", None))
     return {
         "topic": topic.topic,
         "kind": topic.kind,
@@ -295,6 +314,8 @@ def _summary(topic: TopicLag) -> dict[str, Any]:
         "behind_records": None if last is None else last.records,
         "behind_seconds": None if last is None else last.seconds,
         "last_commit": None if topic.last_commit_us is None else format_time(topic.last_commit_us),
+        "attention": severity,
+        "attention_why": why if why is None or topic.stuck is None else f"{why}: {topic.stuck}",
         "stuck": topic.stuck,
         "troubled": topic.troubled,
     }

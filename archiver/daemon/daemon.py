@@ -287,6 +287,8 @@ class Daemon:
                 self._journal,
                 lambda: None if (kafka := self._resources.kafka) is None else kafka.groups,
                 self._poller.history,
+                self._source_states,
+                self._mirror_states,
             ),
             queries=Queries(lambda: self._serving, self._settings.http, self._clock, self._ids),
             logins=lambda: self._logins,

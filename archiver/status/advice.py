@@ -8,7 +8,7 @@ actions too.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from archiver.runtime.text import counted, moment
@@ -117,6 +117,8 @@ class Advice:
     """The action."""
     topic: str | None = None
     """The topic that it concerns."""
+    others: Mapping[str, str] = field(default_factory=dict)
+    """Topics that it counts without their names, and the problem of each."""
 
     @property
     def section(self) -> str:
@@ -179,6 +181,27 @@ def advice(
     found += _of_jobs(journal, found)
     found += of_audits(journal)
     return sorted(found, key=lambda item: SEVERITIES.index(item.severity))
+
+
+def topic_attention(found: Iterable[Advice]) -> dict[str, tuple[Severity, str]]:
+    """Topics that need attention by the same advice as the first line: act or watch, and what it is."""
+    of_topic: dict[str, list[tuple[Severity, str]]] = {}
+    for item in found:
+        # Notes are no problem, here as in the first line.
+        if item.severity == "note":
+            continue
+        named = {} if item.topic is None else {item.topic: item.short}
+        for topic, short in (named | dict(item.others)).items():
+            # The name stands next to it already.
+            what = short.removeprefix(f"{_named(topic)} ")
+            of_topic.setdefault(topic, []).append((item.severity, what))
+    return {
+        topic: (
+            min((severity for severity, _ in items), key=SEVERITIES.index),
+            _listed(list(dict.fromkeys(what for _, what in items))),
+        )
+        for topic, items in of_topic.items()
+    }
 
 
 def verdict(found: Sequence[Advice], state: str) -> str:
@@ -343,6 +366,11 @@ def _of_findings(cycle: Cycle | None, stuck: Collection[str]) -> Iterable[Advice
             f"{more} more",
             f"The reconciler has {more} more.",
             "Run `archiver reconcile`: it lists all of them with their repairs.",
+            others={
+                item["topic"]: f"has a finding ({item['id']})"
+                for item in left[FINDINGS_SHOWN:]
+                if item["topic"]
+            },
         )
 
 
@@ -637,4 +665,5 @@ def _of_undecoded(audit: Cycle | None) -> Iterable[Advice]:
             f"{more} with undecoded records",
             f"{more} have undecoded records",
             "Run `archiver dlq list`: it counts the records of every topic.",
+            others={str(item["topic"]): "has undecoded keys and values" for item in found[FINDINGS_SHOWN:]},
         )

@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 
 from archiver.runtime.redaction import excerpt
 from archiver.runtime.text import counted, moment, printable_text
-from archiver.status.advice import Advice, advice, verdict
+from archiver.status.advice import SEVERITIES, Advice, Severity, advice, topic_attention, verdict
 from archiver.status.ages import age, age_at, count
 from archiver.status.group_lag import GroupLag, GroupReport
 from archiver.status.history import LagHistory, last_lag
@@ -64,6 +64,8 @@ class ShownTopic:
     """Their summed records and greatest age."""
     troubled: int
     """Partitions that are held back by more than not being due yet."""
+    attention: tuple[Severity, str] | None
+    """What needs attention, by the advice of the page."""
     charts: tuple[Chart, ...]
     opened: bool
     """Whether its partitions are shown unfolded."""
@@ -73,8 +75,8 @@ class ShownTopic:
 class ShownTopics:
     """The topics of the page."""
 
-    listed: tuple[tuple[TopicLag, StageLag | None, int], ...]
-    """Listed topics, the worst first, with lag and number of troubled partitions."""
+    listed: tuple[tuple[TopicLag, StageLag | None, Severity | None], ...]
+    """Listed topics, the worst first, with lag and severity of what needs attention."""
     listed_first: int
     """Number of topics listed unfolded."""
     listed_left: int
@@ -84,13 +86,25 @@ class ShownTopics:
     """The requested topic is not in the log."""
 
 
-def chosen_topics(standing: LagReport, history: LagHistory, only: str | None) -> ShownTopics:
-    """Choose what to show; with `only`, one topic with more of its partitions."""
-    # By name among equals, so that the page does not change its order at each refresh.
-    ordered = sorted(standing.topics, key=lambda topic: (*_rank(topic), topic.topic))
+def chosen_topics(
+    standing: LagReport, history: LagHistory, only: str | None, attention: Mapping[str, tuple[Severity, str]]
+) -> ShownTopics:
+    """Choose what to show; with `only`, one topic with more of its partitions. `attention` has the topics
+    that need some.
+    """
+
+    def rank(topic: TopicLag) -> tuple[int, int, float, str]:
+        needed = attention.get(topic.topic)
+        severity = len(SEVERITIES) if needed is None else SEVERITIES.index(needed[0])
+        # By name among equals, so that the page does not change its order at each refresh.
+        return severity, *_rank(topic), topic.topic
+
+    ordered = sorted(standing.topics, key=rank)
     alone = None if only is None else standing.topic(only)
     chosen = ordered[:TOPICS_SHOWN] if only is None else [alone] if alone is not None else []
-    listed = [(topic, last_lag(topic), topic.troubled) for topic in ordered[:TOPICS_LISTED]]
+    listed = [
+        (topic, last_lag(topic), attention.get(topic.topic, (None,))[0]) for topic in ordered[:TOPICS_LISTED]
+    ]
     most = PARTITIONS_SHOWN if only is None else PARTITIONS_SHOWN_ALONE
     return ShownTopics(
         listed=tuple(listed) if only is None else (),
@@ -102,6 +116,7 @@ def chosen_topics(standing: LagReport, history: LagHistory, only: str | None) ->
                 topic,
                 history,
                 most,
+                attention.get(topic.topic),
                 opened=only is not None or topic.troubled > 0 or len(chosen) <= 3,
                 traffic=only is not None,
             )
@@ -113,7 +128,7 @@ def chosen_topics(standing: LagReport, history: LagHistory, only: str | None) ->
 
 
 def _rank(topic: TopicLag) -> tuple[int, float]:
-    """Sort key, the worst first: cause of the worst partition, then age."""
+    """Sort key among topics of one severity: cause of the worst partition, then age."""
     lag = last_lag(topic)
     worst = min((_severity(partition) for partition in topic.partitions), default=_CALM)
     return worst, -_seconds(lag)
@@ -131,7 +146,15 @@ def _seconds(lag: StageLag | None) -> float:
     return float("inf") if lag.seconds is None else lag.seconds
 
 
-def _shown(topic: TopicLag, history: LagHistory, most: int, *, opened: bool, traffic: bool) -> ShownTopic:
+def _shown(
+    topic: TopicLag,
+    history: LagHistory,
+    most: int,
+    attention: tuple[Severity, str] | None,
+    *,
+    opened: bool,
+    traffic: bool,
+) -> ShownTopic:
     rows: Sequence[PartitionLag] = topic.partitions
     # Only then by severity: a complete list is easier to read in the order of its numbers.
     if len(rows) > most:
@@ -149,6 +172,7 @@ def _shown(topic: TopicLag, history: LagHistory, most: int, *, opened: bool, tra
         left=len(left),
         left_lag=summed([partition.last for partition in left]),
         troubled=topic.troubled,
+        attention=attention,
         charts=(
             seconds_chart(topic.topic, samples, known_s, span_s),
             records_chart(topic.topic, samples, known_s, span_s),
@@ -225,7 +249,11 @@ def page(values: PageValues) -> str:
     refresh = refresh_of(values.query)
     only = values.query.get("topic")
     checks = values.journal.checks()
-    shown = None if values.standing is None else chosen_topics(values.standing, values.history, only)
+    shown = (
+        None
+        if values.standing is None
+        else chosen_topics(values.standing, values.history, only, topic_attention(found))
+    )
     return _template().render(
         path="/",
         style=Markup(style()),  # noqa: S704 - a file of ours

@@ -15,6 +15,8 @@ _SUMMARY: dict[str, Schema] = {
     "behind_records": {**_COUNT_OR_NULL, "description": "Records that have not reached the last stage."},
     "behind_seconds": {"type": ["number", "null"], "description": "Age of the oldest of them."},
     "last_commit": _TIME_OR_NULL,
+    "attention": {"enum": ["act", "watch", "ok"], "description": "Of the topic, as the overview says it."},
+    "attention_why": {**_TEXT_OR_NULL, "description": "What needs attention; null: nothing."},
     "stuck": {**_TEXT_OR_NULL, "description": "Why the last round could not finish the topic."},
     "troubled": {"type": "integer", "description": "Partitions held back by more than not being due yet."},
 }

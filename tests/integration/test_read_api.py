@@ -12,6 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from archiver.app import reading
+from archiver.status.journal import Cycle
 from archiver.status.rates import Accepted
 from archiver.web import read_api
 from archiver.web.console import Console
@@ -70,6 +71,19 @@ def test_topics_are_listed_with_their_lag(daemon: Daemon) -> None:
     assert clicks["behind_seconds"] >= 0
     assert clicks["last_commit"] is not None
     assert found["kept"]["last_commit"] is None
+
+
+def test_topics_have_the_verdict_of_the_overview(daemon: Daemon) -> None:
+    undecoded = {"undecoded": [{"topic": "orders", "records": 1}]}
+    daemon.journal.add(Cycle("audit", 1, 0.1, "fine", "valid", undecoded))
+    found = {one["topic"]: one for one in get(daemon, "/topics")["topics"]}
+    of_orders = ("watch", "has 1 undecoded key or value")
+    assert (found["orders"]["attention"], found["orders"]["attention_why"]) == of_orders
+    assert (found["clicks"]["attention"], found["clicks"]["attention_why"]) == ("ok", None)
+    for path in ("/topics", "/topics/orders"):
+        page = daemon.call("GET", path).body.decode()
+        assert 'class="pill watch">WATCH</span> has 1 undecoded key or value' in page
+    assert get(daemon, "/topics/orders")["attention"] == "watch"
 
 
 def test_a_topic_has_its_partitions_and_settings(daemon: Daemon) -> None:

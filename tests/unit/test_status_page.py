@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from archiver.publish.progress import HeldBack
+from archiver.status.advice import advice, topic_attention
 from archiver.status.ages import age
 from archiver.status.group_lag import GroupLag, GroupPartitionLag, GroupReport
 from archiver.status.history import LagHistory
@@ -433,6 +434,31 @@ def test_the_folders_that_files_come_from() -> None:
         assert part in section, part
     assert "nothing is ingested: the topic was deleted" in section
     assert "2 things need an operator" in text
+
+
+def test_a_topic_has_the_verdict_of_the_first_line_and_comes_first() -> None:
+    """Records that were not decoded hold nothing back, and the topic is the worst even so."""
+    undecoded = {"undecoded": [{"topic": "orders", "records": 8}]}
+    journal = journal_of(("audit", "fine", "valid", undecoded))
+    late = partition(0, 9, 60.0, "due", "waits", topic="clicks")
+    html = page(values(of(topic(late, name="clicks"), topic(partition())), journal))
+    assert title(html) == "No action is needed. To watch: topic orders has 8 undecoded keys and values."
+    text = Reading(html).text
+    assert "orders WATCH 1 partition; has 8 undecoded keys and values" in text
+    assert "clicks OK 1 partition" in text
+    listing = text[text.index("Every topic, the worst first") :]
+    assert listing.index("orders WATCH iceberg") < listing.index("clicks iceberg")
+    ended = page(values(of(topic(late, name="clicks"), topic(partition())), journal_of()))
+    assert "orders OK 1 partition" in Reading(ended).text
+
+
+def test_topics_that_advice_only_counts_have_a_verdict_too() -> None:
+    undecoded = [{"topic": f"t{number}", "records": 1} for number in range(30)]
+    journal = journal_of(("audit", "fine", "valid", {"undecoded": undecoded}))
+    found = topic_attention(advice(of(), journal, NOW_US, 5.0))
+    assert {severity for severity, _ in found.values()} == {"watch"}
+    assert set(found) == {f"t{number}" for number in range(30)}
+    assert found["t29"][1] == "has undecoded keys and values"
 
 
 def test_one_of_a_thing_is_not_several() -> None:
