@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from archiver.runtime.errors import Halt
@@ -26,6 +26,20 @@ _PLAIN = {
 _DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
 _FIXED = re.compile(r"fixed\[\d+\]")
 
+_RESERVED_WORDS = """
+    all analyse analyze and anti any array as asc asof asymmetric at authorization binary both by
+    case cast check collate collation column columns concurrently constraint create cross default
+    deferrable desc describe distinct do else end except false fetch for foreign freeze from full
+    generated glob group having ilike in initially inner intersect into is isnull join lambda
+    lateral leading left like limit map natural not notnull null offset on only or order outer
+    overlaps pivot pivot_longer pivot_wider placing positional primary qualify references returning
+    right select semi show similar some struct summarize symmetric table tablesample then to
+    trailing true try_cast tuple union unique unpack unpivot using variadic verbose when where
+    window with
+"""
+RESERVED = frozenset(_RESERVED_WORDS.split())
+"""Words of DuckDB's SQL that are no name at the beginning of a dotted name."""
+
 
 def columns_of(schema_json: str) -> list[tuple[str, str]]:
     """Name and type of every column, in order; raises `Halt` for a type that DuckDB has no name for."""
@@ -45,6 +59,38 @@ def columns_by_id(schema_json: str) -> str:
 def quoted(name: str) -> str:
     """Quote an identifier."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def dotted(*names: str) -> str:
+    """A name of several parts, with quotes only where DuckDB needs them."""
+    first, *others = names
+    return ".".join(
+        [
+            first if _is_plain(first) and first.lower() not in RESERVED else quoted(first),
+            # After a dot every word is a name.
+            *(name if _is_plain(name) else quoted(name) for name in others),
+        ]
+    )
+
+
+def _is_plain(name: str) -> bool:
+    return name.isascii() and name.isidentifier()
+
+
+def fields_named(schema_json: str, name: str) -> list[str]:
+    """The fields of structs with this name, in upper or lower case, as a query writes them: `value.id`."""
+    return [
+        dotted(*path) for path in _paths(json.loads(schema_json)) if path[-1].casefold() == name.casefold()
+    ]
+
+
+def _paths(struct: dict[str, Any], *above: str) -> Iterator[tuple[str, ...]]:
+    """Names on the way to each field inside of structs; not in lists and maps."""
+    for item in struct["fields"]:
+        if above:
+            yield (*above, item["name"])
+        if isinstance(item["type"], dict) and item["type"]["type"] == "struct":
+            yield from _paths(item["type"], *above, item["name"])
 
 
 def literal(text: str) -> str:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from archiver.query.columns import columns_by_id, columns_of, literal, quoted
+from archiver.query.columns import columns_by_id, columns_of, dotted, fields_named, literal, quoted
 from archiver.query.table_names import named
 from archiver.runtime.errors import ConfigInvalid, Halt, InvalidInput, LimitReached
 
@@ -132,7 +132,7 @@ def asked(sql: str, tables: Sequence[QueryTable], limits: Limits) -> Iterator[Re
             raise Halt(f"a table cannot be opened: {_words(error)}") from error
         # After the views, which need access to the files. No later statement can lift the restriction.
         _lock(database, tables)
-        yield _run(duckdb, database, sql, limits)
+        yield _run(duckdb, database, sql, tables, limits)
 
 
 class _Interruptible:
@@ -326,13 +326,16 @@ def _lock(database: _Interruptible, tables: Sequence[QueryTable]) -> None:
     database.rows("SET lock_configuration = true")
 
 
-def _run(duckdb: Any, database: _Interruptible, sql: str, limits: Limits) -> Result:
+def _run(
+    duckdb: Any, database: _Interruptible, sql: str, tables: Sequence[QueryTable], limits: Limits
+) -> Result:
+    statement = _listing(tables) if _is_show_tables(sql) else sql
     try:
-        found = database.run(lambda connection: connection.sql(sql))
+        found = database.run(lambda connection: connection.sql(statement))
         columns = list(zip(found.columns, found.types, strict=True))
         reader = database.run(lambda _: found.to_arrow_reader(BATCH_ROWS))
     except duckdb.Error as error:
-        raise _query_error(duckdb, error, limits) from error
+        raise _query_error(duckdb, error, limits, tables) from error
     names: list[str] = []
     for name, _ in columns:
         # Two columns of a query may have the same name; JSON output needs unique ones.
@@ -342,6 +345,16 @@ def _run(duckdb: Any, database: _Interruptible, sql: str, limits: Limits) -> Res
         tuple((name, str(found_type)) for name, (_, found_type) in zip(names, columns, strict=True)),
         _rows(duckdb, reader, database, limits),
     )
+
+
+def _is_show_tables(sql: str) -> bool:
+    return sql.strip().removesuffix(";").lower().split() == ["show", "tables"]
+
+
+def _listing(tables: Sequence[QueryTable]) -> str:
+    # DuckDB itself would list only the schema `main`, which has no table.
+    names = sorted(dotted(table.namespace, table.name) for table in tables)
+    return f"SELECT unnest([{', '.join(map(literal, names))}]::VARCHAR[]) AS name"
 
 
 def _rows(duckdb: Any, reader: Any, database: _Interruptible, limits: Limits) -> Iterator[tuple[Any, ...]]:
@@ -364,7 +377,9 @@ def _rows(duckdb: Any, reader: Any, database: _Interruptible, limits: Limits) ->
         raise InvalidInput(f"a value of the result cannot be shown; cast it to text: {why}") from error
 
 
-def _query_error(duckdb: Any, error: Exception, limits: Limits) -> InvalidInput | Halt:
+def _query_error(
+    duckdb: Any, error: Exception, limits: Limits, tables: Sequence[QueryTable] = ()
+) -> InvalidInput | Halt:
     """`InvalidInput` if the query is wrong, `Halt` if files, memory or DuckDB itself are the cause."""
     # Some errors arrive as Arrow errors, with DuckDB's class only in the text.
     if isinstance(error, duckdb.OutOfMemoryException | MemoryError) or any(
@@ -384,15 +399,42 @@ def _query_error(duckdb: Any, error: Exception, limits: Limits) -> InvalidInput 
         return InvalidInput(ONLY_TABLES)
     if isinstance(error, duckdb.IOException | duckdb.FatalException):
         return Halt(f"the tables' files cannot be read: {_words(error)}")
-    return InvalidInput(f"the query cannot be answered: {_words(error)}")
+    return InvalidInput(f"the query cannot be answered: {_named_words(error, tables)}")
 
 
 def _words(error: Exception) -> str:
-    """Message of DuckDB, without suggestions of its system tables."""
-    suggestions = ('Did you mean "pg_catalog.', 'Did you mean "information_schema.')
-    return "\n".join(
-        line for line in str(error).splitlines() if not line.lstrip().startswith(suggestions)
-    ).strip()
+    """Message of DuckDB."""
+    return str(error).strip()
+
+
+_SUGGESTION = '\nDid you mean "'
+
+
+def _named_words(error: Exception, tables: Sequence[QueryTable]) -> str:
+    """Message of DuckDB; for an unknown name with what these tables have instead."""
+    text = _words(error)
+    head, _, suggested = text.partition(_SUGGESTION)
+    if "Table with name " in head and " does not exist" in head:
+        # Most suggestions are DuckDB's own system tables.
+        name = suggested.partition('"')[0]
+        similar = [one for one in tables if name in (one.name, f"{one.namespace}.{one.name}")]
+        more = f"; a similar one is {dotted(similar[0].namespace, similar[0].name)}" if similar else ""
+        return f"{head.rstrip('!.')}{more}"
+    for before, after in _UNKNOWN_COLUMN:
+        unknown = text.partition(before)[2].rpartition(after)[0]
+        fields = {path: None for table in tables for path in fields_named(table.schema_json, unknown)}
+        if unknown and fields:
+            head = text.partition("\nCandidate bindings: ")[0].rstrip("!")
+            return f"{head}; it is a field: write {' or '.join(list(fields)[:_FIELDS_SHOWN])}"
+    return text
+
+
+_UNKNOWN_COLUMN = (
+    ('Referenced column "', '" not found in FROM clause!'),
+    (' does not have a column named "', '"'),
+)
+"""Texts of DuckDB before and after the name of an unknown column."""
+_FIELDS_SHOWN = 3
 
 
 def _unglobbed(path: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +12,7 @@ import pytest
 
 import archiver.query.duck
 from archiver.config.topics import TopicArchiveSettings, TopicSettings
+from archiver.query.columns import RESERVED
 from archiver.query.duck import Limits, QueryTable, asked, table_names
 from archiver.query.table_names import Named
 from archiver.query.tables import query_tables
@@ -132,3 +133,92 @@ def test_only_named_tables_are_opened_if_others_are_listed() -> None:
     assert opened(listed_max=2) == {"shop.clicks", "shop.orders"}
     assert opened(listed_max=0) == set()
     assert opened("shop.absent", listed_max=None) == {"shop.clicks", "shop.orders", "shop.visits"}
+
+
+# --- Names
+def struct(number: int, name: str, *fields: dict[str, Any]) -> dict[str, Any]:
+    return {"id": number, "name": name, "required": False, "type": {"type": "struct", "fields": [*fields]}}
+
+
+def string(number: int, name: str) -> dict[str, Any]:
+    return {"id": number, "name": name, "required": False, "type": "string"}
+
+
+def empty_table(namespace: str, name: str) -> QueryTable:
+    """A table whose fields are all inside of structs."""
+    value = struct(
+        1, "value", string(2, "carrier"), string(3, "Tail No"), struct(4, "to", string(5, "airport"))
+    )
+    fields = [value, struct(6, "key", string(7, "id")), struct(8, "order", string(9, "id"))]
+    return QueryTable(namespace, name, json.dumps({"type": "struct", "fields": fields}))
+
+
+TABLES = [empty_table("nyc", "flights"), empty_table("default", "Air lines")]
+
+
+def why(sql: str) -> str:
+    with pytest.raises(InvalidInput) as refused, asked(sql, TABLES, LIMITS):
+        pass
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("column", "fields"),
+    [
+        ("carrier", "value.carrier"),
+        ("f.CARRIER", "value.carrier"),
+        ('"tail no"', 'value."Tail No"'),
+        ("airport", "value.to.airport"),
+        ("id", 'key.id or "order".id'),
+    ],
+)
+def test_an_unknown_column_that_is_a_field_is_answered_with_the_field(column: str, fields: str) -> None:
+    assert why(f"SELECT {column} FROM nyc.flights AS f").endswith(f"; it is a field: write {fields}")
+    with asked(f"SELECT {fields.replace(' or ', ', ')} FROM nyc.flights", TABLES, LIMITS) as result:
+        assert list(result.rows) == []
+
+
+def test_an_unknown_column_that_is_no_field_has_no_hint() -> None:
+    for column in ("nothing", '"car""rier"', '"carrier"" not found in FROM clause!"'):
+        text = why(f"SELECT {column} FROM nyc.flights")
+        assert "it is a field" not in text, text
+        assert "Candidate bindings" in text
+
+
+@pytest.mark.parametrize(
+    ("table", "similar"),
+    [
+        ("nope", None),
+        ("flihgts", "nyc.flights"),
+        ("nyc.flihgts", "nyc.flights"),
+        ('"default"."Airlines"', '"default"."Air lines"'),
+        ("nope.nope", None),
+    ],
+)
+def test_an_unknown_table_is_not_answered_with_a_table_of_the_system(table: str, similar: str | None) -> None:
+    text = why(f"SELECT * FROM {table}")
+    assert "Did you mean" not in text
+    assert text.partition("; a similar one is ")[2] == (similar or ""), text
+    assert text[-1] not in "?!.", "more may follow"
+
+
+def test_show_tables_lists_them_as_a_query_names_them() -> None:
+    for sql in ("SHOW TABLES", " show\n tables ;\n"):
+        with asked(sql, TABLES, LIMITS) as result:
+            found = list(result.rows)
+            assert result.columns == (("name", "VARCHAR"),)
+        assert found == [('"default"."Air lines"',), ("nyc.flights",)]
+    for (name,) in found:
+        assert table_names(f"FROM {name}")
+        with asked(f"FROM {name}", TABLES, LIMITS) as result:
+            assert list(result.rows) == []
+    with asked("SHOW TABLES", [], LIMITS) as result:
+        assert list(result.rows) == []
+
+
+def test_reserved_words_are_those_of_duckdb() -> None:
+    words = (
+        "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category IN ('reserved', 'type_function')"
+    )
+    with asked(words, [], LIMITS) as result:
+        assert {word for (word,) in result.rows} == RESERVED
