@@ -36,6 +36,8 @@ class QueryOutput(enum.StrEnum):
 
 
 ROWS_MAX = 1000
+BLOCKS_MAX = 100
+"""Rows of a table that is printed vertically because it does not fit the terminal."""
 
 
 def query(
@@ -57,8 +59,14 @@ def query(
         ),
     ] = None,
     rows_max: Annotated[
-        int, typer.Option("--max-rows", min=0, help="Maximum number of rows to print; 0: all.")
-    ] = ROWS_MAX,
+        int | None,
+        typer.Option(
+            "--max-rows",
+            min=0,
+            help="Maximum number of rows to print; 0: all.",
+            show_default=f"{ROWS_MAX}; {BLOCKS_MAX} if the terminal is too narrow for the table",
+        ),
+    ] = None,
     memory: Annotated[
         str, typer.Option("--memory", help="Memory limit of the query; it fails beyond.")
     ] = "1GiB",
@@ -99,22 +107,25 @@ def query(
     for trouble in troubles.values():
         if trouble.gone:
             progress(trouble.why)
-    if cut:
-        progress(f"cut off after {counted(rows_max, 'row')}; --max-rows 0 prints all")
+    if cut is not None:
+        progress(f"cut off after {counted(cut, 'row')}; --max-rows 0 prints all")
     return FINE
 
 
-def _print(result: Result, rows_max: int, output: QueryOutput | None) -> bool:
-    """Print the result; returns whether rows were left out."""
+def _print(result: Result, limit: int | None, output: QueryOutput | None) -> int | None:
+    """Print the result; returns after how many rows it was cut off."""
+    rows_max = ROWS_MAX if limit is None else limit
     if output is QueryOutput.JSON:
-        return _print_json(result, rows_max)
-    if output is QueryOutput.CSV:
-        return _print_csv(result, rows_max)
-    if output is QueryOutput.VERTICAL:
+        cut = _print_json(result, rows_max)
+    elif output is QueryOutput.CSV:
+        cut = _print_csv(result, rows_max)
+    elif output is QueryOutput.VERTICAL:
         names = [name for name, _ in result.columns]
         _print_vertical(names, itertools.islice(result.rows, rows_max or None))
-        return _is_cut(result, rows_max)
-    return _print_table(result, rows_max, is_fixed=output is not None)
+        cut = _is_cut(result, rows_max)
+    else:
+        return _print_table(result, rows_max, is_fixed=output is not None, is_limited=limit is not None)
+    return rows_max if cut else None
 
 
 def _print_json(result: Result, rows_max: int) -> bool:
@@ -147,17 +158,20 @@ def _print_vertical(names: Sequence[str], rows: Iterable[Sequence[object]]) -> N
     print(counted(number, "row"))
 
 
-def _print_table(result: Result, rows_max: int, *, is_fixed: bool) -> bool:
-    """Print a table, or vertically if it is wider than the terminal and not `is_fixed`."""
+def _print_table(result: Result, rows_max: int, *, is_fixed: bool, is_limited: bool) -> int | None:
+    """Print a table, or vertically if it is wider than the terminal and not `is_fixed`: then fewer rows, if
+    their number is not `is_limited`. Returns after how many rows it was cut off.
+    """
     names = [name for name, _ in result.columns]
     rows = list(itertools.islice(result.rows, rows_max or None))
-    cut = _is_cut(result, rows_max)
+    cut = rows_max if _is_cut(result, rows_max) else None
     cells = [[redacted(readable(value)) for value in row] for row in rows]
     # A single column is not easier to read vertically.
     is_free = not is_fixed and len(names) > 1 and sys.stdout.isatty()
     if is_free and table_width(names, cells) > width_of_output():
-        _print_vertical(names, rows)
-        return cut
+        shown = rows if is_limited else rows[:BLOCKS_MAX]
+        _print_vertical(names, shown)
+        return len(shown) if len(shown) < len(rows) else cut
     numeric = {
         position
         for position, values in enumerate(zip(*rows, strict=True))

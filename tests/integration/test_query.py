@@ -267,6 +267,29 @@ def test_a_table_that_does_not_fit_the_terminal(columns: int, is_wide: bool, dep
 
 
 @pytest.mark.parametrize(
+    ("columns", "options", "blocks", "cut"),
+    [
+        (40, (), 100, 100),
+        (40, ("--max-rows", "120"), 120, 120),
+        (40, ("--max-rows", "0"), 150, None),
+        (40, ("--output", "vertical"), 150, None),
+        (200, (), 0, None),
+    ],
+)
+def test_a_terminal_that_is_too_narrow_gets_fewer_rows(
+    columns: int, options: tuple[str, ...], blocks: int, cut: int | None, deployment: Deployment
+) -> None:
+    sql = "SELECT 'a text of some length' AS one, 'and another text' AS two, range AS n FROM range(150)"
+    with Terminal(deployment, "query", sql, *options, *MEMORY, columns=columns) as terminal:
+        assert terminal.wait() == 0
+    text = terminal.text()
+    assert text.count("-[ row ") == blocks
+    assert f"{blocks or 150} rows" in text
+    assert (f"cut off after {cut} rows" in text) == (cut is not None)
+    assert ("cut off" in text.splitlines()[-1]) == (cut is not None), "the note comes last"
+
+
+@pytest.mark.parametrize(
     "sql",
     [
         "COPY (SELECT 1) TO '{scratch}'",
