@@ -32,7 +32,7 @@ from archiver.objects.open import open_store
 from archiver.objects.store import ObjectStore
 from archiver.runtime import failpoints
 from archiver.runtime.clock import Clock, SystemClock
-from archiver.runtime.errors import ConfigInvalid, NotFound, no_topic
+from archiver.runtime.errors import ConfigInvalid, NotFound, no_topic, not_created
 from archiver.runtime.ids import IdSource, SystemIds, TopicId
 from intake.log.backlog import Backlog
 from intake.log.checkpoint import CheckpointStore
@@ -208,6 +208,9 @@ class Deployment:
         if state is None:
             # A deleted name is reported as such: its archives and table may still be there.
             gone = self.sequencer.fold.deleted_named(name)
+            configured = self.settings.topic(name)
+            if gone is None and configured is not None:
+                raise not_created(name, mirrored=configured.mirrored)
             if gone is None:
                 raise no_topic(name, self.sequencer.fold.topics_by_name)
             left = " and ".join(self.ledger().topic(gone.topic_id).remains())

@@ -196,6 +196,18 @@ def no_topic(name: str, topics: Iterable[str]) -> NotFound:
     return error
 
 
+def not_created(name: str, *, mirrored: bool) -> NotFound:
+    """The error text for a configured topic that is not in the intake log."""
+    creates = (
+        "its Kafka source creates it"
+        if mirrored
+        else f"its first record creates it, and so does `archiver topics create {name}`"
+    )
+    error = NotFound(f"topic {name} is configured, but not created yet: {creates}")
+    error.unknown_topic = name
+    return error
+
+
 def no_partition(topic: str, partition: int, count: int) -> NotFound:
     """The only error text for a partition that a topic with `count` partitions does not have."""
     return NotFound(f"topic {topic} has no partition {partition}; it has {count}, numbered from 0")

@@ -246,6 +246,12 @@ def test_topics_create(deployment: Deployment) -> None:
     assert (created.code, "created: 3 partitions" in created.out) == (0, True)
     again = deployment.cli("topics", "create", "orders")
     assert (again.code, "exists already" in again.out) == (0, True)
+    missing = deployment.cli("consume", "--topic", "clicks")
+    assert (missing.code, missing.out) == (3, "")
+    assert missing.err == (
+        "error: topic clicks is configured, but not created yet: its first record creates it, and so does "
+        "`archiver topics create clicks`\n"
+    )
     assert deployment.cli("topics", "create", "nowhere").code == 3
     assert [
         item["topic"] for item in deployment.cli("topics", "list", "--output", "json").json()["topics"]
