@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from archiver.cli.completion import complete_scope
 from archiver.cli.options import ConfigOption, Output, application
 from archiver.cli.output import ended_by_signals, is_tty, is_utf8, progress, wait_for_more
-from archiver.cli.record_text import RecordForm, record_form, record_text
+from archiver.cli.record_text import RecordForm, is_base64, record_form, record_text
 from archiver.publish.scope import parse_scope
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import Corrupted, InvalidInput, RetryLater, no_partition
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from archiver.stream.decode import Decoder
     from archiver.stream.records import StreamRecord
     from intake.log.state import TopicState
+
+Side = Literal["key", "value"]
 
 POLL_S = 0.3
 """With --follow, time between two polls of the log's tail."""
@@ -262,15 +264,33 @@ def _printer(
     decoder = Decoder(*app.newest_sources(topic)) if decode else None
     if form is not RecordForm.TEXT:
         return _json_printer(decoder, form is RecordForm.JSON_TEXT)
+    settings = app.settings.topic(topic)
+    sides: dict[Side, object] = {} if settings is None else {"key": settings.key, "value": settings.value}
+    hint = _DecodeHint(topic, [side for side, schema in sides.items() if schema is not None and not decode])
     # With --output text, standard output may have an encoding that lacks characters of the records.
     encoding = None if is_utf8(sys.stdout) else sys.stdout.encoding
 
     def lines(record: StreamRecord) -> str:
+        hint.see(record)
         decoded = None if decoder is None else decoder.decode(record.key, record.value)
         shown = record_text(record, decoded, full)
         return shown if encoding is None else shown.encode(encoding, "backslashreplace").decode(encoding)
 
     return lines
+
+
+class _DecodeHint:
+    """Names --decode once, before the first key or value that is shown as base64 and has a schema."""
+
+    def __init__(self, topic: str, sides: Sequence[Side]) -> None:
+        self._topic = topic
+        self._sides = sides
+
+    def see(self, record: StreamRecord) -> None:
+        """Look at a record before it is printed."""
+        if any(is_base64(record.key if side == "key" else record.value) for side in self._sides):
+            self._sides = ()
+            progress(f"topic {self._topic} has a schema: --decode prints messages instead of base64")
 
 
 def _json_printer(decoder: Decoder | None, text: bool) -> Callable[[StreamRecord], str]:

@@ -166,6 +166,8 @@ def until_stopped(inputs: Iterator[Input], stop: Stop, ends_itself: bool) -> Ite
 # --- The command.
 ERRORS_SHOWN_MAX = 20
 """Errors that the text output shows; the JSON output has all."""
+PLACES_SHOWN_MAX = 3
+"""Stored records whose topic, partition and offset the text output shows."""
 TERMINAL_LINE_BYTES_MAX = 4095 if sys.platform.startswith("linux") else 1023
 """Bytes of a line that a terminal passes on, in its usual mode; it drops what is typed or pasted beyond."""
 
@@ -249,10 +251,13 @@ def produce(
     terminal = (source is None or str(source) == "-") and is_tty(sys.stdin)
     chosen = input_format(form, topic, text, base64, terminal and is_utf8(sys.stdin))
     counts: Counter[str] = Counter()
+    places: list[str] = []
 
     def report(sent: Sent) -> None:
         # A refused record is also failed; it is counted apart, because sending it again cannot help.
         counts["refused" if sent.refused else sent.outcome] += 1
+        if sent.outcome == "ok" and len(places) <= PLACES_SHOWN_MAX:
+            places.append(f"{sent.topic}:{sent.partition}:{sent.offset}")
         if output is Output.JSON:
             print_line(sent.to_json())
             sys.stdout.flush()  # a program that sends one record at a time waits for this line
@@ -264,12 +269,16 @@ def produce(
         # A Parquet file is read from its end, so its reader needs a seekable file.
         records, ends_itself = (stream, False) if chosen is InputFormat.PARQUET else stoppable(stream, stop)
         read = _read(records, chosen, topic, text, intake.record_bytes_max, stop)
-        if terminal:
-            progress(terminal_hint(chosen, topic, text))
-            read = uncut_by_terminal(read) if chosen is InputFormat.LINES else read
+        if terminal and chosen is InputFormat.LINES:
+            read = uncut_by_terminal(read)
         inputs = until_stopped(with_rest_unread(read, text), stop, ends_itself)
         writer = app.intake.writer()
         try:
+            if terminal:
+                # Before anything is typed for a topic that accepts no records.
+                if topic is not None:
+                    writer.check_topic(topic)
+                progress(terminal_hint(chosen, topic, text))
             whole = WholeInput(writer, transactional_id, idempotent, intake.transaction_timeout_max)
         # Nothing else closes the writer yet; `sending.run` does it later.
         except BaseException:
@@ -284,7 +293,7 @@ def produce(
             )
         finally:
             # Also after an error: some records may be acknowledged already.
-            _conclude(counts, whole.ended, output, sending.elsewhere)
+            _conclude(counts, places, whole.ended, output, sending.elsewhere)
     if stop.cut:
         print(
             f"stopped by {stop.name}: {_reached(counts)}; the rest of the input was not read", file=sys.stderr
@@ -372,10 +381,12 @@ def with_rest_unread(inputs: Iterator[Input], text: bool) -> Iterator[Input]:
         ) from error
 
 
-def _conclude(counts: Counter[str], ended: EndedTransaction | None, output: Output, elsewhere: int) -> None:
+def _conclude(
+    counts: Counter[str], places: list[str], ended: EndedTransaction | None, output: Output, elsewhere: int
+) -> None:
     """Print the outcome of all records, and of the transaction."""
     if output is Output.TEXT:
-        print(_summary(counts, ended))
+        print(_summary(counts, ended, places))
         if elsewhere:
             print(f"{counted(elsewhere, 'record')} did not decode and went to the topic for such records")
     elif ended is not None:
@@ -398,13 +409,16 @@ def _exit_code(counts: Counter[str], ended: EndedTransaction | None) -> int:
     return UNKNOWN if counts["unknown"] else FINE
 
 
-def _summary(counts: Counter[str], ended: EndedTransaction | None) -> str:
-    """Outcome of the records, for people."""
+def _summary(counts: Counter[str], ended: EndedTransaction | None, places: list[str]) -> str:
+    """Outcome of the records, for people. `places` are those of stored ones, more than `PLACES_SHOWN_MAX` if
+    there are more.
+    """
     labels = {"refused": "refused", "failed": "not stored, send again"}
     if ended is None or ended.outcome == "committed":
+        stored = f": {' '.join(places)}" if 0 < len(places) <= PLACES_SHOWN_MAX else ""
         # In this order: the good outcome first, the one that needs a check last.
         labels = {
-            "ok": "stored and in the log",
+            "ok": f"stored and in the log{stored}",
             **labels,
             "unknown": "of unknown outcome, check before sending again",
         }

@@ -83,6 +83,15 @@ def record_text(record: StreamRecord, decoded: Mapping[str, object] | None = Non
     return "\n".join(lines)
 
 
+def is_base64(content: bytes | None) -> bool:
+    """Whether `record_text` shows the bytes as base64, because they are no text."""
+    try:
+        (content or b"").decode("utf-8")
+    except UnicodeDecodeError:
+        return True
+    return False
+
+
 def _side(name: str, content: bytes | None, decoded: object, full: bool) -> Iterator[str]:
     """The lines of a key or a value: decoded if it could be, else as its bytes."""
     if isinstance(decoded, Mapping):

@@ -78,6 +78,19 @@ def test_text_at_a_terminal_and_json_lines_by_a_switch(deployment: Deployment) -
     assert shown(deployment, "--text", "--max", "1") == with_text
 
 
+def test_base64_of_a_topic_with_a_schema_names_the_switch_once(deployment: Deployment) -> None:
+    deployment.produce(
+        [{"topic": name, "partition": 0, "value": text(b"\xff")} for name in ("orders", "kept")] * 2
+    )
+    hint = "topic orders has a schema: --decode prints messages instead of base64"
+    with Terminal(deployment, "consume", "--topic", "orders") as terminal:
+        assert terminal.wait() == 0
+        assert (terminal.text().count(hint), terminal.text().count("value (base64)  /w==")) == (1, 2)
+    assert deployment.cli("consume", "--topic", "orders", "--decode", "--output", "text").err == ""
+    assert deployment.cli("consume", "--topic", "kept", "--output", "text").err == ""
+    assert deployment.cli("consume", "--topic", "orders").err == ""
+
+
 def test_only_the_screen_counts_for_the_form(deployment: Deployment) -> None:
     """In a shell, standard input and errors of `consume | tool` still are the terminal."""
     deployment.produce([{"topic": "kept", "value": text(b"v")}])
@@ -108,7 +121,7 @@ def test_typed_lines_are_values(deployment: Deployment) -> None:
         terminal.type('hello\n\nwörld {"value": 1}\n')
         terminal.type(CTRL_D)
         assert terminal.wait() == 0
-        assert terminal.text().endswith("2 stored and in the log\n")
+        assert terminal.text().endswith("2 stored and in the log: kept:0:0 kept:0:1\n")
     assert values(deployment) == ["hello", 'wörld {"value": 1}']
 
 
@@ -154,6 +167,14 @@ def test_json_lines_at_a_terminal_by_a_switch(deployment: Deployment) -> None:
     assert values(deployment) == ["v"] * 3
 
 
+@pytest.mark.parametrize("switch", [[], ["--text"]])
+def test_nothing_is_typed_for_a_topic_that_is_not_there(deployment: Deployment, switch: list[str]) -> None:
+    with Terminal(deployment, "produce", "--topic", "nowhere", *switch) as terminal:
+        assert terminal.wait() == 3
+        assert "there is no topic nowhere; the topics are " in terminal.text()
+        assert "Ctrl-D" not in terminal.text()
+
+
 def test_typed_lines_need_a_topic(deployment: Deployment) -> None:
     with Terminal(deployment, "produce") as terminal:
         assert terminal.wait() == 3
@@ -178,11 +199,11 @@ def test_a_pipe_has_json_lines_also_with_a_screen(deployment: Deployment) -> Non
         with terminal.stdin as pipe:
             pipe.write(b'{"topic": "kept", "value": "dg=="}\n')
         assert terminal.wait() == 0
-        assert terminal.text() == "1 stored and in the log\n"
+        assert terminal.text() == "1 stored and in the log: kept:0:0\n"
     assert values(deployment) == ["v"]
 
 
 def test_lines_from_a_pipe_by_a_switch(deployment: Deployment) -> None:
     done = deployment.run("produce", "--topic", "kept", "--format", "lines", stdin="one\n\ntwo")
-    assert (done.code, done.out, done.err) == (0, "2 stored and in the log\n", "")
+    assert (done.code, done.out, done.err) == (0, "2 stored and in the log: kept:0:0 kept:0:1\n", "")
     assert values(deployment) == ["one", "two"]
