@@ -40,7 +40,7 @@ def table(folder: Path, name: str = "orders", **others: Any) -> QueryTable:
     return QueryTable("shop", name, SCHEMA, (str(path),), **others)
 
 
-def until(is_true: Callable[[], bool], limit_s: float = 20.0) -> None:
+def until(is_true: Callable[[], bool], limit_s: float = 120.0) -> None:
     deadline = time.monotonic() + limit_s
     while not is_true():
         assert time.monotonic() < deadline
@@ -170,7 +170,7 @@ def test_a_running_query_is_stopped() -> None:
         threading.Timer(0.5, query.stop).start()
         with pytest.raises(Stopped):
             query.result(())
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < LIMITS.time_s / 2
     assert not psutil.pid_exists(query._process.pid)
 
 
@@ -428,7 +428,7 @@ def test_the_names_of_a_query_are_found_without_its_files(tmp_path: Path) -> Non
             with pytest.raises(InvalidInput) as caught:
                 query.result([orders])
             assert str(caught.value) == ONLY_TABLES, place
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 300
 
 
 def test_a_query_writes_no_file_of_a_table(tmp_path: Path) -> None:

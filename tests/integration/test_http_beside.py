@@ -403,7 +403,7 @@ def test_redirects_are_not_followed_and_the_token_goes_nowhere_else(deployment: 
 def test_a_daemon_that_says_nothing_for_long_is_given_up(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admin_client, "SILENCE_S", 0.3)
+    monkeypatch.setattr(admin_client, "SILENCE_S", 1.5)
     monkeypatch.setattr(admin, "ALIVE_S", 60.0)
     go_on = threading.Event()
     daemon.operations.gate = lambda _: [None, None][go_on.wait(60)]

@@ -294,12 +294,12 @@ def test_a_head_that_trickles_in_is_not_waited_for(daemon: Daemon, monkeypatch: 
 
 
 def test_a_connection_may_rest_between_two_requests(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "HEAD_S", 0.2)
+    monkeypatch.setattr(connection, "HEAD_S", 0.6)
     with daemon.raw() as client:
-        for _ in range(3):
+        for _ in range(2):
             client.sendall(head(len(GOOD)) + GOOD)
             assert answer(receive(client))[0] == 200
-            threading.Event().wait(0.5)
+            threading.Event().wait(1.0)
         client.sendall(b"GET /hea")
         assert read_all(client) == b"", "a head that was begun must come to its end"
     with daemon.raw() as silent:

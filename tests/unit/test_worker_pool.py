@@ -46,7 +46,7 @@ pytestmark = [
 ]
 
 RETRY_MAX_S = 1.0
-LEFT_MAX_S = 10.0
+LEFT_MAX_S = 60.0
 NO_METRICS = WriterMetrics(**dict.fromkeys(WriterMetrics.__dataclass_fields__, 0))
 
 
