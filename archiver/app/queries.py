@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from archiver.config.daemon import HttpSettings
 from archiver.query.bounded_query import BoundedQuery, QueryLimits, Stopped, require_installed
-from archiver.query.columns import quoted
+from archiver.query.columns import dotted
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import (
     ArchiverError,
@@ -473,5 +473,4 @@ def _copies(app: Application) -> Iterator[Path]:
 def _in_sql(table: str) -> str:
     """A table as a query names it."""
     *namespace, name = table.split(".")
-    # Always quoted, because a namespace such as `default` is a reserved word.
-    return ".".join(map(quoted, (".".join(namespace), name)))
+    return dotted(".".join(namespace), name)

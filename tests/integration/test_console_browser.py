@@ -210,7 +210,7 @@ def test_a_query_is_run_by_its_form(browser: Browser, daemon: Daemon) -> None:
     browser.screen(1280, scripts=False)
     browser.open(at(daemon, "/topics/clicks"))
     browser.click("a[href*='query?table']")
-    assert 'FROM "shop"."clicks"' in browser.run("document.querySelector('textarea').value")
+    assert "FROM shop.clicks" in browser.run("document.querySelector('textarea').value")
     sql = "SELECT range AS r, NULL AS n, '' AS e, '</textarea><script>window.ran = 1</script>' AS s FROM range(250)"
     browser.fill("textarea", sql)
     browser.click("form button")

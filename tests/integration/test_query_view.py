@@ -144,7 +144,8 @@ def test_a_page_runs_a_query_without_scripts(daemon: Daemon) -> None:
     page = daemon.call("GET", "/query?table=shop.clicks")
     seen = check_harmless(page)
     assert page.headers["referrer-policy"] == "same-origin", "a browser sends the Origin with the form"
-    assert 'SELECT * FROM "shop"."clicks" LIMIT 100' in seen.text
+    assert "SELECT kafka.partition, kafka.offset, value.* FROM shop.clicks LIMIT 100" in seen.text
+    assert "DESCRIBE shop.clicks" in seen.text
     reply = form(
         daemon, "/query", {"sql": "SELECT value,\r\n\tNULL AS n, '' AS e FROM shop.clicks", "limit": ""}
     )
@@ -160,6 +161,42 @@ def test_a_page_runs_a_query_without_scripts(daemon: Daemon) -> None:
     failed = form(daemon, "/query", {"sql": "SELECT nothing FROM shop.clicks"}).headers["location"]
     until(lambda: state(daemon, failed.rpartition("/")[2]) == "failed")
     assert "nothing" in check_harmless(daemon.call("GET", failed)).text
+
+
+def ended_page(daemon: Daemon, sql: str) -> Reply:
+    """The page of a query that has ended."""
+    address = form(daemon, "/query", {"sql": sql}).headers["location"]
+    until(lambda: state(daemon, address.rpartition("/")[2]) in ("done", "failed"))
+    return daemon.call("GET", address)
+
+
+def test_the_form_has_an_example_and_the_tables_as_a_query_names_them(daemon: Daemon) -> None:
+    page = daemon.call("GET", "/query").body.decode()
+    ((address, example),) = re.findall(r'An example is <a href="([^"]*)"><code>([^<]*)</code>', page)
+    assert example == "SELECT kafka.partition, kafka.offset, value.* FROM shop.clicks LIMIT 100"
+    assert run(daemon, example).json()["row_count"] == 3
+    chosen = daemon.call("GET", address).body.decode()
+    assert f">\n{example}</textarea>" in chosen
+    assert "An example is" not in chosen
+    assert "<code>shop.orders</code>" in page
+    assert run(daemon, "SHOW TABLES").json()["rows"] == [["shop.clicks"], ["shop.orders"]]
+
+
+def test_a_wrong_query_is_no_trouble_of_the_deployment(daemon: Daemon) -> None:
+    page = ended_page(daemon, "SELEC 1")
+    html = page.body.decode()
+    assert "syntax error" in check_harmless(page).text
+    assert '<pre class="place">LINE 1: SELEC 1\n        ^^^^^</pre>' in html, "the caret is below its word"
+    assert "pill" not in html
+    hint = "it is a field: write key.__raw__ or value.__raw__"
+    assert hint in check_harmless(ended_page(daemon, "SELECT __raw__ FROM shop.clicks")).text
+
+
+def test_a_long_type_is_cut_with_a_mark(daemon: Daemon) -> None:
+    fields = ", ".join(f"'field_{number}': {number}" for number in range(40))
+    text = check_harmless(ended_page(daemon, f"SELECT {{{fields}}} AS wide, 1 AS narrow")).text
+    assert re.search(r"STRUCT\(field_0 INTEGER, [^(]* \(cut\)", text), text
+    assert text.count("(cut)") == 1
 
 
 def test_a_running_query_is_shown_and_cancelled_on_its_page(daemon: Daemon) -> None:
