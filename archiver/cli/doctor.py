@@ -79,6 +79,8 @@ def _configuration(given: Path | None) -> tuple[str, Settings | None, Finding]:
     except ConfigInvalid as error:
         if not path or not Path(path).exists():
             remedy = f"write one (docs/quickstart.md), or name it with -c FILE or {CONFIG_VARIABLE}"
+        elif not Path(path).is_file() or " is not UTF-8 text" in str(error):
+            remedy = f"name the configuration file with -c FILE or {CONFIG_VARIABLE}"
         else:
             remedy = f"correct these lines of {path}; docs/configuration.md has every key"
         return path, None, problem(str(error), remedy)

@@ -13,7 +13,7 @@ from archiver.config.groups import IntakeSettings, SparkSettings
 from archiver.config.kafka_listener import KafkaListenerSettings
 from archiver.config.settings import Settings
 from archiver.doctor import clock, folders, machine, ports, services
-from archiver.doctor.report import Finding, Result, not_applicable
+from archiver.doctor.report import Finding, Result, not_checked
 from archiver.doctor.run import Check
 from archiver.objects.location import StorePlace
 from archiver.runtime.clock import Clock
@@ -31,7 +31,7 @@ _ROLES = ("intake", "archive", "reconcile")
 
 def not_made() -> list[Result]:
     """The results of the checks that need a valid configuration."""
-    return [Result(name, not_applicable("it needs a valid configuration")) for name in NEEDS_SETTINGS]
+    return [Result(name, not_checked("this needs a valid configuration")) for name in NEEDS_SETTINGS]
 
 
 def machine_checks(settings: Settings | None, environ: Mapping[str, str]) -> list[Check]:
@@ -40,9 +40,10 @@ def machine_checks(settings: Settings | None, environ: Mapping[str, str]) -> lis
     spark = SparkSettings() if settings is None else settings.spark
     intake = IntakeSettings() if settings is None else settings.intake
     kafka = None if settings is None else settings.kafka
+    whose = "the default settings" if settings is None else "these settings"
     return [
         Check("java", partial(machine.java, environ, roles, spark), machine.INSTALL_JAVA),
-        Check("memory", partial(_memory, roles, spark, intake, kafka), "compare it with `free -h`"),
+        Check("memory", partial(_memory, roles, spark, intake, kafka, whose), "compare it with `free -h`"),
         Check("open files", partial(machine.open_files, kafka), "compare it with `ulimit -Hn`"),
         Check("duckdb", machine.duckdb, "install it again: pip install 'stream-archiver[query]'"),
         Check("scratch folder", folders.scratch_folder, "set TMPDIR to another folder"),
@@ -119,11 +120,16 @@ def _import_adapters(settings: Settings) -> None:
 
 
 def _memory(
-    roles: Sequence[str], spark: SparkSettings, intake: IntakeSettings, kafka: KafkaListenerSettings | None
+    roles: Sequence[str],
+    spark: SparkSettings,
+    intake: IntakeSettings,
+    kafka: KafkaListenerSettings | None,
+    whose: str,
 ) -> Finding:
     return machine.judge_memory(
         machine.memory_limits(machine.read_small_file),
         machine.memory_needs(roles, spark, intake, kafka, machine.usable_cores()),
+        whose,
     )
 
 

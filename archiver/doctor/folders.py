@@ -39,12 +39,45 @@ SUFFIXES = ("", "-wal", "-shm", *TAIL_MARKERS, ".lease", ".leader.lease", ".chec
 # --- Rights
 def data_trouble(settings: Settings) -> Finding | None:
     """Why this user cannot use the data folder; None for a bucket, and if nothing is wrong."""
+    closed = _closed_folder(settings)
+    if closed is not None:
+        # Both are one problem with one remedy if the logs are to be in the same folder.
+        shared = in_closed_folder(settings)
+        setting = f"data.uri, {_metadata_setting(settings)}" if shared else "data.uri"
+        return _not_writable([_place(closed)], setting)
     try:
         # The same conditions as at the start of the daemon.
         check_data_place(open_store(StorePlace.of(settings.data)), earlier_trace(settings.metadata))
     except ArchiverError as error:
         return problem(str(error), "mount or create the folder, correct its rights, or correct `data.uri`")
     return None
+
+
+def _closed_folder(settings: Settings) -> Path | None:
+    """The folder in which the objects are or the data folder would be created, if this user may not write
+    there.
+    """
+    store = open_store(StorePlace.of(settings.data))
+    if not isinstance(store, LocalObjectStore):
+        return None
+    try:
+        folder = store.root if store.root.is_dir() else store.root.parent
+        # With an earlier deployment, an absent data folder is a missing mount.
+        missing = folder != store.root and earlier_trace(settings.metadata).exists()
+        return folder if not missing and folder.is_dir() and not may_write(folder) else None
+    except PermissionError:
+        # A folder above may not be searched, which the start reports as well.
+        return None
+
+
+def in_closed_folder(settings: Settings) -> bool:
+    """Whether the check of the data folder has the reason why this user cannot write the metadata store."""
+    closed = _closed_folder(settings)
+    return closed is not None and closed == settings.metadata.local_path.parent.absolute()
+
+
+def _metadata_setting(settings: Settings) -> str:
+    return "metadata.sqlite.path" if settings.metadata.sqlite is not None else "metadata.etcd.state"
 
 
 def data_folder(settings: Settings) -> Finding:
@@ -90,10 +123,14 @@ def metadata_folder(settings: Settings) -> Finding:
     path = settings.metadata.local_path
     if not path.parent.is_dir():
         return ok(f"{path.parent} does not exist yet; the first start creates it")
+    if in_closed_folder(settings):
+        return not_applicable("the check `data folder` has the reason")
     files = [path.with_name(path.name + suffix) for suffix in SUFFIXES]
-    setting = "metadata.sqlite.path" if settings.metadata.sqlite is not None else "metadata.etcd.state"
     return judge_places(
-        _place(path.parent), [_place(file) for file in files if file.exists()], setting, os.geteuid()
+        _place(path.parent),
+        [_place(file) for file in files if file.exists()],
+        _metadata_setting(settings),
+        os.geteuid(),
     )
 
 
@@ -125,10 +162,7 @@ def judge_places(folder: Place, inside: Sequence[Place], setting: str, user: int
     owner = (*inside, folder)[0]
     closed = [place for place in (folder, *inside) if not place.writable]
     if closed:
-        return problem(
-            f"the user {current_user()} may not write {_shown(closed)} ({setting})",
-            f"run this as the user {owner.owner_name}, or give this user the right (chown, chmod)",
-        )
+        return _not_writable(closed, setting, owner)
     # The folder itself may belong to another user, for example with rights of a group.
     others = [place for place in inside if place.owner != owner.owner]
     if others:
@@ -144,6 +178,14 @@ def judge_places(folder: Place, inside: Sequence[Place], setting: str, user: int
             f"run `sudo -u {owner.owner_name} archiver doctor`",
         )
     return ok(f"{folder.path} can be written, owner {owner.owner_name}")
+
+
+def _not_writable(closed: Sequence[Place], setting: str, owner: Place | None = None) -> Finding:
+    user = (owner or closed[0]).owner_name
+    return problem(
+        f"the user {current_user()} may not write {_shown(closed)} ({setting})",
+        f"run this as the user {user}, or give this user the right (chown, chmod)",
+    )
 
 
 def _place(path: Path) -> Place:

@@ -94,8 +94,8 @@ def local_cores(spark: SparkSettings, cores: int) -> int:
     return int(number) if number.isascii() and number.isdecimal() else cores
 
 
-def judge_memory(has: Mapping[str, int], needs: Mapping[str, int]) -> Finding:
-    """Compare the smallest of the limits with the needs."""
+def judge_memory(has: Mapping[str, int], needs: Mapping[str, int], whose: str = "these settings") -> Finding:
+    """Compare the smallest of the limits with the needs of `whose` settings."""
     if not has:
         return unknown("the memory of this machine cannot be read", "compare it with `free -h`")
     where, limit = min(has.items(), key=lambda one: one[1])
@@ -104,16 +104,16 @@ def judge_memory(has: Mapping[str, int], needs: Mapping[str, int]) -> Finding:
     has_heap = _HEAP in needs
     if limit < needs.get(_HEAP, 0) + _DAEMON_BYTES:
         return problem(
-            f"{where} has {human_bytes(limit)}, but these settings need {human_bytes(total)}: {parts}",
+            f"{where} has {human_bytes(limit)}, but {whose} need {human_bytes(total)}: {parts}",
             f"give it {human_bytes(total)}" + (", or lower `spark.driver_memory`" if has_heap else ""),
         )
     if limit < total:
         lower = ", lower `spark.driver_memory`, or set `spark.master: local[N]` to fewer cores"
         return warning(
-            f"{where} has {human_bytes(limit)}, but these settings allow {human_bytes(total)}: {parts}",
+            f"{where} has {human_bytes(limit)}, but {whose} allow {human_bytes(total)}: {parts}",
             f"give it {human_bytes(total)}" + (lower if has_heap else ""),
         )
-    return ok(f"{where} has {human_bytes(limit)}; these settings need up to {human_bytes(total)}")
+    return ok(f"{where} has {human_bytes(limit)}; {whose} need up to {human_bytes(total)}")
 
 
 def memory_limits(read: Callable[[str], str | None]) -> dict[str, int]:

@@ -31,6 +31,7 @@ class Outcome(enum.StrEnum):
     """This configuration does not need it, or another check has the reason."""
 
 
+_NOT_CHECKED = "not checked"
 _COUNTABLE = (Outcome.PROBLEM, Outcome.WARNING)
 _ORDER = {outcome: position for position, outcome in enumerate(Outcome)}
 
@@ -43,6 +44,8 @@ class Finding:
     found: str
     remedy: str = ""
     """What to do; empty if there is nothing to do."""
+    checkable: bool = True
+    """False: the check was not made, and may well apply."""
 
 
 def ok(found: str) -> Finding:
@@ -53,6 +56,11 @@ def ok(found: str) -> Finding:
 def not_applicable(why: str) -> Finding:
     """The check was not made, and need not be."""
     return Finding(Outcome.NOT_APPLICABLE, why)
+
+
+def not_checked(why: str) -> Finding:
+    """The check could not be made, and another check has the reason. For programs it is `not applicable`."""
+    return Finding(Outcome.NOT_APPLICABLE, why, checkable=False)
 
 
 def problem(found: str, remedy: str) -> Finding:
@@ -101,7 +109,11 @@ def finding_of(checked: Checked, remedies: Mapping[str, str], remedy: str, *, br
         messages = [item.message for item in checked.findings]
         return ok(excerpt("; ".join(messages[: 1 if brief else MESSAGES_MAX]), MESSAGE_MAX))
     wrong = [item for item in checked.findings if item.verdict is verdict]
-    messages = [f"{item.check}: {item.message}" for item in wrong[:MESSAGES_MAX]]
+    messages = [
+        # What is wrong with it would read as "it is reachable".
+        item.message if item.check == "reachable" else f"{item.check}: {item.message}"
+        for item in wrong[:MESSAGES_MAX]
+    ]
     if len(wrong) > MESSAGES_MAX:
         messages.append(f"and {len(wrong) - MESSAGES_MAX} more")
     return Finding(
@@ -154,21 +166,26 @@ def lines(results: Sequence[Result]) -> Iterator[str]:
         yield "ok:"
     for result in fine:
         yield f"    {result.name:<{width}}  {_indented(result.finding.found)}"
-    yield from _not_applicable(by_outcome[Outcome.NOT_APPLICABLE])
-    yield ", ".join(
+    missed = by_outcome[Outcome.NOT_APPLICABLE]
+    by_outcome[Outcome.NOT_APPLICABLE] = [result for result in missed if result.finding.checkable]
+    not_made = [result for result in missed if not result.finding.checkable]
+    yield from _by_reason(Outcome.NOT_APPLICABLE, by_outcome[Outcome.NOT_APPLICABLE])
+    yield from _by_reason(_NOT_CHECKED, not_made)
+    counts = [
         counted(len(found), outcome, f"{outcome}s" if outcome in _COUNTABLE else outcome)
         for outcome, found in by_outcome.items()
         if found or outcome is Outcome.PROBLEM
-    )
+    ]
+    yield ", ".join(counts + [f"{len(not_made)} {_NOT_CHECKED}"] * bool(not_made))
 
 
-def _not_applicable(results: Iterable[Result]) -> Iterator[str]:
+def _by_reason(what: str, results: Iterable[Result]) -> Iterator[str]:
     """One line for each reason."""
     names: dict[str, list[str]] = {}
     for result in results:
         names.setdefault(result.finding.found, []).append(result.name)
     for why, of_why in names.items():
-        yield f"not applicable: {', '.join(of_why)}: {why}"
+        yield f"{what}: {', '.join(of_why)}: {why}"
 
 
 def _indented(text: str) -> str:

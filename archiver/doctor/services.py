@@ -6,8 +6,14 @@ from archiver.catalog.connect import check_one_catalog
 from archiver.catalog.tables import Identifier
 from archiver.config.settings import ControlTopicSettings, KafkaSourceSettings, Settings
 from archiver.config.types import TOPIC_PLACE
-from archiver.daemon.storage_preflight import check_data, check_database_rights, check_metadata, checked_place
-from archiver.doctor.folders import data_trouble, metadata_trouble
+from archiver.daemon.storage_preflight import (
+    check_data,
+    check_database_rights,
+    check_metadata,
+    checked_place,
+    may_write,
+)
+from archiver.doctor.folders import data_trouble, in_closed_folder, metadata_trouble
 from archiver.doctor.report import Finding, Outcome, finding_of, not_applicable, ok, unknown, warning
 from archiver.registry.client import RegistryClient
 from archiver.registry.http import RegistryHttp
@@ -53,12 +59,16 @@ def bucket_guarantees(settings: Settings, ids: IdSource) -> Finding:
 def metadata_store(settings: Settings, clock: Clock) -> Finding:
     """Whether the logs can be read, and with etcd whether it would take a write; nothing is written."""
     sqlite = settings.metadata.sqlite
-    reason = "the check `metadata folder` has the reason"
+    folder = "data folder" if in_closed_folder(settings) else "metadata folder"
+    reason = f"the check `{folder}` has the reason"
     if metadata_trouble(settings) is not None:
         return not_applicable(reason)
     if sqlite is None:
         remedy = "start etcd, or correct `metadata.etcd` (docs/operations/etcd.md)"
         return finding_of(check_metadata(settings, clock, probe=True), {}, remedy)
+    # Before the first start, the folder alone must be writable.
+    if not may_write(sqlite.path.parent):
+        return not_applicable(reason)
     if sqlite.path.exists():
         try:
             check_database_rights(sqlite.path)

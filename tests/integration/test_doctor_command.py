@@ -185,6 +185,24 @@ def test_a_folder_that_this_user_may_not_write(tmp_path: Path) -> None:
     assert outcomes(found, "object store", "metadata store") == ["not applicable"] * 2
 
 
+def test_one_folder_that_this_user_may_not_write_is_one_problem(tmp_path: Path) -> None:
+    """Data folder and metadata store are both to be created in it."""
+    (tmp_path / "place").mkdir()
+    deployment = deployed(
+        tmp_path, data={"uri": "place/data"}, metadata={"sqlite": {"path": "place/metadata.db"}}
+    )
+    (tmp_path / "place").chmod(0o555)
+    with file_modes_hold():
+        code, found = asked(deployment)
+    assert code == 1
+    assert [name for name, (outcome, *_) in found.items() if outcome == "problem"] == ["data folder"]
+    _, said, remedy = found["data folder"]
+    assert said.endswith(f"may not write {tmp_path / 'place'} (data.uri, metadata.sqlite.path)")
+    assert str(remedy).startswith("run this as the user ")
+    for name in ("metadata folder", "object store", "metadata store"):
+        assert found[name][:2] == ("not applicable", "the check `data folder` has the reason")
+
+
 def test_places_that_are_absent(tmp_path: Path) -> None:
     places = {"data": {"uri": "not/mounted"}, "metadata": {"sqlite": {"path": "gone/metadata.db"}}}
     code, found = asked(deployed(tmp_path, **places))
@@ -259,8 +277,19 @@ def test_a_wrong_configuration(tmp_path: Path) -> None:
     assert "cluster" in found["configuration"][1]
     assert outcomes(found, "java", "duckdb", "scratch folder") == ["ok"] * 3
     assert outcomes(found, "http.listen", "catalogs") == ["not applicable"] * 2
+    assert "the default settings need" in found["memory"][1]
+    shown = deployment.cli("doctor").out.splitlines()
+    assert shown[-2].startswith("not checked: schemas, http.listen, ")
+    assert "not applicable" not in "".join(shown)
+    assert shown[-1].endswith(" 11 not checked")
     deployment.config.write_text("a: [")
     assert asked(deployment)[0] == 1
+    deployment.config.write_bytes(b"\x7fELF\xff")
+    code, found = asked(deployment)
+    assert (code, found["configuration"][2]) == (
+        1,
+        "name the configuration file with -c FILE or ARCHIVER_CONFIG",
+    )
     deployment.config.unlink()
     code, found = asked(deployment)
     assert (code, "docs/quickstart.md" in str(found["configuration"][2])) == (1, True)

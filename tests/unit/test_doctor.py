@@ -14,7 +14,17 @@ import pytest
 from archiver.config.groups import IntakeSettings, SparkSettings
 from archiver.config.kafka_listener import KafkaListenerSettings
 from archiver.doctor import clock, folders, machine, ports, report
-from archiver.doctor.report import Finding, Outcome, Result, not_applicable, ok, problem, unknown, warning
+from archiver.doctor.report import (
+    Finding,
+    Outcome,
+    Result,
+    not_applicable,
+    not_checked,
+    ok,
+    problem,
+    unknown,
+    warning,
+)
 from archiver.doctor.run import Check, run_checks
 from archiver.runtime.check_result import Checked, CheckResult, CheckStatus
 from archiver.runtime.clock import SystemClock
@@ -49,8 +59,9 @@ def test_problems_come_first_with_their_remedies_and_what_is_fine_is_short() -> 
         Result("disk", warning("1 GiB free", "make room")),
         Result("catalog lake", unknown("refused", "start it")),
         Result("configuration", problem("a.yaml has 2 problems\n  line 1\n  line 2", "correct them")),
-        Result("kafka.listen", not_applicable("it needs a valid configuration")),
-        Result("clock", not_applicable("it needs a valid configuration")),
+        Result("kafka.listen", not_applicable("none is configured")),
+        Result("metadata store", not_checked("this needs a valid configuration")),
+        Result("clock", not_checked("this needs a valid configuration")),
         Result("memory", ok("4 GiB")),
     ]
     assert list(report.lines(results)) == [
@@ -63,8 +74,9 @@ def test_problems_come_first_with_their_remedies_and_what_is_fine_is_short() -> 
         "ok:",
         "    java    Java 17",
         "    memory  4 GiB",
-        "not applicable: kafka.listen, clock: it needs a valid configuration",
-        "1 problem, 1 warning, 1 unknown, 2 ok, 2 not applicable",
+        "not applicable: kafka.listen: none is configured",
+        "not checked: metadata store, clock: this needs a valid configuration",
+        "1 problem, 1 warning, 1 unknown, 2 ok, 1 not applicable, 2 not checked",
     ]
     assert list(report.lines([Result("java", ok("Java 17"))]))[-1] == "0 problems, 1 ok"
 
@@ -96,7 +108,7 @@ def test_finding_of_a_connection() -> None:
     assert report.finding_of(checked(fine, note), {}, "r") == ok("it answers; not there yet")
     assert report.finding_of(checked(fine, note), {}, "r", brief=True) == ok("it answers")
     away = ("reachable", CheckStatus.UNKNOWN, "refused")
-    assert report.finding_of(checked(away), {}, "r") == unknown("reachable: refused", "r")
+    assert report.finding_of(checked(away), {}, "r") == unknown("refused", "r")
     wrong = [(f"table {number}", CheckStatus.WRONG, "not ours") for number in range(7)]
     found = report.finding_of(checked(away, *wrong), {"table 0": "name another"}, "r")
     assert (found.outcome, found.remedy) == (Outcome.PROBLEM, "name another")
