@@ -29,35 +29,32 @@ if TYPE_CHECKING:
     from typer._click.core import Command, Context
 
 COMMANDS = {
-    "serve": "Ingest records, archive, clean and audit until SIGTERM or Ctrl-C; SIGHUP reloads the "
-    "configuration.",
-    "demo": "Archive a year of flights from New York into tables, query the tables, and audit them.",
-    "produce": "Send records and wait until each is acknowledged: stored, and in the intake log at its "
-    "offset.",
-    "consume": "Print committed records in offset order, from archives and then from intake.",
-    "archive": "Archive what is due: intake files become Parquet archives and table rows.",
+    "serve": "Run the daemon: ingest, archive, clean and audit.",
+    "demo": "Archive a year of flights into tables, query and audit them.",
+    "produce": "Send records and wait until each is acknowledged.",
+    "consume": "Print committed records of a topic in offset order.",
+    "archive": "Archive what is due, into Parquet archives and table rows.",
     "reconcile": "Compare object listing, ledger and tables.",
-    "clean": "Mark objects that are no longer needed, and delete objects that were marked longer than "
-    "cleanup.grace ago.",
+    "clean": "Delete objects that are no longer needed.",
     "audit": "Compare log, ledger and tables.",
     "status": "Show the state of the logs, the leadership and every topic.",
-    "watch": "Show the status again and again, with rates in records per second; stop with Ctrl-C.",
-    "explain": "Show where a record is (log, intake file, archive, table) and why it is not further.",
-    "tables": "Show every topic's table, where it is, and how Spark, Trino and DuckDB read it.",
-    "query": "Query the tables with SQL (DuckDB; `pip install 'stream-archiver[query]'`).",
-    "topics": "Show topics, create configured topics, add partitions, and delete topics or records.",
-    "groups": "Show consumer groups, their committed offsets and their lag, and reset offsets.",
-    "users": "Set the passwords of the users of the Kafka listener, and list and delete users.",
+    "watch": "Show the status and rates again and again, until Ctrl-C.",
+    "explain": "Show where a record is and why it is not further.",
+    "tables": "Show the tables, and how Spark, Trino and DuckDB read them.",
+    "query": "Query the tables with SQL, in DuckDB.",
+    "topics": "List, create, change and delete topics, and delete records.",
+    "groups": "Show consumer groups and their lag, and reset their offsets.",
+    "users": "List, add and delete the users of the Kafka listener.",
     "ledger": "Show the control log, and encode and decode control events.",
     "config": "Check, show and describe the configuration.",
-    "doctor": "Check the machine, the folders and the services of a deployment, with a remedy for each "
-    "problem.",
-    "dlq": "List records that could not be decoded, and decode them again after their schema is fixed.",
-    "schema": "Show the column of every field of a schema, and what a newer schema would do to the table.",
+    "doctor": "Check the machine, the folders and the services.",
+    "dlq": "List records that could not be decoded, and decode them again.",
+    "schema": "Show the columns of a schema, and what a newer one changes.",
 }
 """The subcommands in the order of the help, each with the first sentence of its own help.
 
-The sentence is repeated here so that `archiver --help` and completion import no subcommand.
+The sentence is repeated here so that `archiver --help` and completion import no subcommand. It fits a line of
+80 columns, which the help would otherwise cut.
 """
 
 

@@ -30,7 +30,7 @@ def archive(
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Archive what is due: intake files become Parquet archives and table rows. Blocks until it is done.
+    """Archive what is due, into Parquet archives and table rows. Blocks until it is done.
 
     If a daemon of this configuration runs, the daemon does it, with its own settings.
     """

@@ -25,8 +25,8 @@ def clean(
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Mark objects that are no longer needed, and delete objects that were marked longer than cleanup.grace
-    ago. A later run deletes what this run marks.
+    """Delete objects that are no longer needed. A run marks them, and deletes those that were marked longer
+    than cleanup.grace ago. A later run deletes what this run marks.
 
     The objects are archived intake files, archives older than their topic's retention, and remains of expired
     snapshots and failed uploads. With cleanup.compact_bytes, small archives of tables are merged too. If a

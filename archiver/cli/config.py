@@ -46,7 +46,7 @@ def check(
         ),
     ] = False,
 ) -> int:
-    """Validate the configuration file and the files it names; connects nowhere without --connect."""
+    """Validate the configuration file and the files it names. It connects nowhere without --connect."""
     from archiver.config.settings import load_settings
 
     if probe and not connect:
@@ -176,7 +176,7 @@ def _document(checked: Checked) -> dict[str, Any]:
 
 @app.command("show")
 def show(config: ConfigOption = None) -> int:
-    """Print the settings in force, defaults filled in and secrets hidden, as JSON."""
+    """Print the settings in force as JSON. Defaults are filled in and secrets hidden."""
     print_json(settings_of(config).model_dump(mode="json"))
     return FINE
 

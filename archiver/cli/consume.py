@@ -117,8 +117,8 @@ def consume(
         typer.Option("--full", help="With --output text, or on a terminal: do not cut long keys and values."),
     ] = False,
 ) -> int:
-    """Print committed records in offset order, from archives and then from intake. On a terminal they are
-    text for people, elsewhere JSON lines with bytes as base64.
+    """Print committed records of a topic in offset order. They come from archives and then from intake. On a
+    terminal they are text for people, elsewhere JSON lines with bytes as base64.
 
     --output, --text and --base64 precede this default. Bytes that are no UTF-8 text are shown as base64 in
     the text form too, with a mark.

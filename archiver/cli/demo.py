@@ -68,7 +68,7 @@ def demo(
         ),
     ] = None,
 ) -> int:
-    """Archive a year of flights from New York into tables, query the tables, and audit them.
+    """Archive a year of flights into tables, query and audit them.
 
     With --serve the demo stays and its daemon runs. The flights of the year depart again, now, so that rates,
     lags and tables change on the daemon's page.

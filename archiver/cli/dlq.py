@@ -17,7 +17,7 @@ from archiver.runtime.text import counted
 RECORDS_MAX = 100
 
 app = typer.Typer(
-    help="List records that could not be decoded, and decode them again after their schema is fixed.",
+    help="List records that could not be decoded, and decode them again.",
     no_args_is_help=True,
 )
 
@@ -38,7 +38,7 @@ def list_(
     ] = RECORDS_MAX,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """List keys and values of the archives that could not be decoded, and why. Changes nothing.
+    """List keys and values that could not be decoded, and why. Reads the archives and changes nothing.
 
     Exit code 2: some topic could not be read.
     """

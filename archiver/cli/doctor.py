@@ -38,7 +38,7 @@ def doctor(
         ),
     ] = 60.0,
 ) -> int:
-    """Check the machine, the folders and the services of a deployment, with a remedy for each problem.
+    """Check the machine, the folders and the services. Each problem has a remedy.
 
     Exit code 0: no problem, 1: a problem, 2: something is unknown, for example a catalog that does not
     answer. It changes nothing. In a bucket it creates one object with a random name and deletes it, to see

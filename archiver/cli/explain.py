@@ -28,7 +28,7 @@ def explain(
     config: ConfigOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Show where a record is (log, intake file, archive, table) and why it is not further.
+    """Show where a record is and why it is not further. The places are log, intake file, archive and table.
 
     Exit code 0: found and correct (or a gap, or removed on purpose), 1: missing, doubled or damaged, 2:
     unknown, 3: no such offset.

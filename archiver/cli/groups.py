@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from intake.log.consumer_groups import ConsumerGroup
 
 app = typer.Typer(
-    help="Show consumer groups, their committed offsets and their lag, and reset offsets.",
+    help="Show consumer groups and their lag, and reset their offsets.",
     no_args_is_help=True,
 )
 
@@ -64,7 +64,7 @@ def list_groups(config: ConfigOption = None, output: OutputOption = Output.TEXT)
 
 @app.command("describe")
 def describe(group: _Group, config: ConfigOption = None, output: OutputOption = Output.TEXT) -> int:
-    """Show one group: committed offset, end and lag of every partition. Needs no daemon.
+    """Show one group: committed offset, end and lag per partition. Needs no daemon.
 
     The lag in seconds is the age of the first record that is not committed. An unchanged offset that is
     committed again keeps its time for up to an hour, so the commit may be newer than its age. Pending offsets

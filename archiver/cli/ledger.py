@@ -28,7 +28,7 @@ _LENGTH_BYTES = 4
 
 @app.command("show")
 def show(config: ConfigOption = None, output: OutputOption = Output.TEXT) -> int:
-    """Show rounds, and what every topic has written, committed and killed."""
+    """Show rounds, and what is written, committed and killed."""
     with application(config) as app_:
         document = _summary(app_)
     if output is Output.JSON:
@@ -77,7 +77,7 @@ def events(
         ),
     ] = None,
 ) -> int:
-    """Print every control event of the ledger in order: one JSON document per line, or the bytes."""
+    """Print every control event of the ledger in order. One JSON document per line, or the bytes."""
     from archiver.events import codec, json_form
 
     with application(config) as app_:
@@ -123,7 +123,7 @@ def decode(
         bool, typer.Option("--raw", help="The files hold many events, as `ledger events --raw` writes them.")
     ] = False,
 ) -> int:
-    """Print control events, the archiver's or another program's, as JSON: one document per line. Needs no
+    """Print control events as JSON, one document per line. They may be another program's. Needs no
     configuration.
     """
     from archiver.events import codec, json_form
@@ -153,7 +153,7 @@ def encode(
         Path | None, typer.Option("--to", help="Write the bytes to this new file instead of standard output.")
     ] = None,
 ) -> int:
-    """Write the bytes of a control event as the Java classes of Iceberg do. Needs no configuration.
+    """Write the bytes of a control event as Iceberg's Java classes do. Needs no configuration.
 
     FILE.json may also be an object that has the event under `event` (and, for events without a partition
     type, also `partition_spec` and `table_schema`).

@@ -238,7 +238,8 @@ def produce(
     ] = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Send records and wait until each is acknowledged: stored, and in the intake log at its offset.
+    """Send records and wait until each is acknowledged. It is then stored, and in the intake log at its
+    offset.
 
     Ctrl-C and SIGTERM end the input early: records that were read are sent and acknowledged, a transaction is
     aborted, and the exit code is 130.

@@ -74,8 +74,8 @@ def query(
         int, typer.Option("--threads", min=0, help="Threads that the query may use; 0: one per core.")
     ] = 0,
 ) -> int:
-    """Query the tables with SQL (DuckDB; `pip install 'stream-archiver[query]'`). It reads only the files of
-    the tables and writes nothing.
+    """Query the tables with SQL, in DuckDB. It needs `pip install 'stream-archiver[query]'`, reads only the
+    files of the tables and writes nothing.
     """
     from archiver.config.types import parse_size
 

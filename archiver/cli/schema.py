@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from archiver.status.mapping import SchemaPlan
 
 app = typer.Typer(
-    help="Show the column of every field of a schema, and what a newer schema would do to the table.",
+    help="Show the columns of a schema, and what a newer one changes.",
     no_args_is_help=True,
 )
 
@@ -64,7 +64,7 @@ _Message = Annotated[
 
 @app.command("show")
 def show(topic: _Topic, config: ConfigOption = None, output: OutputOption = Output.TEXT) -> int:
-    """Show every field of a topic's messages with its column, as the ledger records it."""
+    """Show every field of a topic's messages with its column. The ledger records both."""
     from archiver.app.schema_plan import schema_history
     from archiver.status.mapping import mapping_of
 
@@ -122,7 +122,7 @@ def plan(
     message: _Message = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Show what a newer schema would do to a topic's table, before any record uses it. Without a schema
+    """Show what a newer schema would do to a topic's table. No record needs to use it yet. Without a schema
     option it takes the one that the configuration names.
     """
     if topic is None:

@@ -27,7 +27,8 @@ def serve(
         ),
     ] = None,
 ) -> int:
-    """Ingest records, archive, clean and audit until SIGTERM or Ctrl-C; SIGHUP reloads the configuration.
+    """Run the daemon: ingest, archive, clean and audit. It runs until SIGTERM or Ctrl-C. SIGHUP reloads the
+    configuration.
 
     While a dependency is unreachable, the daemon waits, reports it at /readyz and in the log, and continues
     by itself.

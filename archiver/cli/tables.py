@@ -44,7 +44,7 @@ def tables(
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Show every topic's table, where it is, and how Spark, Trino and DuckDB read it."""
+    """Show the tables, and how Spark, Trino and DuckDB read them."""
     if named is not None and topic is not None and named != topic:
         raise InvalidInput(f"the argument names topic {named}, and --topic names {topic}; name one of them")
     with application(config) as app:

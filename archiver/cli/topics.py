@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from intake.log.state import TopicState
 
 app = typer.Typer(
-    help="Show topics, create configured topics, add partitions, and delete topics or records.",
+    help="List, create, change and delete topics, and delete records.",
     no_args_is_help=True,
 )
 
@@ -56,7 +56,7 @@ def list_topics(config: ConfigOption = None, output: OutputOption = Output.TEXT)
 
 @app.command("describe")
 def describe(topic: KnownTopic, config: ConfigOption = None, output: OutputOption = Output.TEXT) -> int:
-    """Show one topic: offsets of every partition, and its settings."""
+    """Show one topic: its settings, and offsets per partition."""
     from archiver.publish.progress import positions, troubles
 
     with application(config) as app_:
@@ -104,7 +104,7 @@ def create(
     config: ConfigOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Create a configured topic in the intake log now, instead of at its first use.
+    """Create a configured topic now, before its first record.
 
     After a topic of that name was deleted, only this command creates a new one. The new topic has another id,
     so it needs another table. An existing topic with fewer partitions than configured gets the others.
@@ -209,8 +209,8 @@ def delete(
     config: ConfigOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Delete a topic: its records can no longer be written or read, and its intake files are deleted.
-    Archives and table stay.
+    """Delete a topic and its intake files. Its records can no longer be written or read. Archives and table
+    stay.
 
     The topic must not be in the configuration any more. Records that no archive holds yet are lost.
     """
@@ -289,7 +289,7 @@ def delete_records(
     config: ConfigOption = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Delete the records of a topic below an offset: no reader gets them any more. Needs no daemon.
+    """Delete the records of a topic below an offset. No reader gets them any more. Needs no daemon.
 
     `archiver clean` frees the storage of what is archived. A running daemon reads of it at the latest a
     second later. A mirrored topic is refused, and so is one that the configuration keeps for ever.

@@ -21,7 +21,7 @@ from archiver.runtime.exit_codes import FINE
 from archiver.runtime.ids import SystemIds
 
 app = typer.Typer(
-    help="Set the passwords of the users of the Kafka listener, and list and delete users.",
+    help="List, add and delete the users of the Kafka listener.",
     no_args_is_help=True,
 )
 

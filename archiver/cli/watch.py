@@ -45,7 +45,7 @@ def watch(
         typer.Option("--count", min=1, help="Number of reads (default: until Ctrl-C).", show_default=False),
     ] = None,
 ) -> int:
-    """Show the status again and again, with rates in records per second; stop with Ctrl-C.
+    """Show the status and rates again and again, until Ctrl-C. Rates are in records per second.
 
     On a terminal the text is redrawn in place; in a pipe each read prints a block. A read that fails is shown
     and repeated. No table is read, so the oldest required intake file is only in `archiver status`. With

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from archiver.app.status_document import _oldest_required
-from archiver.cli.app import COMMANDS, load_command
+from archiver.cli.app import COMMANDS, load_command, run
 from tests.support.builders.deployment import Deployment
 
 HEAVY = {"pyspark", "pyiceberg", "pandas", "duckdb"}
@@ -109,6 +109,19 @@ def test_the_list_of_subcommands_repeats_their_own_help() -> None:
     for name, text in COMMANDS.items():
         own_help = load_command(name).get_short_help_str(1000)
         assert text == own_help, name
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_the_lists_of_commands_are_not_cut_at_80_columns(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run([name, "--help"] if name else ["--help"]) == 0
+    listed = capsys.readouterr().out.partition("\nCommands:\n")[2].splitlines()
+    assert [line for line in listed if line.endswith("...")] == []
+    # A description that takes two lines would be counted twice.
+    named = load_command(name) if name else None
+    assert len(listed) == len(COMMANDS if named is None else getattr(named, "commands", ()))
 
 
 def test_topics_list_imports_no_more_than_both_logs_need(tmp_path: Path) -> None:
