@@ -23,7 +23,7 @@ DEFAULT = str(HttpSettings.model_fields["listen"].default)
 
 
 def where_to_ask(path: Path) -> str:
-    """A sentence that says where the status page of a running daemon is."""
+    """Where the status page of a daemon is, if one is running; this connects nowhere."""
     document = _readable(path)
     http = document.get("http")
     group = http if isinstance(http, Mapping) else {}
@@ -35,15 +35,14 @@ def where_to_ask(path: Path) -> str:
         else _url(listen, "https" if group.get("tls") is not None else "http")
     )
     if url is None:
-        where = f"its page is at http.listen, which cannot be read here (default: http://{DEFAULT}/)"
+        where = f"at http.listen, which cannot be read here (default: http://{DEFAULT}/)"
     elif "listen" in group:
-        where = f"its page is at {url}, by http.listen of this file, if that has not changed since"
+        where = f"at {url}, by http.listen of this file, if that has not changed since"
     else:
-        where = f"its page is at {url}, unless its http.listen differs"
+        where = f"at {url}, unless its http.listen differs"
     return (
-        f"A running daemon keeps its configuration, so it may be ready: {where}; /readyz there says "
-        "whether it "
-        "is"
+        "If a daemon is running, it keeps the configuration that it started with, and may be ready. Its page "
+        f"is {where}; /readyz there says whether it is ready"
     )
 
 

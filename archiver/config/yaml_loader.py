@@ -70,6 +70,16 @@ _Loader.add_implicit_resolver(
 )
 
 
+_ADVICE = {
+    "mapping values are not allowed here": "indent the keys of a group alike, end each key with a colon, and "
+    "quote a value that has a colon and a space",
+    "expected <block end>": "indent the keys of a group, and the entries of a list, alike",
+    "'\\t'": "indent with spaces, not with tabs",
+    "unexpected end of stream": "close the quotes",
+}
+"""By a part of the problem in PyYAML's words: how to correct its usual cause."""
+
+
 def read_document(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     """The document, and the line of each key path; raises `ConfigInvalid`."""
     text = _text(path)
@@ -83,9 +93,8 @@ def read_document(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     # PyYAML's own text would repeat lines of the file, which may contain a secret.
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigInvalid(
-            f"{path}, line {line}: not valid YAML: {error.problem or error.context}"
-        ) from error
+        problem = str(error.problem or error.context)
+        raise ConfigInvalid(f"{path}, line {line}: not valid YAML: {problem}{_advice(problem)}") from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise ConfigInvalid(
@@ -103,6 +112,12 @@ def read_document(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
             f"{path}, line {lines[()]}: the file must be a mapping of keys to values, not {_kind(document)}"
         )
     return document, lines
+
+
+def _advice(problem: str) -> str:
+    """What to look for at a problem that YAML names in the words of its grammar."""
+    found = (advice for part, advice in _ADVICE.items() if part in problem)
+    return f"; {next(found, '')}".removesuffix("; ")
 
 
 def _text(path: Path) -> str:

@@ -14,7 +14,7 @@ from archiver.runtime.exit_codes import USAGE
 
 LEAST = "cluster: demo\ndata: {uri: data}\nmetadata: {sqlite: {path: metadata.db}}\n"
 WRONG = "intake: {delay_max: soon}\n"
-UNREADABLE = f"its page is at http.listen, which cannot be read here (default: http://{DEFAULT}/)"
+UNREADABLE = f"at http.listen, which cannot be read here (default: http://{DEFAULT}/)"
 
 CASES = {
     "no port": ("", f"http://{DEFAULT}/, unless its http.listen differs"),
@@ -47,7 +47,8 @@ def test_the_error_says_where_a_daemon_can_be_asked(
     assert run(["status", "-c", str(path)]) == USAGE == 3
     *problems, last = capsys.readouterr().err.splitlines()
     assert "\n".join(problems).startswith("error: ")
-    assert last.startswith("A running daemon keeps its configuration, so it may be ready: ")
+    assert last.startswith("If a daemon is running, it keeps the configuration that it started with")
+    assert "Its page is at " in last
     assert expected in last
 
 
