@@ -20,8 +20,9 @@ from starlette.responses import HTMLResponse, Response
 
 from archiver.runtime.errors import ArchiverError
 from archiver.runtime.redaction import redacted
-from archiver.runtime.text import printable_text
-from archiver.status.ages import numbers
+from archiver.runtime.rfc3339 import parse_time
+from archiver.runtime.text import moment, printable_text
+from archiver.status.ages import age_at, numbers
 from archiver.web.app_context import AppContext
 from archiver.web.endpoint import CSS
 from archiver.web.markdown import blocks, plain
@@ -46,6 +47,23 @@ _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _NUMBERS: Final = frozenset(
     f"{sign}{size}INT" for sign in ("", "U") for size in ("TINY", "SMALL", "BIG", "HUGE")
 ) | {"INTEGER", "UINTEGER", "FLOAT", "DOUBLE", "DECIMAL"}
+_STATES: Final[Mapping[str, tuple[str, str]]] = {
+    "beyond_end": ("note", "There is no such offset yet"),
+    "in_transaction": ("note", "In an open transaction"),
+    "behind_transaction": ("note", "Waits for an open transaction"),
+    "aborted": ("note", "Aborted, so there is no record"),
+    "waiting": ("note", "In intake, not archived yet"),
+    "pending": ("note", "Archived, not in the table yet"),
+    "committed": ("ok", "In the table"),
+    "archived": ("ok", "Archived"),
+    "retired": ("note", "Deleted by the retention or by a client"),
+    "removed": ("note", "Removed from the table by another program"),
+    "missing": ("act", "Missing"),
+    "doubled": ("act", "More than once in the table"),
+    "damaged": ("act", "Damaged"),
+    "unknown": ("watch", "Not known"),
+}
+"""States of `archiver explain` as badge and words; documents keep the state itself."""
 _TITLES: Final = {401: "Log in", 403: "Not allowed", 404: "Not found", 429: "Too many requests"}
 
 
@@ -176,6 +194,18 @@ def source(text: str) -> Markup:
     return escape(printable_text(text, kept="\n\t"))
 
 
+def ago(time: str, now_us: int) -> str:
+    """A time of a document for people, with its age or with the time until it."""
+    time_us = parse_time(time)
+    between = f"in {age_at(now_us, time_us)}" if time_us > now_us else f"{age_at(time_us, now_us)} ago"
+    return f"{moment(time_us)} ({between})"
+
+
+def state_words(state: str) -> tuple[str, str]:
+    """Badge and words of a state of `archiver explain`."""
+    return _STATES[state]
+
+
 def is_number(kind: str) -> bool:
     """Whether values of a type of DuckDB are numbers, which are aligned on the right."""
     return kind.partition("(")[0] in _NUMBERS and not kind.endswith("]")
@@ -195,6 +225,8 @@ def _template(name: str) -> Any:
             "source": source,
             "page_of": page_of,
             "plain": plain,
+            "ago": ago,
+            "state_words": state_words,
         }
         found.tests["number_type"] = is_number
     return found.get_template(f"console/{name}")
