@@ -372,10 +372,16 @@ def _target(start: str, now_us: int) -> Target | None:
     """None: the newest records of a page."""
     if start == "latest":
         return None
-    target = parse_target(start, "from", now_us, LATEST_MEANS)
-    # The search for them opens the footers of all archives between.
-    if target.kind == "last" and target.value > SCANNED_MAX:
-        raise InvalidInput(f"from {excerpt(start)} is not accepted; N of latest-N is at most {SCANNED_MAX:,}")
+    try:
+        target = parse_target(start, "from", now_us, LATEST_MEANS)
+        # The search for them opens the footers of all archives between.
+        if target.kind == "last" and target.value > SCANNED_MAX:
+            raise InvalidInput(
+                f"from {excerpt(start)} is not accepted; N of latest-N is at most {SCANNED_MAX:,}"
+            )
+    except InvalidInput as error:
+        error.parameter = "from"
+        raise
     return target
 
 

@@ -95,7 +95,9 @@ def _topics(app: Application, may_read: Callable[[str], bool], topic: str | None
         return [one for one in app.settings.topics if may_read(one.name)]
     settings = app.settings.topic(topic)
     if settings is None:
-        raise no_topic(topic, (one.name for one in app.settings.topics if may_read(one.name)))
+        error = no_topic(topic, (one.name for one in app.settings.topics if may_read(one.name)))
+        error.parameter = "topic"
+        raise error
     return [settings]
 
 

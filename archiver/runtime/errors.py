@@ -108,6 +108,9 @@ class LimitReached(Halt):
 class InvalidInput(ArchiverError):
     """The input is wrong; nothing was done with it."""
 
+    parameter: str | None = None
+    """Name of the parameter that is wrong, if only one can be. A page shows the message next to it."""
+
 
 class ConfigInvalid(InvalidInput):
     """The configuration, or a file it names, is wrong."""
@@ -210,4 +213,6 @@ def not_created(name: str, *, mirrored: bool) -> NotFound:
 
 def no_partition(topic: str, partition: int, count: int) -> NotFound:
     """The only error text for a partition that a topic with `count` partitions does not have."""
-    return NotFound(f"topic {topic} has no partition {partition}; it has {count}, numbered from 0")
+    error = NotFound(f"topic {topic} has no partition {partition}; it has {count}, numbered from 0")
+    error.parameter = "partition"
+    return error

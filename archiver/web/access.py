@@ -68,14 +68,17 @@ class Reader:
         """Whether it may do this with a topic or a group."""
         return self.principal is None or self._allows(self.principal, operation, resource, name)
 
-    def require(self, operation: Operation, resource: Resource, name: str) -> None:
-        """Refuse with 403 what it may not do. Call it before anything is looked up: the answer must be the
-        same whether or not the name exists.
+    def require(
+        self, operation: Operation, resource: Resource, name: str, parameter: str | None = None
+    ) -> None:
+        """Refuse with 403 what it may not do; the name is that of a `parameter`. Call it before anything is
+        looked up: the answer must be the same whether or not the name exists.
         """
         if not self.may(operation, resource, name):
             raise refusal(
                 403,
                 f"{self.principal} may not {operation} this {resource}; a rule in kafka.acls can allow it",
+                parameter=parameter,
             )
 
     def visible(self, operation: Operation, resource: Resource, names: Iterable[str]) -> set[str]:

@@ -25,6 +25,7 @@ from archiver.runtime.text import moment, printable_text
 from archiver.status.ages import age_at, numbers
 from archiver.web.app_context import AppContext
 from archiver.web.endpoint import CSS
+from archiver.web.error_responses import Refusal
 from archiver.web.markdown import blocks, plain
 from archiver.web.page import environment, refresh_of, style
 from archiver.web.read_api import Handler, ReadApi, refusal_of
@@ -87,22 +88,46 @@ class Console:
         async def answer(request: Request) -> Response:
             with self._api.place():
                 document = await load(request)
-                return await self._page(request, template, document)
+                return await self._page(request, template, {"document": document})
 
-        return self.refusing(answer)
+        return self.refusing(answer, view.form)
 
-    def refusing(self, handler: Handler) -> Handler:
-        """The handler, whose errors and refusals become pages that say why something is not shown."""
+    def refusing(self, handler: Handler, form: str = "") -> Handler:
+        """The handler, whose errors and refusals become pages that say why something is not shown. With a
+        `form` it is shown again if a value is wrong.
+        """
 
         async def answer(request: Request) -> Response:
             try:
                 return await handler(request)
-            except ArchiverError as error:
-                return self._refused(request, refusal_of(error, self._context.http.retry_after))
-            except HTTPException as error:
-                return self._refused(request, error)
+            except (ArchiverError, HTTPException) as error:
+                refused = self._refusal(error)
+            if form and (_parameter(refused) or refused.status_code == 400):
+                return await self.form(request, form, refused, request.path_params)
+            return self._refused(request, refused)
 
         return answer
+
+    async def form(
+        self,
+        request: Request,
+        template: str,
+        error: ArchiverError | HTTPException,
+        values: Mapping[str, Any],
+        otherwise: str | None = None,
+    ) -> Response:
+        """The form again, with what was typed and the message at the field of the parameter. If the error is
+        of no parameter, `otherwise` is the field for a wrong value.
+        """
+        refused = self._refusal(error)
+        parameter = _parameter(refused) or (otherwise if refused.status_code == 400 else None)
+        problem = {"parameter": parameter, "message": refused.detail}
+        return await self._page(request, template, {**values, "problem": problem}, refused)
+
+    def _refusal(self, error: ArchiverError | HTTPException) -> HTTPException:
+        if isinstance(error, ArchiverError):
+            return refusal_of(error, self._context.http.retry_after)
+        return error
 
     def _refused(self, request: Request, error: HTTPException) -> Response:
         values = {"title": _TITLES.get(error.status_code, "This cannot be shown"), "message": error.detail}
@@ -114,10 +139,14 @@ class Console:
         """The style sheet of the pages."""
         return Response(style(), media_type=CSS)
 
-    async def _page(self, request: Request, template: str, document: Mapping[str, Any]) -> Response:
+    async def _page(
+        self, request: Request, template: str, values: Mapping[str, Any], error: HTTPException | None = None
+    ) -> Response:
         html = await asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: self._rendered(request, template, {"document": document})
+            self._threads, lambda: self._rendered(request, template, values)
         )
+        if error is not None:
+            return HTMLResponse(html, error.status_code, {**(error.headers or {}), **HEADERS})
         return HTMLResponse(html, 200, dict(HEADERS))
 
     def _rendered(self, request: Request, template: str, values: Mapping[str, Any]) -> str:
@@ -133,6 +162,10 @@ class Console:
                 refresh=refresh_of(asked),
             )
         )
+
+
+def _parameter(error: HTTPException) -> str | None:
+    return error.parameter if isinstance(error, Refusal) else None
 
 
 def shown(side: Mapping[str, Any] | None, most: int = SHOWN_MAX) -> Markup:

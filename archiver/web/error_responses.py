@@ -33,9 +33,21 @@ TYPES: dict[int, str] = {
 """Error type by status. 500 is an error in the daemon itself, so the outcome is unknown."""
 
 
+class Refusal(HTTPException):
+    """Exception of a handler that answers with its status and message."""
+
+    parameter: str | None = None
+    """Name of the parameter that is wrong, if only one can be."""
+
+
 def refusal(
-    status: int, message: str, *, retry_after_s: float | None = None, close: bool = False
-) -> HTTPException:
+    status: int,
+    message: str,
+    *,
+    retry_after_s: float | None = None,
+    close: bool = False,
+    parameter: str | None = None,
+) -> Refusal:
     """Exception for a handler to raise. `close` ends the connection, which may still carry the rest of a
     body.
     """
@@ -43,7 +55,9 @@ def refusal(
     if close:
         # The rest of a body would be read as the next request.
         headers["Connection"] = "close"
-    return HTTPException(status, message, headers)
+    refused = Refusal(status, message, headers)
+    refused.parameter = parameter
+    return refused
 
 
 def require_bearer(request: Request, token: str, missing: str, wrong: str) -> None:

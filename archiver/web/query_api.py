@@ -11,9 +11,11 @@ import asyncio
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from archiver.runtime.errors import ArchiverError
 from archiver.web.access import Access, Reader
 from archiver.web.app_context import AppContext
 from archiver.web.bodies import media_type, parse_body, read_body
@@ -103,7 +105,12 @@ class QueryApi:
         number = int(limit) if limit.isascii() and limit.isdecimal() and len(limit) < 10 else 0
         # A text area has the line ends of the network.
         sql = given.get("sql", "").replace("\r\n", "\n")
-        query_id = self._start(reader, sql, number if limit else None)
+        try:
+            query_id = self._start(reader, sql, number if limit else None)
+        # The text of a query is work, so it comes back also if there is no place for it now.
+        except (ArchiverError, HTTPException) as error:
+            typed = {"sql": sql, "limit": limit}
+            return await self._console.form(request, "query_refused.html", error, typed, otherwise="sql")
         return HTMLResponse("", 303, {"Location": link("/query/{}", query_id)})
 
     async def _page_cancel(self, request: Request) -> Response:
@@ -116,7 +123,9 @@ class QueryApi:
     def _start(self, reader: Reader, sql: str, limit: int | None) -> str:
         rows_max = ROWS if limit is None else limit
         if not 1 <= rows_max <= ROWS_MAX:
-            raise refusal(400, f"the limit of rows is no whole number from 1 to {ROWS_MAX}")
+            raise refusal(
+                400, f"the limit of rows is no whole number from 1 to {ROWS_MAX}", parameter="limit"
+            )
         topics = readable_topics(reader, self._queries)
         query_id = self._queries.start(reader.principal, sql, rows_max, topics)
         if query_id is None:

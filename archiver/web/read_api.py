@@ -208,7 +208,7 @@ class ReadApi:
         reader = await self._access.reader(request)
         topic = request.query_params.get("topic") or None
         if topic is not None:
-            reader.require("read", "topic", topic)
+            reader.require("read", "topic", topic, "topic")
         return topic, lambda name: reader.may("read", "topic", name)
 
     async def _audit(self, request: Request) -> Document:
@@ -362,14 +362,17 @@ def readable_topics(reader: Reader, queries: Queries) -> frozenset[str] | None:
 def refusal_of(error: ArchiverError, retry_after_s: float) -> HTTPException:
     """The refusal that states an error of a read."""
     message = excerpt(str(error), MESSAGE_MAX)
+    parameter = error.parameter if isinstance(error, InvalidInput) else None
     if isinstance(error, NotFound):
         # Without the names of other topics: a rule may hide them from this reader.
         topic = error.unknown_topic
-        return refusal(404, message if topic is None else f"there is no topic {excerpt(topic)}")
+        return refusal(
+            404, message if topic is None else f"there is no topic {excerpt(topic)}", parameter=parameter
+        )
     if isinstance(error, NotAllowed):
         return refusal(403, message)
     if isinstance(error, InvalidInput | LimitReached):
-        return refusal(400, message)
+        return refusal(400, message, parameter=parameter)
     if isinstance(error, RetryLater | OutcomeUnknown):
         return refusal(503, message, retry_after_s=retry_after_s)
     # Damaged data, or a state that needs a person: it will not pass by itself.
@@ -397,7 +400,9 @@ def _number(text: str | None, what: str, default: int, least: int, most: int) ->
     # `isdecimal` accepts digits of other scripts, so ASCII is checked first.
     found = int(text) if text.isascii() and text.isdecimal() and len(text) <= 19 else -1
     if not least <= found <= most:
-        raise refusal(400, f"{what} {excerpt(text, 40)!r} is no whole number from {least} to {most}")
+        raise refusal(
+            400, f"{what} {excerpt(text, 40)!r} is no whole number from {least} to {most}", parameter=what
+        )
     return found
 
 
@@ -414,5 +419,5 @@ def _key(text: str | None, encoded: str | None) -> bytes | None:
     else:
         return None
     if len(key) > KEY_BYTES_MAX:
-        raise refusal(400, f"the key has more than {KEY_BYTES_MAX} bytes")
+        raise refusal(400, f"the key has more than {KEY_BYTES_MAX} bytes", parameter="key")
     return key

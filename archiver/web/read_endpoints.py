@@ -35,6 +35,8 @@ class View:
     parameters: tuple[Schema, ...] = ()
     template: str = ""
     """Of the page; the name of the view with `.html` if it is empty."""
+    form: str = ""
+    """Template of the page that shows its form again after a wrong value; empty for a page without a form."""
 
 
 def _in_path(name: str, text: str, kind: str = "string") -> Schema:
@@ -108,6 +110,7 @@ VIEWS: tuple[View, ...] = (
                 "key_base64", "The same for a key of any bytes. Not together with key.", {"type": "string"}
             ),
         ),
+        form="messages_refused.html",
     ),
     View(
         "message",
@@ -162,6 +165,7 @@ VIEWS: tuple[View, ...] = (
                 {"type": "integer", "minimum": 1, "maximum": RECORDS_MAX, "default": RECORDS},
             ),
         ),
+        form="dead_letters_refused.html",
     ),
     View(
         "dead_letter_replay",

@@ -161,8 +161,17 @@ def test_a_wrong_form_says_what_is_accepted(browser: Browser, daemon: Daemon) ->
     browser.fill("input[name=from]", "yesterday")
     browser.click("form button")
     assert "from yesterday is not accepted; give earliest, latest (the newest records), end" in browser.run(
-        "document.body.textContent"
+        "document.querySelector('[role=alert]').textContent"
     )
+    wrong = "document.querySelector('input[aria-describedby=problem]')"
+    assert browser.run(f"{wrong}.name + ' ' + {wrong}.value") == "from yesterday", "what was typed stays"
+    for width in WIDTHS:
+        browser.screen(width, scripts=False)
+        wide = browser.run("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0, width
+    browser.fill("input[name=from]", "earliest")
+    browser.click("form button")
+    assert browser.run("document.querySelectorAll('[role=alert]').length") == 0
 
 
 def test_keys_reach_everything(browser: Browser, daemon: Daemon) -> None:

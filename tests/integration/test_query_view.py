@@ -331,6 +331,20 @@ def test_a_form_of_another_page_does_nothing(daemon: Daemon) -> None:
     assert len(daemon.call("GET", "/v1/query").json()["queries"]) == 1
 
 
+def test_a_refused_form_keeps_what_was_typed(daemon: Daemon) -> None:
+    sql = "SELECT\n'</textarea><script>alert(1)</script>'"
+    wrong_limit = form(daemon, "/query", {"sql": sql, "limit": "m<b>any"})
+    seen = check_harmless(wrong_limit)
+    assert wrong_limit.status == 400
+    assert sql in seen.text
+    assert (seen.fields["limit"]["value"], seen.fields["limit"]["aria-describedby"]) == ("m<b>any", "problem")
+    assert "from 1 to 10000" in seen.alerts["problem"]
+    empty = check_harmless(form(daemon, "/query", {"sql": "", "limit": "7"}))
+    assert empty.fields["sql"]["aria-describedby"] == "problem"
+    assert empty.fields["limit"]["value"] == "7"
+    assert "write one SELECT" in empty.alerts["problem"]
+
+
 def test_a_query_without_end_is_stopped_in_time(deployment: Deployment) -> None:
     with Daemon(deployment, query_time_max=2) as daemon:
         reply = run(daemon, ENDLESS)
@@ -348,7 +362,11 @@ def test_the_number_of_open_queries_is_bounded(daemon: Daemon, monkeypatch: pyte
     assert len(children()) == queries.RUNNING_MAX
     reply = run(daemon, COUNT)
     assert (reply.status, reply.headers["retry-after"]) == (429, "2")
-    assert form(daemon, "/query", {"sql": COUNT}).status == 429
+    refused = form(daemon, "/query", {"sql": COUNT})
+    assert (refused.status, refused.headers["retry-after"]) == (429, "2")
+    seen = check_harmless(refused)
+    assert COUNT in seen.text, "the query is not lost"
+    assert "too many queries" in seen.alerts["problem"]
     carol = run(daemon, COUNT, login("carol"), wait=False)
     assert carol.status == 202, "one reader does not take all places"
     for one in (waiting[0], *ids):

@@ -18,6 +18,7 @@ from archiver.web import access
 from archiver.web.read_endpoints import VIEWS
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver
+from tests.support.process.pages import check_harmless
 from tests.support.process.web import TOKEN, Daemon, basic, bearer, kafka_users, read_all
 
 READ_TOKEN = "the token of readers"
@@ -144,6 +145,27 @@ def test_a_refusal_does_not_say_whether_the_topic_exists(daemon: Daemon) -> None
         )
         assert (there.status, there.body) == (absent.status, absent.body)
         assert there.status == 403
+
+
+@pytest.mark.parametrize(
+    ("path", "form"),
+    [
+        ("/topics/{}/messages?from=yesterday", False),
+        ("/topics/{}/messages?partition=99", False),
+        ("/dead-letters?topic={}", True),
+        ("/dead-letters?topic={}&limit=0", True),
+    ],
+)
+def test_a_page_does_not_say_whether_the_topic_exists(daemon: Daemon, path: str, form: bool) -> None:
+    pages = []
+    for name in ("orders", "nowhere"):
+        reply = daemon.call("GET", path.format(name), headers=basic("alice", "wonderland"))
+        assert reply.status == 403, "before the other parameters are read"
+        seen = check_harmless(reply)
+        assert ("topic" in seen.fields) == form
+        text, _, _ = seen.text.partition("Cluster ")
+        pages.append((seen.tags, seen.alerts, text.replace(name, "")))
+    assert pages[0] == pages[1]
 
 
 def test_the_overview_is_for_readers_of_everything(daemon: Daemon) -> None:

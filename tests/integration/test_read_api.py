@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 
@@ -248,6 +248,57 @@ def test_a_damaged_archive_still_says_where_its_record_is(daemon: Daemon) -> Non
 def test_wrong_parameters_are_refused_with_what_is_accepted(daemon: Daemon, query: str) -> None:
     message = get(daemon, f"/topics/clicks/messages?{quote(query, safe='=&')}", 400)["error"]["message"]
     assert message
+
+
+@pytest.mark.parametrize(
+    ("field", "typed", "status", "words"),
+    [
+        ("from", "yesterday", 400, "is not accepted; give earliest"),
+        ("from", "2026-13-45T00:00:00Z", 400, "is not accepted; give earliest"),
+        ("from", "2026-11-27", 400, "no complete time"),
+        ("from", "latest-100001", 400, "at most 100,000"),
+        ("partition", "x", 400, "no whole number"),
+        ("partition", "7", 404, "it has 2, numbered from 0"),
+        ("limit", "501", 400, "from 1 to 500"),
+        ("from", '"><script>alert(1)</script>', 400, "is not accepted; give earliest"),
+    ],
+)
+def test_a_wrong_value_comes_back_in_the_form(
+    daemon: Daemon, field: str, typed: str, status: int, words: str
+) -> None:
+    asked = {"partition": "1", "from": "3", "limit": "20", "key": "k", field: typed}
+    reply = daemon.call("GET", f"/topics/clicks/messages?{urlencode(asked)}")
+    assert reply.status == status
+    seen = check_harmless(reply)
+    for name, value in asked.items():
+        assert seen.fields[name]["value"] == value
+        described = "problem" if name == field else None
+        assert seen.fields[name].get("aria-describedby") == described, name
+    assert list(seen.alerts) == ["problem"]
+    assert words in seen.alerts["problem"]
+
+
+def test_a_wrong_value_without_a_field_is_said_in_the_form(daemon: Daemon) -> None:
+    reply = daemon.call("GET", "/topics/clicks/messages?key_base64=%25")
+    seen = check_harmless(reply)
+    assert reply.status == 400
+    assert "partition" in seen.fields
+    assert "no base64" in seen.alerts["problem"]
+    assert check_harmless(daemon.call("GET", "/topics/nowhere/messages")).fields == {}, "no topic, no form"
+
+
+@pytest.mark.parametrize(
+    ("query", "field", "status"), [("limit=0", "limit", 400), ("topic=nowhere", "topic", 404)]
+)
+def test_a_wrong_filter_of_undecoded_records_comes_back(
+    daemon: Daemon, query: str, field: str, status: int
+) -> None:
+    reply = daemon.call("GET", f"/dead-letters?{query}")
+    assert reply.status == status
+    seen = check_harmless(reply)
+    assert seen.fields[field]["value"] == query.partition("=")[2]
+    assert seen.fields[field]["aria-describedby"] == "problem"
+    assert seen.alerts["problem"]
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)

@@ -20,18 +20,35 @@ class Seen(HTMLParser):
         self.links: list[str] = []
         self.handlers: list[str] = []
         self.text = ""
+        self.fields: dict[str, dict[str, str | None]] = {}
+        """Attributes of the fields of forms, by name."""
+        self.alerts: dict[str, str] = {}
+        """Texts with the role `alert`, by id."""
+        self._alert: str | None = None
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
+        found = dict(attrs)
+        if tag in ("input", "textarea"):
+            self.fields[found.get("name") or ""] = found
+        if found.get("role") == "alert":
+            self._alert = found.get("id") or ""
+            self.alerts[self._alert] = ""
         for name, value in attrs:
             if name in ("href", "src", "action"):
                 self.links.append(value or "")
             if name.startswith("on") or name == "style":
                 self.handlers.append(name)
 
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "p":
+            self._alert = None
+
     def handle_data(self, data: str) -> None:
         self.text += data
+        if self._alert is not None:
+            self.alerts[self._alert] += data
 
 
 def check_harmless(reply: Reply) -> Seen:
