@@ -128,7 +128,7 @@ class Reading:
         return {
             "as_of": format_time(report.now_us),
             **_summary(topic, self._attention(report)),
-            "traffic": self._traffic(name),
+            "traffic": self.traffic(name),
             "topic_id": str(topic.topic_id),
             **standing_of(topic),
             "schema_version": max(ledger.schemas, default=None),
@@ -138,10 +138,9 @@ class Reading:
             "settings": None if settings is None else settings.model_dump(mode="json"),
         }
 
-    def _traffic(self, name: str) -> dict[str, float] | None:
-        """Mean traffic in the newest step of the history with a known one."""
-        samples = [] if self._history is None else self._history.samples(name)
-        known = next((one for one in reversed(samples) if one.records_per_s is not None), None)
+    def traffic(self, name: str) -> dict[str, float] | None:
+        """Mean traffic of a topic in the newest step of the history with a known one."""
+        known = None if self._history is None else self._history.newest_traffic(name)
         if known is None or known.records_per_s is None:
             return None
         return {

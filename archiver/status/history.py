@@ -150,6 +150,18 @@ class LagHistory:
             first = max(newest - STEPS + 1, self._step(self._began_s))
             return [self._sample(series, step) for step in range(first, newest + 1)]
 
+    def newest_traffic(self, topic: str) -> LagSample | None:
+        """The newest sample with a known traffic, as `samples` has it, without making the others."""
+        with self._lock:
+            series = self._topics.get(topic)
+            if series is None:
+                return None
+            newest = min(self._step(self._newest_s), series.last_step)
+            for step in range(newest, self._step(self._newest_s) - STEPS, -1):
+                if not math.isnan(series.records_per_s[step % STEPS]):
+                    return self._sample(series, step)
+            return None
+
     def dump(self, monotonic_s: float) -> KeptHistory | None:
         """A copy of everything; None without a sample."""
         with self._lock:

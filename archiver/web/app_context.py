@@ -72,6 +72,9 @@ class Reads(Protocol):
     def topics(self) -> dict[str, Any]:
         """All topics."""
 
+    def traffic(self, name: str) -> dict[str, float] | None:
+        """Newest mean traffic of a topic; None: not known."""
+
     def topic(self, name: str) -> dict[str, Any]:
         """One topic."""
 

@@ -128,8 +128,10 @@ class ReadApi:
             later = sorted(one["topic"] for one in document["topics"] if one["topic"] > after)
             names = reader.visible("describe", "topic", later)
             topics = [one for one in document["topics"] if one["topic"] in names]
+            reads = self._context.reads
             return document | {
-                "topics": topics[:limit],
+                # Only for those that are shown: there may be thousands.
+                "topics": [{**one, "traffic": reads.traffic(one["topic"])} for one in topics[:limit]],
                 "left": max(0, len(topics) - limit),
                 "next": topics[limit - 1]["topic"] if len(topics) > limit else None,
             }

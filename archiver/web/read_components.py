@@ -19,6 +19,16 @@ _SUMMARY: dict[str, Schema] = {
     "attention_why": {**_TEXT_OR_NULL, "description": "What needs attention; null: nothing."},
     "stuck": {**_TEXT_OR_NULL, "description": "Why the last round could not finish the topic."},
     "troubled": {"type": "integer", "description": "Partitions held back by more than not being due yet."},
+    "traffic": {
+        "type": ["object", "null"],
+        "properties": {
+            "records_per_s": {"type": "number"},
+            "bytes_per_s": {"type": "number", "description": "Raw bytes of the records."},
+            "age_seconds": {"type": "number", "description": "Age of the middle of the time."},
+        },
+        "required": ["records_per_s", "bytes_per_s", "age_seconds"],
+        "description": "Mean traffic of the newest step of the charts; null: not known.",
+    },
 }
 _BYTES: Schema = {
     "type": ["object", "null"],
@@ -453,16 +463,6 @@ READ_COMPONENTS: dict[str, Schema] = {
         "properties": {
             **_SUMMARY,
             "as_of": {"type": "string", "format": "date-time"},
-            "traffic": {
-                "type": ["object", "null"],
-                "properties": {
-                    "records_per_s": {"type": "number"},
-                    "bytes_per_s": {"type": "number", "description": "Raw bytes of the records."},
-                    "age_seconds": {"type": "number", "description": "Age of the middle of the time."},
-                },
-                "required": ["records_per_s", "bytes_per_s", "age_seconds"],
-                "description": "Mean traffic of the newest step of the charts; null: not known.",
-            },
             "topic_id": {"type": "string"},
             "valid_through": _TIME_OR_NULL,
             "partitions": {"type": "array", "items": {"type": "object"}},
@@ -481,7 +481,6 @@ READ_COMPONENTS: dict[str, Schema] = {
         "required": [
             *_SUMMARY,
             "as_of",
-            "traffic",
             "topic_id",
             "partitions",
             "schema_version",

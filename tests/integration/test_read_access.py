@@ -119,7 +119,7 @@ def test_reading_needs_a_token_or_a_login(daemon: Daemon, path: str) -> None:
         assert status(daemon, path, right) == answered(path), right
 
 
-def test_rules_decide_what_a_user_sees(daemon: Daemon) -> None:
+def test_rules_decide_what_a_user_sees(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     alice, bob = basic("alice", "wonderland"), basic("bob", "builder")
 
     def topics(headers: dict[str, str]) -> list[str]:
@@ -128,7 +128,10 @@ def test_rules_decide_what_a_user_sees(daemon: Daemon) -> None:
 
     assert topics(alice) == ["clicks"]
     assert topics(bob) == topics(bearer(READ_TOKEN)) == ["clicks", "files", "kept", "orders"]
+    asked: list[str] = []
+    monkeypatch.setattr(daemon.face.reads, "traffic", asked.append)
     page = daemon.call("GET", "/topics", headers=alice).body
+    assert asked == ["clicks"], "the traffic of other topics is not read"
     assert b"clicks" in page
     assert b"orders" not in page
     assert status(daemon, "/topics/orders", bob) == 200

@@ -102,6 +102,10 @@ def test_a_topic_has_its_partitions_and_settings(daemon: Daemon) -> None:
     daemon.history.add(report, 3.0, {"clicks": Accepted(records=8, bytes=500, seconds=2.0)})
     traffic = get(daemon, "/topics/clicks")["traffic"]
     assert (traffic["records_per_s"], traffic["bytes_per_s"]) == (4.0, 250.0)
+    assert "4.0 records/s, 250 Bytes/s" in check_harmless(daemon.call("GET", "/topics/clicks")).text
+    listed = {one["topic"]: one["traffic"] for one in get(daemon, "/topics")["topics"]}
+    assert (listed["clicks"], listed["orders"]) == (traffic, None)
+    assert "4.0 records/s, 250 Bytes/s" in check_harmless(daemon.call("GET", "/topics")).text
     assert "nowhere" in get(daemon, "/topics/nowhere", 404)["error"]["message"]
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from archiver.runtime.ids import TopicId
 from archiver.status.history import STEPS, LagHistory, LagSample
 from archiver.status.lag import LagReport, PartitionLag, StageLag, TopicLag
+from archiver.status.rates import Accepted
 
 SPAN_S = 480.0
 """With this span a step is one second."""
@@ -127,3 +128,21 @@ def test_memory_stays_what_it_is() -> None:
         history.add(look(1, 1, *names), call / 10)
         assert len(history.topics()) <= 3
     assert all(len(history.samples(name)) <= STEPS for name in history.topics())
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 700), st.none() | st.integers(0, 9), st.sampled_from("ab")), max_size=12
+    )
+)
+def test_the_newest_traffic_is_that_of_the_samples(added: list[tuple[int, int | None, str]]) -> None:
+    history, now_s = LagHistory(SPAN_S, 2), 0.0
+    for pause_s, records, name in added:
+        now_s += pause_s
+        accepted = {} if records is None else {name: Accepted(records=records, bytes=1, seconds=2.0)}
+        history.add(look(1, 1, name), now_s, accepted)
+        for one in "ab":
+            samples = history.samples(one)
+            known_ones = [sample for sample in samples if sample.records_per_s is not None]
+            assert history.newest_traffic(one) == (known_ones[-1] if known_ones else None)
+    assert history.newest_traffic("other") is None
