@@ -247,7 +247,10 @@ def proven(file: FileView, sealed: Sealed, found: FileRows, intake_digest: bytes
     held = merge([*ranges.get(key.partition, ()), *found.removed.get(key.partition, ())])
     if found.rows != sealed.rows:
         faults.append(
-            RowFault(key.partition, f"{file.path} gave {found.rows} rows, its footer says {sealed.rows}")
+            RowFault(
+                key.partition,
+                f"{file.path} gave {counted(found.rows, 'row')}, its footer says {sealed.rows:,}",
+            )
         )
     if held != expected:
         lacking, more = subtract(expected, held), subtract(held, expected)
@@ -263,8 +266,8 @@ def proven(file: FileView, sealed: Sealed, found: FileRows, intake_digest: bytes
             partition: [piece for one in runs for piece in intersect([one], [part])]
             for partition, runs in ranges.items()
         }
-        counted = sum(high - low for runs in ranges.values() for low, high in runs)
-        file = replace(file, record_count=counted)
+        rows = sum(high - low for runs in ranges.values() for low, high in runs)
+        file = replace(file, record_count=rows)
     return replace(
         file,
         gaps=sealed.footer.gaps,

@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from archiver.runtime.text import counted
 from reconcile.snapshot.offset_coverage import (
     SHOWN_MAX,
     Range,
@@ -213,27 +214,28 @@ class _Contents:
             self._add_reason(
                 self.wrong,
                 self._concerned(file),
-                f"{file.path} holds {file.rows_in_file} rows, the table says {file.record_count}",
+                f"{file.path} holds {counted(file.rows_in_file, 'row')}, the table says "
+                f"{file.record_count:,}",
             )
-        counted = 0
+        found = 0
         for partition, ranges in rows.items():
             self.spans.setdefault(partition, []).extend(ranges)
             self.by_rows.add(partition)
             # The fast audit reads only offsets of such files, and a note says so.
             if file.key is None and file.snapshot_id and ranges:
                 self.rewriters.setdefault(partition, set()).add(file.snapshot_id)
-            counted += sum(high - low for low, high in ranges)
+            found += sum(high - low for low, high in ranges)
         for partition, ranges in (file.removed or {}).items():
             self.removed.setdefault(partition, []).extend(ranges)
-            counted += sum(high - low for low, high in ranges)
+            found += sum(high - low for low, high in ranges)
         if file.key is not None:
             self.gaps.setdefault(file.key.partition, []).extend(file.gaps)
             # A wrong row count in the footer was reported above; one reason per fault.
-            if counted != file.record_count and file.rows_in_file in (None, file.record_count):
+            if found != file.record_count and file.rows_in_file in (None, file.record_count):
                 self._add_reason(
                     self.wrong,
                     self._concerned(file),
-                    f"{file.path} holds {counted} rows, the table says {file.record_count}",
+                    f"{file.path} holds {counted(found, 'row')}, the table says {file.record_count:,}",
                 )
             if set(rows) - {file.key.partition}:
                 self._add_reason(
@@ -299,7 +301,8 @@ def _bounds_fault(file: FileView) -> str | None:
     # The name has the range; gaps have no rows.
     held = _without((key.base, key.end), file.gaps)
     if file.record_count != total(held):
-        return f"{file.path} has {file.record_count} rows by the table, its name means {total(held)}"
+        rows = counted(file.record_count, "row")
+        return f"{file.path} has {rows} by the table, its name means {total(held):,}"
     # The table's metadata may omit bounds; then name and row count are the proof.
     if (file.partition_min, file.partition_max) not in ((None, None), (key.partition, key.partition)):
         return (

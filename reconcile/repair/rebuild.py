@@ -46,6 +46,7 @@ from archiver.runtime.errors import (
 )
 from archiver.runtime.exit_codes import FINE, UNKNOWN, WRONG
 from archiver.runtime.ids import IdSource, TopicId, new_uuid
+from archiver.runtime.text import counted
 from archiver.schema.columns import found_schema
 from archiver.schema.evolution.field_history import highest_id
 from archiver.schema.evolution.recorded import TopicSchema
@@ -122,7 +123,8 @@ class LedgerRebuild:
         chains = self._chains(state, ledger)
         archives = described(parts, chains)
         schemas = [TopicSchema.from_entry(entry) for _, entry in sorted(ledger.schemas.items())]
-        parts.progress(f"{state.name}: {len(archives)} archives go into table {name}")
+        going = counted(len(archives), "archive goes", "archives go")
+        parts.progress(f"{state.name}: {going} into table {name}")
         plan = Plan(
             schema_json=schemas[-1].iceberg_json,
             last_column_id=highest_id(schemas),
@@ -284,8 +286,8 @@ class BucketRebuild:
                 archives.setdefault(parsed.topic_id, []).append(found)
         for topic_id in sorted(set(archives) - set(named)):
             self._parts.progress(
-                f"{paths.table_prefix(topic_id)} holds {len(archives[topic_id])} archives but no name of "
-                "their topic"
+                f"{paths.table_prefix(topic_id)} holds {counted(len(archives[topic_id]), 'archive')} but not "
+                "the name of its topic"
             )
         return [self._folder(topic_id, archives.get(topic_id, [])) for topic_id in sorted(named)]
 
@@ -326,7 +328,8 @@ class BucketRebuild:
             (partition, 0, chain.start) for partition, chain in sorted(chains.items()) if chain.start
         )
         missing = tuple(sorted((*heads, *holes)))
-        parts.progress(f"{folder.name}: {len(archives)} archives go into table {name}")
+        going = counted(len(archives), "archive goes", "archives go")
+        parts.progress(f"{folder.name}: {going} into table {name}")
         plan = Plan(
             schema_json=found_schema(_newest_of_each_version(archives)),
             # The highest id that was ever used is unknown without the ledger.

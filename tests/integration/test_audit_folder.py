@@ -389,4 +389,4 @@ def test_a_foreign_file_with_another_number_of_rows_than_the_table_says(world: W
     add_foreign(world, [(0, 30)], said=2)
     document = world.audit()
     assert verdicts(document) == ["invalid", "valid"]
-    assert "foreign.parquet holds 1 rows, the table says 2" in why(document)
+    assert "foreign.parquet holds 1 row, the table says 2" in why(document)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import re
+from pathlib import Path
 
 import pytest
 
+from archiver.web import page
 from archiver.web.console import as_json, shown, without_nulls
 from archiver.web.page import link, style
 
@@ -70,3 +73,16 @@ def test_line_ends_of_a_text_are_kept() -> None:
 def test_the_style_is_that_of_the_overview_and_more() -> None:
     assert "prefers-color-scheme: dark" in style()
     assert "nav {" in style()
+
+
+def test_numbers_have_the_right_noun() -> None:
+    nouns = (
+        "rows|bytes|records|offsets|topics|files|partitions|messages|rounds|groups|members|findings|workers"
+    )
+    # `counted` writes "1 row"; `count` leaves the noun to the template, which would say "1 rows".
+    wrong = re.compile(rf"\| ?(count|length) ?\}}\}}(</\w+>)? (\w+ )?({nouns})\b")
+    folder = Path(page.__file__).parent / "templates"
+    templates = list(folder.rglob("*.html"))
+    assert len(templates) > 20
+    assert {one.name: found[0] for one in templates if (found := wrong.search(one.read_text()))} == {}
+    assert wrong.search("{{ topic.rows | count }} rows")

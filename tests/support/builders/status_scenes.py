@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from archiver.runtime.text import counted
 from archiver.status.history import LagHistory
 from archiver.status.journal import Cycle, Journal, Outcome
 from archiver.status.lag import lag_report
@@ -75,7 +76,7 @@ class Scene:
         halted = report.halted
         self.stuck = {item.topic: item.why or "" for item in [*halted, *report.deferred]}
         rows = sum(item.rows for item in report.topics.values())
-        reported = f"{rows:,} records archived in {report.rounds} rounds"
+        reported = f"{counted(rows, 'record')} archived in {counted(report.rounds, 'round')}"
         line = reported if not halted else f"{reported}; halted: {', '.join(item.topic for item in halted)}"
         self.cycle("tick", "wrong" if halted else "fine", line, report.to_json())
 
