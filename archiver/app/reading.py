@@ -27,6 +27,9 @@ from archiver.app.reading_schema import (
 )
 from archiver.app.reading_table import table_document, table_summary
 from archiver.app.status_document import standing_of
+from archiver.config.topics import TRIGGERS
+from archiver.config.types import format_duration, format_size
+from archiver.objects.location import StorePlace
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, InvalidInput, RetryLater, no_partition, no_topic
 from archiver.runtime.redaction import excerpt
@@ -41,7 +44,7 @@ from archiver.stream.decode import Decoder
 
 if TYPE_CHECKING:
     from archiver.app.application import Application
-    from archiver.config.settings import TopicSettings
+    from archiver.config.settings import Settings, TopicSettings
     from archiver.ledger.fold import LedgerFold
     from archiver.runtime.ids import TopicId
     from archiver.schema.protobuf.descriptors import Source
@@ -136,6 +139,8 @@ class Reading:
             "catalog": None if settings is None else settings.archive.catalog,
             "configs": dict(app.topic(name).configs),
             "settings": None if settings is None else settings.model_dump(mode="json"),
+            "template": None if settings is None else settings.template,
+            "archive": [] if settings is None else archive_in_force(app.settings, settings),
         }
 
     def traffic(self, name: str) -> dict[str, float] | None:
@@ -318,6 +323,33 @@ def _summary(topic: TopicLag, attention: Mapping[str, tuple[str, str]]) -> dict[
         "stuck": topic.stuck,
         "troubled": topic.troubled,
     }
+
+
+def archive_in_force(settings: Settings, topic: TopicSettings) -> list[dict[str, Any]]:
+    """The archive settings that apply to a topic, in the order of the documentation, and where each is from:
+    the topic's entry, its template, the group `archive`, or the default. Empty without archives.
+    """
+    if topic.archive.kind == "none":
+        return []
+    group, found = settings.archive.of(topic), []
+    for name in type(group).model_fields:
+        value = getattr(group, name)
+        if name == "reads_max":
+            value = group.reads_of(is_bucket=StorePlace.of(settings.data).is_s3)
+        if name in TRIGGERS and getattr(topic.archive, name) is not None:
+            origin = "topic" if topic.template is None else "template"
+        else:
+            origin = "archive" if name in settings.archive.model_fields_set else "default"
+        found.append({"name": name, "value": value, "text": _in_file(name, value), "from": origin})
+    return found
+
+
+def _in_file(name: str, value: object) -> str:
+    """A value as archiver.yaml has it."""
+    if isinstance(value, float):
+        return format_duration(value)
+    # -1 means never, and has no unit.
+    return format_size(value) if "bytes" in name and isinstance(value, int) and value >= 0 else str(value)
 
 
 # --- Messages

@@ -471,6 +471,28 @@ READ_COMPONENTS: dict[str, Schema] = {
             "table": _TEXT_OR_NULL,
             "configs": {"type": "object", "description": "Topic configs set by clients or commands."},
             "settings": {"type": ["object", "null"], "description": "null: not in the configuration."},
+            "template": {
+                **_TEXT_OR_NULL,
+                "description": "Pattern of the template that the settings are from.",
+            },
+            "archive": {
+                "type": "array",
+                "description": "Settings of `archive` in force for the topic; empty without archives.",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "name": {"type": "string", "description": "As in archiver.yaml."},
+                        "value": {"type": "number", "description": "Times in seconds, sizes in bytes."},
+                        "text": {"type": "string", "description": "The value as archiver.yaml has it."},
+                        "from": {
+                            "enum": ["topic", "template", "archive", "default"],
+                            "description": "The topic's entry or its template, the group `archive`, or the "
+                            "default.",
+                        },
+                    },
+                    "required": ["name", "value", "text", "from"],
+                },
+            },
             "table_summary": {
                 "type": ["object", "null"],
                 "properties": {**_SIZE, "snapshot": {"oneOf": [_SNAPSHOT_REF, {"type": "null"}]}},
@@ -486,6 +508,8 @@ READ_COMPONENTS: dict[str, Schema] = {
             "schema_version",
             "table",
             "settings",
+            "template",
+            "archive",
         ],
     },
     "ReadRecord": {

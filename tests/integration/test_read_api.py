@@ -95,6 +95,10 @@ def test_a_topic_has_its_partitions_and_settings(daemon: Daemon) -> None:
         "lag_seconds": found["partitions"][0]["stages"]["committed"]["lag_seconds"],
     }
     assert found["settings"]["archive"]["table"] == "shop.clicks"
+    assert {one["from"] for one in found["archive"]} == {"default"}
+    assert {"name": "idle_max", "value": 30.0, "text": "30s", "from": "default"} in found["archive"]
+    assert get(daemon, "/topics/kept")["archive"] == []
+    assert "archive.idle_max" in check_harmless(daemon.call("GET", "/topics/clicks")).text
     assert get(daemon, "/topics/orders")["schema_version"] == 1
     assert found["traffic"] is None, "nothing was polled twice"
     report = daemon.lag()
