@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -173,3 +174,85 @@ def test_what_is_left_out_is_said(daemon: Daemon, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(reading_schema, "CHANGES_S", 0.0)
     found, text = get(daemon, "orders")
     assert (found["versions"][0]["changes"], found["versions"][0]["why"]) == ([], "not compared within 0 s")
+
+
+HOSTILE_NAMES = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onfocus='alert(1)",
+    "</code></td><svg onload=alert(1)>",
+    "\u202egnp.exe\u2066",
+    "{{ 7 * 7 }}",
+    "`</code><script>`",
+    "\x1b[31mred",
+)
+
+
+def json_schema(kind: str, *more: str) -> str:
+    properties = {name: {"type": kind} for name in (*HOSTILE_NAMES, *more)}
+    return json.dumps({"title": HOSTILE_NAMES[0], "type": "object", "properties": properties})
+
+
+def test_hostile_names_of_a_json_schema_are_text(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path / "d")
+    document = deployment.document()
+    document["topics"][0]["value"] = {"json_schema": "hostile.json"}
+    deployment.write(document)
+    source = deployment.root / "hostile.json"
+    source.write_text(json_schema("string"))
+    with Driver(deployment) as driver:
+        value = json.dumps({name: name for name in HOSTILE_NAMES}, separators=(",", ":")).encode()
+        driver.send("orders", [value, b"<script>"], 0)
+        assert driver.archive().of("orders").state == "archived"
+    # Other types, so that each name is in a change with a reason, and one more name.
+    source.write_text(json_schema("integer", "<b>new</b>"))
+    with Daemon(deployment) as daemon:
+        found, text = get(daemon, "orders")
+        # Names of columns are identifiers; errors repeat names as they are in the schema.
+        columns = {one["field"] for one in found["plan"]["changes"]}
+        assert len(columns) == len(HOSTILE_NAMES) + 1
+        assert {"_script_alert_1___script_", "__31mred", "_b_new__b_"} <= columns
+        assert all(name in text for name in columns)
+        pages = {
+            path: daemon.call("GET", path)
+            for path in (
+                "/topics/orders/table",
+                "/topics/orders/messages?from=earliest",
+                "/topics/orders/messages/0/0",
+                "/topics/orders/messages/0/1",
+                "/dead-letters?topic=orders",
+                "/dead-letters/replay?topic=orders",
+            )
+        }
+        assert {path: reply.status for path, reply in pages.items() if reply.status != 200} == {}
+        texts = {path: check_harmless(reply).text for path, reply in pages.items()}
+        assert "<script>alert(1)</script> is a string where" in texts["/topics/orders/messages/0/0"]
+        source.write_text(json_schema("<script>alert(2)</script>"))
+        found, text = get(daemon, "orders")
+        assert found["plan"] is None
+        assert "<script>alert(2)</script>" in text
+
+
+@pytest.mark.parametrize("name", [HOSTILE_NAMES[0], HOSTILE_NAMES[1], HOSTILE_NAMES[3]])
+@pytest.mark.parametrize("place", ["avro record", "avro field", "protobuf field"])
+def test_hostile_names_that_a_schema_may_not_have_are_text(
+    deployment: Deployment, place: str, name: str
+) -> None:
+    document = deployment.document()
+    if place == "protobuf field":
+        files = descriptor_pb2.FileDescriptorSet.FromString(DESCRIPTOR_SET)
+        field = files.file[0].message_type[1].field[0]
+        field.name = field.json_name = name
+        (deployment.root / "shop.binpb").write_bytes(files.SerializeToString())
+    else:
+        record, column = (name, "id") if place == "avro record" else ("Order", name)
+        avro = {"type": "record", "name": record, "fields": [{"name": column, "type": "string"}]}
+        (deployment.root / "hostile.avsc").write_text(json.dumps(avro))
+        document["topics"][0]["value"] = {"avsc": "hostile.avsc"}
+    deployment.write(document)
+    with Daemon(deployment) as daemon:
+        found, text = get(daemon, "orders")
+        assert found["plan"] is None
+        assert name in text, "the reason names it"
+        for path in ("/topics/orders", "/topics/orders/messages?partition=1&from=earliest"):
+            assert check_harmless(daemon.call("GET", path)).text
