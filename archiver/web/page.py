@@ -111,13 +111,13 @@ def chosen_topics(
         listed_first=LISTED_FIRST,
         listed_left=max(0, len(ordered) - TOPICS_LISTED) if only is None else 0,
         shown=tuple(
-            # Topics with trouble are unfolded, and all of them where there are few.
+            # Topics with trouble are unfolded. On a phone each partition takes half of the screen.
             _shown(
                 topic,
                 history,
                 most,
                 attention.get(topic.topic),
-                opened=only is not None or topic.troubled > 0 or len(chosen) <= 3,
+                opened=only is not None or topic.troubled > 0,
                 traffic=only is not None,
             )
             for topic in chosen

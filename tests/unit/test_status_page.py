@@ -18,6 +18,7 @@ from archiver.status.ages import age
 from archiver.status.group_lag import GroupLag, GroupPartitionLag, GroupReport
 from archiver.status.history import LagHistory
 from archiver.status.journal import Cycle, Journal
+from archiver.status.kafka_port import KafkaPort, WorkersShown
 from archiver.status.lag import LagReport
 from archiver.web.page import (
     HEADERS,
@@ -558,6 +559,53 @@ def test_who_leads() -> None:
     assert "not held; the next process" in who(leader=None)
 
 
+def folds(html: str) -> dict[str, bool]:
+    """Whether each part that can be folded is unfolded, by the id of its heading."""
+    found = re.findall(r'<details class="fold"( open)?><summary><h2 id="(\w+)">', html)
+    return {name: bool(unfolded) for unfolded, name in found}
+
+
+def test_what_is_secondary_is_folded_and_says_the_most_important() -> None:
+    def about(**more: Any) -> str:
+        return page(values(of(topic(partition())), **more))
+
+    assert folds(about()) == {"daemon": False, "cycles": False}
+    assert "Who does what this daemon leads" in Reading(about()).text
+    assert "Who does what another process leads" in Reading(about(leader="there:2")).text
+    assert "Who does what no leader" in Reading(about(leader=None)).text
+
+
+@pytest.mark.parametrize(
+    ("trouble", "unfolded"),
+    [
+        ({}, False),
+        ({"closed_because": "no free port"}, True),
+        ({"unregistered_because": "no session"}, True),
+        ({"workers": WorkersShown(2, 2, 0)}, False),
+        ({"workers": WorkersShown(2, 1, 0)}, True),
+    ],
+)
+def test_trouble_of_the_kafka_listener_is_not_folded(trouble: dict[str, Any], unfolded: bool) -> None:
+    port = KafkaPort(
+        listen=":9092",
+        address="here:9092",
+        closed_because=None,
+        registered=True,
+        unregistered_because=None,
+        live=(),
+    )
+    html = page(values(of(), kafka=replace(port, **trouble)))
+    assert folds(html)["daemon"] is unfolded
+
+
+def test_only_partitions_with_trouble_are_unfolded() -> None:
+    calm, wrong = of(topic(partition())), of(topic(partition(0, None, None, "shelf", "gone")))
+    folded, unfolded = "<details><summary>Partitions", "<details open><summary>Partitions"
+    assert folded in page(values(calm))
+    assert unfolded in page(values(wrong))
+    assert unfolded in page(values(calm, query={"topic": "orders"}))
+
+
 def test_offsets_lags_reasons_the_pin_and_the_audit_are_there() -> None:
     journal = journal_of(
         (
@@ -656,6 +704,8 @@ def test_groups_are_shown_with_the_greatest_lag_first() -> None:
     assert places == sorted(places)
     assert f">{age(7200.0)}<" in html
     assert "and 7 more" in html
+    assert folds(html)["groups"] is False
+    assert "Consumer groups 10, the furthest behind first" in Reading(html).text
 
 
 def test_without_groups_there_is_no_table_of_them() -> None:
