@@ -463,6 +463,8 @@ class _Page:
                 held += _size(record)
                 if len(self.records) >= self.limit or held >= ANSWER_BYTES_MAX:
                     self.end = record.offset + 1
+                    read = pc.less(batch.records.column("offset"), pa.scalar(self.end))
+                    self.scanned += batch.records.filter(read).num_rows
                     return
             self.end = batch.records.column("offset")[-1].as_py() + 1
             self.scanned += batch.records.num_rows

@@ -415,11 +415,12 @@ def _key(text: str | None, encoded: str | None) -> bytes | None:
         try:
             key = base64.b64decode(encoded, validate=True)
         except (binascii.Error, ValueError):
-            raise refusal(400, "key_base64 is no base64") from None
+            raise refusal(400, "key_base64 is no base64", parameter="key_base64") from None
     elif text:
         key = text.encode("utf-8", "surrogateescape")
     else:
         return None
     if len(key) > KEY_BYTES_MAX:
-        raise refusal(400, f"the key has more than {KEY_BYTES_MAX} bytes", parameter="key")
+        given_as = "key_base64" if encoded else "key"
+        raise refusal(400, f"the key has more than {KEY_BYTES_MAX} bytes", parameter=given_as)
     return key

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 import pytest
 
@@ -181,7 +181,7 @@ def test_messages_with_a_key_are_found_across_archive_and_intake(
     assert [one["offset"] for one in found["records"]] == [3, 13, 23, 33]
     assert (found["scanned"], found["next"]) == (40, None)
     first = get(daemon, f"/topics/kept/messages?key_base64={quote(key)}&limit=1")
-    assert ([one["offset"] for one in first["records"]], first["next"]) == ([3], 4)
+    assert ([one["offset"] for one in first["records"]], first["next"], first["scanned"]) == ([3], 4, 4)
     # A search that reaches its bound says where it goes on.
     monkeypatch.setattr(reading, "SCANNED_MAX", 10)
     part = get(daemon, f"/topics/kept/messages?key_base64={quote(key)}&from=4")
@@ -268,6 +268,7 @@ def test_wrong_parameters_are_refused_with_what_is_accepted(daemon: Daemon, quer
         ("partition", "x", 400, "no whole number"),
         ("partition", "7", 404, "it has 2, numbered from 0"),
         ("limit", "501", 400, "from 1 to 500"),
+        ("key_base64", "%", 400, "no base64"),
         ("from", '"><script>alert(1)</script>', 400, "is not accepted; give earliest"),
     ],
 )
@@ -275,6 +276,8 @@ def test_a_wrong_value_comes_back_in_the_form(
     daemon: Daemon, field: str, typed: str, status: int, words: str
 ) -> None:
     asked = {"partition": "1", "from": "3", "limit": "20", "key": "k", field: typed}
+    if field == "key_base64":
+        del asked["key"]
     reply = daemon.call("GET", f"/topics/clicks/messages?{urlencode(asked)}")
     assert reply.status == status
     seen = check_harmless(reply)
@@ -287,11 +290,12 @@ def test_a_wrong_value_comes_back_in_the_form(
 
 
 def test_a_wrong_value_without_a_field_is_said_in_the_form(daemon: Daemon) -> None:
-    reply = daemon.call("GET", "/topics/clicks/messages?key_base64=%25")
+    reply = daemon.call("GET", "/topics/clicks/messages?key=a&key_base64=YQ==")
     seen = check_harmless(reply)
     assert reply.status == 400
-    assert "partition" in seen.fields
-    assert "no base64" in seen.alerts["problem"]
+    assert (seen.fields["key"]["value"], seen.fields["key_base64"]["value"]) == ("a", "YQ==")
+    assert not any("aria-describedby" in one for one in seen.fields.values())
+    assert "both given" in seen.alerts["problem"]
     assert check_harmless(daemon.call("GET", "/topics/nowhere/messages")).fields == {}, "no topic, no form"
 
 
@@ -307,6 +311,30 @@ def test_a_wrong_filter_of_undecoded_records_comes_back(
     assert seen.fields[field]["value"] == query.partition("=")[2]
     assert seen.fields[field]["aria-describedby"] == "problem"
     assert seen.alerts["problem"]
+
+
+@pytest.mark.parametrize("name", ["key", "key_base64"])
+def test_pages_of_a_search_keep_the_search(daemon: Daemon, name: str) -> None:
+    key = "user 3&+%"
+    with daemon.application.intake.writer() as writer:
+        for number in range(3):
+            writer.send("kept", Record(key.encode(), b"%d" % number), 0)
+        writer.flush()
+    typed = key if name == "key" else base64.b64encode(key.encode()).decode()
+    asked = {"partition": "0", "from": "1", "limit": "1", name: typed}
+    seen = check_harmless(daemon.call("GET", f"/topics/kept/messages?{urlencode(asked)}"))
+    assert {field: seen.fields[field]["value"] for field in asked} == asked
+    assert "1 record from offset 1 on; 1 record searched." in seen.text
+    queries = [link.partition("?")[2] for link in seen.links if link.startswith("/topics/kept/messages?")]
+    pages = [dict(parse_qsl(query, strict_parsing=True)) for query in queries]
+    kept = [page for page in pages if "from" in page]
+    assert {page["from"] for page in kept} == {"earliest", "0", "2"}
+    assert all(page | {"from": "1"} == asked for page in kept)
+    newest = [page for page in pages if "from" not in page]
+    assert {"partition": "0", "limit": "1"} in newest
+    assert {"partition": "0", "limit": "1", "refresh": "5"} in newest
+    assert "Newest of any key, every 5 s" in seen.text, "a search goes forward, so they have no key"
+    assert "Search on" in seen.text
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)

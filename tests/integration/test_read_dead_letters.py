@@ -114,6 +114,8 @@ def test_the_list_ends_at_its_time(daemon: Daemon, monkeypatch: pytest.MonkeyPat
         found = get(daemon, path)
         assert found["topics"] == []
         assert "orders" in found["topics_left"]
+    page = daemon.call("GET", "/dead-letters?limit=7").body
+    assert b'href="/dead-letters?topic=orders&amp;limit=7"' in page, "the rest is asked for in the same way"
 
 
 def test_a_search_stops_inside_of_a_file_once_the_time_is_over(daemon: Daemon) -> None:
