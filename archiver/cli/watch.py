@@ -55,7 +55,7 @@ def watch(
     with ended_by_signals(), ExitStack() as closing:
         watched = _Watch(readable_settings(config), SystemClock(), closing)
         for number in itertools.count(1):
-            _show(watched.read(), is_first=number == 1)
+            _show(watched.read(), is_first=number == 1, is_only=count == 1)
             if number == count:
                 break
             wait_for_more(watched.clock, seconds)
@@ -157,11 +157,14 @@ def _size() -> Size | None:
     return Size(columns or 80, lines or 24)
 
 
-def _show(lines: list[str], *, is_first: bool) -> None:
+def _show(lines: list[str], *, is_first: bool, is_only: bool) -> None:
     """Replace the former text on a terminal; in a pipe print a block."""
     size = _size()
     if size is None:
         text = "\n".join([*lines, "", ""])
+    elif is_only:
+        # Nothing is drawn over it, so it needs no screen of its own.
+        text = "\n".join([*lines, ""])
     else:
         # What the terminal showed before moves up, where a user can scroll to.
         room = "\n" * size.lines if is_first else ""

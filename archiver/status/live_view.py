@@ -21,7 +21,10 @@ NOTES_MAX = 100
 TOPICS_MAX = 100
 """Notes and topics that are shown without a terminal."""
 NOTE_LINES_MAX = 3
-"""Lines of a note on a terminal."""
+"""Lines of a note on a terminal that is too small for whole notes."""
+_LEGEND = (
+    "Not stable: in or after an open transaction. Not archived: in no archive. Not committed: in no table."
+)
 _FIXED_LINES = 4
 """Lines of a frame in addition to notes and topics."""
 _ABSENT = "-"
@@ -121,9 +124,16 @@ def frame(
     topics: Sequence[Mapping[str, Any]] = document["topics"]
     folded = [_folded(note, size) for note in notes]
     notes_max, topics_max = _shares(len(lines), sum(map(len, folded)), len(topics), size)
+    if size is not None and sum(map(len, folded)) > notes_max:
+        folded = [_folded(note, size, NOTE_LINES_MAX) for note in notes]
+        notes_max, topics_max = _shares(len(lines), sum(map(len, folded)), len(topics), size)
     lines += _notes(folded, notes_max)
     lines += [_daemon(document), f"leader: {document['leader'] or 'none'}, epoch {document['epoch']}"]
     lines += _topics(topics, rates, topics_max)
+    # Only in room that nothing else needs.
+    legend = [] if size is None or not topics else textwrap.wrap(_LEGEND, max(20, size.columns - 1))
+    if size is not None and len(lines) + len(legend) < size.lines:
+        lines += legend
     return _within(lines, size)
 
 
@@ -133,15 +143,15 @@ def _failed(failure: Failure, now_us: int) -> list[str]:
     return [f"cannot be read ({tries} failed, for {since}); it is tried again: {failure.why}"]
 
 
-def _folded(note: str, size: Size | None) -> list[str]:
-    """A note on a few lines of the terminal."""
+def _folded(note: str, size: Size | None, lines_max: int | None = None) -> list[str]:
+    """A note on lines of the terminal, at most `lines_max`."""
     text = printable_text(f"  note: {note}", kept="")
     if size is None:
         return [text]
     # For characters of double width the lines are too long, and cut off at the end.
     width = max(20, size.columns - 1)
     indent = " " * 8
-    return textwrap.wrap(text, width, subsequent_indent=indent, max_lines=NOTE_LINES_MAX, placeholder=" …")
+    return textwrap.wrap(text, width, subsequent_indent=indent, max_lines=lines_max, placeholder=" …")
 
 
 def _shares(head: int, note_lines: int, topics: int, size: Size | None) -> tuple[int, int]:

@@ -117,11 +117,10 @@ def _why(intake: Backlog, line: RetentionFloor, partition: int, segment: Segment
     if segment.end <= line.watermarks[partition]:
         return (
             f"archived, but a retained snapshot of its table ends at offset {line.offsets[partition]}; "
-            "a rollback to it would need the "
-            "file, which goes when that snapshot has expired (archive.snapshots_max, "
-            "archive.snapshots_age); one that a branch or tag "
-            "names, or that a rollback left behind, stays until an operator expires it, and so does what "
-            "other writers added or removed after it"
+            "a rollback to it would need the file. The file goes when that snapshot has expired "
+            "(archive.snapshots_max, archive.snapshots_age). A snapshot that a branch or tag names, or that "
+            "a rollback left behind, stays until an operator expires it. So does what other writers added "
+            "or removed after it"
         )
     blocking = intake.blocking(tp)
     if blocking is not None and segment.end > intake.stable_offset(tp):

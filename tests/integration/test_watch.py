@@ -103,6 +103,13 @@ def test_a_terminal_without_escape_sequences_gets_blocks(deployment: Deployment)
     assert "\x1b" not in terminal.written
 
 
+def test_one_read_on_a_terminal_scrolls_nothing_away(deployment: Deployment) -> None:
+    with Terminal(deployment, "watch", "--count", "1") as terminal:
+        assert terminal.wait() == 0
+    assert terminal.written.startswith("cluster test, ")
+    assert "\x1b" not in terminal.written
+
+
 def test_a_daemon_that_stops(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path / "d", overrides={"topics": [], "catalogs": []})
     with ExitStack() as closing:

@@ -154,10 +154,21 @@ def test_it_fits_every_terminal() -> None:
 
 
 def test_a_note_gets_a_few_lines_of_a_terminal() -> None:
-    lines = shown(document(topic("a"), attention=["words " * 80, "second"]), Size(80, 24))
+    lines = shown(document(topic("a"), attention=["words " * 80, "second"]), Size(80, 12))
     note = lines[2 : 2 + NOTE_LINES_MAX]
     assert note[0].startswith("  note: words words")
     assert note[1].startswith("        words")
     assert note[-1].endswith(" …")
     assert lines[2 + NOTE_LINES_MAX] == "  note: second"
     assert lines[-1].startswith("a ")
+
+
+def test_a_note_is_whole_if_there_is_room() -> None:
+    note = "words " * 80 + "end"
+    lines = shown(document(topic("a"), attention=[note, "second"]), Size(100, 40))
+    text = " ".join(" ".join(lines).split())
+    assert f"note: {note} note: second" in text
+    assert "…" not in text
+    assert text.endswith(
+        "in or after an open transaction. Not archived: in no archive. Not committed: in no table."
+    )

@@ -109,6 +109,7 @@ def test_a_retained_snapshot_a_doubt_and_a_topic_that_keeps_everything_are_disti
         "archived, but a retained snapshot of its table ends at offset 0;"
     )
     assert "(archive.snapshots_max, archive.snapshots_age)" in why(watermarks=(1, 1))
+    assert max(len(sentence.split()) for sentence in why(watermarks=(1, 1)).split(". ")) <= 25
     assert (
         why(why="the topic has archive kind none")
         == "nothing of it is deleted: the topic has archive kind none"
