@@ -7,6 +7,7 @@ port, and forms lead only to this port.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from archiver.query.json_values import NUMBERS, Kind, kind_of, restored
+from archiver.query.values import readable
 from archiver.runtime.errors import ArchiverError
 from archiver.runtime.redaction import redacted
 from archiver.runtime.rfc3339 import parse_time
@@ -45,9 +48,6 @@ WHOLE_MAX: Final = 200_000
 ONE_LINE_MAX: Final = 100
 """Characters of JSON that stay in one line."""
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_NUMBERS: Final = frozenset(
-    f"{sign}{size}INT" for sign in ("", "U") for size in ("TINY", "SMALL", "BIG", "HUGE")
-) | {"INTEGER", "UINTEGER", "FLOAT", "DOUBLE", "DECIMAL"}
 _STATES: Final[Mapping[str, tuple[str, str]]] = {
     "beyond_end": ("note", "There is no such offset yet"),
     "in_transaction": ("note", "In an open transaction"),
@@ -209,12 +209,16 @@ def whole(text: str, most: int = WHOLE_MAX) -> Markup:
     return escape(printable_text(text[:most])) + note
 
 
-def value(found: object, most: int = SHOWN_MAX) -> Markup:
-    """A value of a query's result; a nested value is JSON on one line."""
+def value(found: object, most: int = SHOWN_MAX, kind: Kind | None = None) -> Markup:
+    """A value of a query's result, in the form of `archiver query`; one of an unknown type is JSON."""
     if found is None:
         return Markup('<span class="soft">NULL</span>')
     if found == "":
         return Markup('<span class="soft">empty</span>')
+    if kind is not None and kind.name != "VARCHAR":
+        # Another type than the column states: as in the document.
+        with contextlib.suppress(ValueError):
+            found = readable(restored(found, kind))
     text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
     visible = "\n".join(printable_text(line) for line in text[:most].split("\n"))
     cut = f"(cut, {len(text):,} characters in all)"
@@ -241,7 +245,7 @@ def state_words(state: str) -> tuple[str, str]:
 
 def is_number(kind: str) -> bool:
     """Whether values of a type of DuckDB are numbers, which are aligned on the right."""
-    return kind.partition("(")[0] in _NUMBERS and not kind.endswith("]")
+    return kind.partition("(")[0] in NUMBERS and not kind.endswith("]")
 
 
 def _template(name: str) -> Any:
@@ -255,6 +259,7 @@ def _template(name: str) -> Any:
             "blocks": blocks,
             "whole": whole,
             "value": value,
+            "kind_of": kind_of,
             "source": source,
             "page_of": page_of,
             "plain": plain,

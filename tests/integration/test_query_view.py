@@ -192,6 +192,27 @@ def test_a_wrong_query_is_no_trouble_of_the_deployment(daemon: Daemon) -> None:
     assert hint in check_harmless(ended_page(daemon, "SELECT __raw__ FROM shop.clicks")).text
 
 
+def test_values_have_the_form_of_the_command(daemon: Daemon) -> None:
+    sql = (
+        "SELECT value, 'N14228'::BLOB AS bytes, '\\xFF'::BLOB AS others, [NULL, {'a b': "
+        "TIMESTAMP '2020-02-03 04:05:06'}] AS nested, '[1]' AS text, [1]::VARIANT AS variant FROM shop.clicks WHERE kafka.offset = 0"
+    )
+    page = ended_page(daemon, sql)
+    text = check_harmless(page).text
+    for shown in (
+        '{__raw__: b"<script>1</script>"}',
+        'b"N14228"',
+        "base64:/w==",
+        '[NULL, {"a b": 2020-02-03 04:05:06}]',
+        "[1]",
+    ):
+        assert shown in text, (shown, text)
+    document = run(daemon, sql).json()["rows"][0]
+    assert (document[0]["__raw__"], document[1]) == ("PHNjcmlwdD4xPC9zY3JpcHQ+", "TjE0MjI4"), (
+        "JSON has base64"
+    )
+
+
 def test_a_long_type_is_cut_with_a_mark(daemon: Daemon) -> None:
     fields = ", ".join(f"'field_{number}': {number}" for number in range(40))
     text = check_harmless(ended_page(daemon, f"SELECT {{{fields}}} AS wide, 1 AS narrow")).text

@@ -122,6 +122,17 @@ WORST: dict[str, tuple[Worst, ...]] = {
     "archiver.objects.paths._CHECKPOINT": (("checkpoint/a/v", "0", ""), ("", "checkpoint/", "")),
     "archiver.objects.paths._HISTORY": (("shelf/intake/", "0", ""),),
     "archiver.query.columns._DECIMAL": _DECIMAL,
+    "archiver.query.json_values._TOKEN": (
+        ("", '"', ""),
+        ('"', "a", ""),
+        ('"', '""', ""),
+        ("", "'", ""),
+        ("'", "a", ""),
+        ("", "a", "("),
+        ("", "(", ""),
+        ("", " ", ""),
+        ("", "'\"", ""),
+    ),
     "archiver.query.columns._FIXED": (("fixed[", "1", ""),),
     "archiver.query.table_names._PIECE": (
         ("", '"', ""),
