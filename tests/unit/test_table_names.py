@@ -132,6 +132,17 @@ def test_a_query_that_is_computed_is_refused(argument: str) -> None:
         table_names(f"FROM shop.a, query({argument})")
 
 
+def test_a_name_in_a_text_is_not_read_as_sql() -> None:
+    sql = "FROM query_table('select.a b'), query_table(['shop.from'])"
+    assert table_names(sql) == {"select.a b", "shop.from"}
+
+
+@pytest.mark.parametrize("text", ["DROP TABLE t", "SELECT (", "PIVOT shop.a ON x"])
+def test_a_text_that_is_no_select_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="the query cannot be parsed: "):
+        table_names(f"FROM query('{text}')")
+
+
 def test_text_that_looks_like_the_tree_is_only_text() -> None:
     node = '"type":"BASE_TABLE","qualified_name":{"path":["shop","b"]}'
     assert table_names(
