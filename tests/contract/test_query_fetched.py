@@ -103,13 +103,16 @@ def test_the_console_queries_tables_in_a_bucket(request: pytest.FixtureRequest, 
             both = "SELECT count(*) FROM shop.clicks a JOIN shop.clicks b USING (kafka), shop.orders"
             assert run(daemon, both, "carol").json()["rows"] == [[6]]
             assert reads.files() == files["clicks"] | files["orders"]
-            assert run(daemon, "SELECT count(*) FROM shop.clicks", "alice").json()["rows"] == [[3]]
-            assert reads.files() == files["clicks"], "only of the table that the query names"
+            for name in ("alice", "carol"):
+                assert run(daemon, "SELECT count(*) FROM shop.clicks", name).json()["rows"] == [[3]]
+                assert reads.files() == files["clicks"], "only of the table that the query names"
             assert run(daemon, both, "alice").status == 403
             assert reads.files() == set()
             # A file that was removed is an error and not an empty table.
             (name,) = files["orders"]
             bucket, _, key = name.partition("/")
             server.client().delete_object(Bucket=bucket, Key=key)
-            assert "cannot be fetched" in run(daemon, "FROM shop.orders", "carol").error
+            gone = run(daemon, "FROM shop.orders", "carol")
+            assert "cannot be fetched" in gone.error
+            assert (gone.status, gone.json()["error"]["type"]) == (500, "Halt")
             assert list(daemon.application.objects.spool_dir().glob("query-*")) == []
