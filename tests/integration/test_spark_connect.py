@@ -253,7 +253,7 @@ def test_a_server_that_freezes_between_two_rounds_is_left(
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=COMMAND_S,
+            timeout=500,
             check=False,
         )
     finally:
