@@ -239,6 +239,24 @@ def test_a_query_is_run_by_its_form(browser: Browser, daemon: Daemon) -> None:
     assert "range(250)" in browser.run("document.querySelector('tbody a').textContent")
 
 
+def test_the_caret_is_below_the_wrong_word(browser: Browser, daemon: Daemon) -> None:
+    browser.screen(360, scripts=False)
+    browser.open(at(daemon, "/query"))
+    browser.fill("textarea", "SELECT 1 FROM shop.clicks iii WHERE WHERE")
+    browser.click("form button")
+    until_heading(browser, "The query has failed")
+    widths = (
+        "(() => { const text = document.querySelector('pre.place code').firstChild; const range = "
+        "document.createRange(); return text.data.split('\\n').map((line, row, all) => { const start = "
+        "all.slice(0, row).join('\\n').length + (row ? 1 : 0); range.setStart(text, start); range.setEnd(text, "
+        "start + all[1].length); return range.getBoundingClientRect().width; }); })()"
+    )
+    above, below = browser.run(widths)
+    assert above == pytest.approx(below, abs=1)
+    wide = browser.run("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert wide <= 0
+
+
 def test_a_wide_result_scrolls_by_itself(browser: Browser, daemon: Daemon) -> None:
     browser.screen(1280, scripts=False)
     browser.open(at(daemon, "/query"))

@@ -186,7 +186,9 @@ def test_a_wrong_query_is_no_trouble_of_the_deployment(daemon: Daemon) -> None:
     page = ended_page(daemon, "SELEC 1")
     html = page.body.decode()
     assert "syntax error" in check_harmless(page).text
-    assert '<pre class="place">LINE 1: SELEC 1\n        ^^^^^</pre>' in html, "the caret is below its word"
+    assert '<pre class="place"><code>LINE 1: SELEC 1\n        ^^^^^</code></pre>' in html, (
+        "the caret is below its word"
+    )
     assert "pill" not in html
     hint = "it is a field: write key.__raw__ or value.__raw__"
     assert hint in check_harmless(ended_page(daemon, "SELECT __raw__ FROM shop.clicks")).text
