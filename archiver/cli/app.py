@@ -115,6 +115,11 @@ for _name, _help in COMMANDS.items():
     _register(_name, _help)
 
 
+def _plain(text: str) -> str:
+    """A usage error without the words of the library that validates the values of options."""
+    return text.replace(": Value error, ", ": ", 1).replace(": Input should be ", ": it must be ", 1)
+
+
 _ERROR_MAX = 64 * 1024
 """Characters of the error that ends a command. Problems of a configuration can take many lines."""
 _READ_ONLY = "nothing was changed"
@@ -128,10 +133,8 @@ _INTERRUPTED = {
     "users": "the file of the users is as it was, or has the whole change",
     **dict.fromkeys(
         (
-            "consume",
             "audit",
             "status",
-            "watch",
             "explain",
             "tables",
             "query",
@@ -143,7 +146,7 @@ _INTERRUPTED = {
         _READ_ONLY,
     ),
 }
-"""Message after Ctrl-C, by the name of the command."""
+"""Message after Ctrl-C, by the name of the command. Ctrl-C is the usual end of `consume` and `watch`."""
 _BRIEF = frozenset({"status", "topics", "tables", "explain", "groups"})
 """Commands that read state once, print it and end."""
 
@@ -177,8 +180,9 @@ def run(arguments: list[str]) -> int:
         sys.stdout.flush()  # here, where a closed pipe is still handled below
     except TyperException as usage:
         # Without a command, typer raises an error whose message is the help.
-        is_help = not arguments or usage.format_message().startswith("Usage:")
-        print(usage.format_message() if is_help else f"error: {usage.format_message()}", file=sys.stderr)
+        text = usage.format_message()
+        is_help = not arguments or text.startswith("Usage:")
+        print(text if is_help else f"error: {_plain(text)}", file=sys.stderr)
         context = getattr(usage, "ctx", None)
         if not is_help and context is not None:
             print(f"See `{context.command_path} --help`.", file=sys.stderr)

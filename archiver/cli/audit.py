@@ -118,8 +118,6 @@ def print_audit(document: dict[str, object], archived: Collection[str]) -> None:
                     print(f"  {kind}: {', '.join(f'[{low}, {high})' for low, high in item[kind])}")
         elif item["why"]:
             print(f"{item['topic']} partition {item['partition']}: valid: {item['why']}")
-    if not partitions:
-        print("there is nothing to audit yet")
     if waiting := _waiting(item for item in partitions if item["topic"] in archived):
         records = counted(waiting, "stable record is", "stable records are")
         print(f"{records} not archived yet; the verdict covers the offsets below the watermarks")
@@ -134,7 +132,8 @@ def print_audit(document: dict[str, object], archived: Collection[str]) -> None:
     for item in (one for one in undecoded if one["records"]):
         found = counted(int(item["records"]), "key or value is", "keys and values are")
         print(f"{item['topic']}: {found} not decoded; their bytes are kept, and `archiver dlq list` says why")
-    print(f"verdict: {document['verdict']}")
+    why = "" if partitions else ": there is nothing to audit yet"
+    print(f"verdict: {document['verdict']}{why}")
 
 
 def _waiting(items: Iterable[dict[str, Any]]) -> int:

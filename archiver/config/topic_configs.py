@@ -111,7 +111,7 @@ def _trigger(name: str) -> Callable[[str], str]:
         try:
             TopicArchiveSettings.model_validate({name: _plain(value)})
         except ValueError as error:
-            raise ValueError(f"{value!r} does not fit: {_reason(error)}") from None
+            raise ValueError(_reason(value, error)) from None
         return value
 
     return check
@@ -122,9 +122,15 @@ def _plain(value: str) -> str | int:
     return int(value) if value.removeprefix("-").isdigit() and value.isascii() else value
 
 
-def _reason(error: ValueError) -> str:
+def _reason(value: str, error: ValueError) -> str:
     errors = getattr(error, "errors", None)
-    return str(error) if errors is None else str(errors(include_url=False)[0]["msg"])
+    if errors is None:
+        return str(error)
+    found = errors(include_url=False)[0]
+    # The parsers of durations and sizes name the value in their own words.
+    if found["type"] == "value_error":
+        return str(found["ctx"]["error"])
+    return f"{value!r} does not fit: {str(found['msg']).replace('Input should be', 'it must be', 1)}"
 
 
 # --- the configs

@@ -111,9 +111,12 @@ def ask(files: Mapping[str, Sequence[str]], questions: Sequence[Question] = QUES
 
 def view_sql(name: str, uris: Sequence[str]) -> str:
     """SQL for a view over a topic's data files: the fields of the message, and the `kafka` column."""
-    paths = ", ".join("'" + _local(uri).replace("'", "''") + "'" for uri in uris)
+    paths = ",\n  ".join("'" + _local(uri).replace("'", "''") + "'" for uri in uris)
     # The name is one of our topics; the paths are quoted.
-    return f'CREATE OR REPLACE VIEW "{name}" AS SELECT unnest("value"), kafka FROM read_parquet([{paths}])'  # noqa: S608
+    return (
+        f'CREATE OR REPLACE VIEW "{name}" AS SELECT unnest("value"), kafka FROM read_parquet([\n'  # noqa: S608
+        f"  {paths}])"
+    )
 
 
 def _local(uri: str) -> str:
@@ -222,7 +225,7 @@ def further(report: DemoReport, archiver: str, spark_command: str) -> list[str]:
         f"  {archiver} tables {configured}     (has lines for Trino, Spark SQL and DuckDB)",
         f"  {archiver} ledger show {configured}",
         "  DuckDB (its shell, or duckdb.sql(...) in Python):",
-        f"    {view_sql('flights', flights.uris)};",
+        *(f"    {line}" for line in f"{view_sql('flights', flights.uris)};".splitlines()),
         "    SELECT status, count(*) FROM flights GROUP BY 1;",
         (
             "  Spark SQL (fetches Iceberg's runtime at the first start; leaves derby.log and metastore_db "

@@ -109,7 +109,7 @@ def test_following_at_a_terminal_ends_with_ctrl_c(deployment: Deployment) -> Non
         terminal.shows("  value           new\n")
         terminal.type(CTRL_C)
         assert terminal.wait() == 130
-        assert terminal.text().endswith("^Cinterrupted; nothing was changed\n")
+        assert terminal.text().endswith("^Cinterrupted\n")
 
 
 # produce

@@ -57,7 +57,9 @@ def test_behind_a_bad_record_it_says_that_nothing_was_read() -> None:
             "archive",
             "interrupted; nothing is lost: the next round completes what this one had not finished",
         ),
-        ("consume", "interrupted; nothing was changed"),
+        ("audit", "interrupted; nothing was changed"),
+        ("consume", "interrupted"),
+        ("watch", "interrupted"),
         ("topics", "interrupted"),
     ],
 )

@@ -64,10 +64,10 @@ def test_these_values_are_accepted(name: str, value: str, stored: str) -> None:
         ("retention.ms", "\u0661\u0662", "not a whole number"),
         ("retention.ms", "1_000", "not a whole number"),
         ("retention.ms", None, "needs a value"),
-        ("archive.idle_max", "soon", "does not fit"),
-        ("archive.idle_max", "31d", "does not fit"),
+        ("archive.idle_max", "soon", "^'soon' is not a duration such as"),
+        ("archive.idle_max", "31d", "^'31d' does not fit: it must be less than"),
         ("archive.idle_max", "9" * 100, "too long"),
-        ("archive.max_bytes", "0", "does not fit"),
+        ("archive.max_bytes", "0", "^'0' does not fit: it must be greater than"),
         ("archive.kind", "none", "only the configuration file"),
         ("archive.table", "shop.other", "only the configuration file"),
         ("cleanup.policy", "compact,compact", "is not delete, compact"),
@@ -163,7 +163,7 @@ def test_a_value_has_its_source(tmp_path: Path) -> None:
 
 def test_a_stored_value_that_this_version_refuses_is_reported_and_not_applied(tmp_path: Path) -> None:
     composed = compose(file(tmp_path), [state("a", (("archive.idle_max", "never"),)), state("b", CHANGED)])
-    assert "does not fit" in composed.ignored["a"]
+    assert "'never' is not a duration" in composed.ignored["a"]
     a, b = composed.settings.topic("a"), composed.settings.topic("b")
     assert a is not None
     assert b is not None

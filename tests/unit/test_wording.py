@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 
 import archiver
+from archiver.cli.app import run
 from archiver.cli.audit import print_audit
 from archiver.cli.produce import _reached
 from archiver.cli.status import PARTITIONS_SHOWN, _print_partitions
 from archiver.cli.topics import _lost
 from archiver.daemon.operations import summarize_archiving, summarize_audit
+from archiver.demo.report import view_sql
 from archiver.publish.report import ArchiveReport, TopicReport
+from archiver.runtime.exit_codes import USAGE
 from archiver.runtime.text import counted, moment
 
 PACKAGE = Path(archiver.__file__).parent
@@ -146,3 +149,30 @@ def test_status_shows_the_partitions_that_are_behind_the_oldest_first(
         "not due yet",
     ]
     assert "and 1 more partition; --output json has all of them" in reported
+
+
+def test_an_audit_of_nothing_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    print_audit({"verdict": "valid", "partitions": []}, set())
+    assert capsys.readouterr().out.splitlines()[-1] == "verdict: valid: there is nothing to audit yet"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["status", "--output", "xml"], "'--output': 'xml' is not one of 'text', 'json'."),
+        (["consume", "--topic", "t", "--max", "-1"], "'--max': it must be greater than or equal to 0"),
+    ],
+)
+def test_a_wrong_option_is_explained_without_the_words_of_a_library(
+    arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == USAGE
+    assert capsys.readouterr().err.splitlines()[0] == f"error: Invalid value for {why}"
+
+
+def test_the_statement_of_the_demo_has_a_line_for_each_file() -> None:
+    assert view_sql("flights", ["file:///a%20b.parquet", "s3://b/c.parquet"]).splitlines() == [
+        'CREATE OR REPLACE VIEW "flights" AS SELECT unnest("value"), kafka FROM read_parquet([',
+        "  '/a b.parquet',",
+        "  's3://b/c.parquet'])",
+    ]
