@@ -20,7 +20,7 @@ from tests.support.log.etcd_stores import access_to, cluster_of, etcd_store, sto
 from tests.support.process.processes import until
 
 REPOSITORY = Path(__file__).parents[2]
-APPENDERS_TIMEOUT_S = 100
+APPENDERS_TIMEOUT_S = 240
 
 
 @pytest.fixture

@@ -193,7 +193,7 @@ def test_a_spool_that_is_cleaned_up_before_it_is_locked_is_made_again(
 def test_a_process_that_ends_takes_its_spool_along(
     local: LocalObjectStore, other_process: subprocess.Popen[bytes]
 ) -> None:
-    other_process.communicate(timeout=20)
+    other_process.communicate(timeout=120)
     assert list((local.root / ".spool").iterdir()) == []
 
 

@@ -49,7 +49,7 @@ class Sender:
     def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
             self._process.kill()
-        self._process.communicate(timeout=30)
+        self._process.communicate(timeout=120)
 
     def send(self, value: str) -> None:
         assert self._process.stdin is not None

@@ -167,7 +167,7 @@ def test_a_dead_jvm_is_replaced(spark_sessions: SparkSessions) -> None:
     session = spark_sessions.session()
     gateway: Any = session.sparkContext._gateway
     os.kill(gateway.proc.pid, signal.SIGKILL)
-    gateway.proc.wait(30)
+    gateway.proc.wait(120)
     again = spark_sessions.session()
     assert again is not session
     assert again.range(3).count() == 3

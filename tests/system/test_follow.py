@@ -139,7 +139,7 @@ def test_a_reader_that_does_not_read_holds_up_no_end(deployment: Deployment, num
             descriptor = process.stdout.fileno()
             until("it is blocked", lambda: _unread(descriptor) > PIPE_BYTES // 2 and _asleep(process.pid))
             process.send_signal(number)
-            assert process.wait(30) == 130
+            assert process.wait(120) == 130
         finally:
             process.kill()
 
@@ -170,7 +170,7 @@ def test_it_ends_when_its_reader_is_gone(deployment: Deployment) -> None:
             assert process.stdout is not None
             assert json.loads(process.stdout.readline())["offset"] == 0
             process.stdout.close()
-            assert process.wait(30) == 0
+            assert process.wait(120) == 0
             assert process.stderr is not None
             assert process.stderr.read() == ""
         finally:

@@ -210,7 +210,9 @@ def test_the_certificate_of_the_collector_is_verified(tmp_path: Path) -> None:
             )
             assert collector.requests == []
             assert daemon.stop() == 0
-        with served(tmp_path, {"endpoint": endpoint, "ca_file": str(made.authority)}) as daemon:
+        with served(
+            tmp_path, {"endpoint": endpoint, "ca_file": str(made.authority), "timeout": "30s"}
+        ) as daemon:
             until("something came", lambda: collector.requests)
             assert daemon.logged(LOST) == []
             assert daemon.stop() == 0

@@ -357,7 +357,7 @@ def test_consume_waits_for_more_until_it_is_interrupted(deployment: Deployment) 
         deployment.produce([{"topic": "kept", "value": text(b"late")}])
         assert json.loads(process.stdout.readline())["value"] == text(b"late")
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
         assert (process.returncode, out) == (130, "")
         assert "interrupted" in err
         assert "Traceback" not in err

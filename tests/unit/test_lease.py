@@ -59,7 +59,7 @@ def test_another_process_holds_it_and_a_kill_frees_it(
 
 
 def test_another_process_that_ends_frees_it(path: Path, other_process: subprocess.Popen[bytes]) -> None:
-    other_process.communicate(timeout=20)
+    other_process.communicate(timeout=120)
     lease = FileLease(path, "here:1")
     lease.acquire()
     lease.release()

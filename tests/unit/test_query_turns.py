@@ -35,14 +35,14 @@ class Held:
 
     def wait(self, count: int) -> list[str]:
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.began) >= count, 20), self.began
+            assert self._changed.wait_for(lambda: len(self.began) >= count, 120), self.began
             return list(self.began)
 
     def _answer(self, query: Any) -> None:
         with self._changed:
             self.began.append(query.sql)
             self._changed.notify_all()
-        assert self.releases[query.sql].wait(20)
+        assert self.releases[query.sql].wait(120)
         self.queries._end(query, "done", None)
 
 
@@ -78,5 +78,5 @@ def test_a_query_without_a_thread_leaves_the_queue(monkeypatch: pytest.MonkeyPat
     assert held.queries.list("User:a") == []
     found = held.start("User:b", "b1")
     held.releases["b1"].set()
-    held.queries.ended("User:b", found).result(20)
+    held.queries.ended("User:b", found).result(120)
     assert held.began == ["b1"]
