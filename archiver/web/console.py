@@ -45,6 +45,8 @@ HEADERS: Final[Mapping[str, str]] = {
 SHOWN_MAX: Final = 4_000
 """Maximum of characters of a key, value or message in a list; the page of one record shows more."""
 WHOLE_MAX: Final = 200_000
+LINE_MAX: Final = 200
+"""Characters of a value in the line that stands for its message; a window has room for fewer."""
 ONE_LINE_MAX: Final = 100
 """Characters of JSON that stay in one line."""
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -186,6 +188,24 @@ def shown(side: Mapping[str, Any] | None, most: int = SHOWN_MAX) -> Markup:
     return Markup("<code>{}</code>").format(visible) + note
 
 
+def line(side: Mapping[str, Any] | None, most: int = LINE_MAX) -> Markup:
+    """The beginning of a key or value on one line."""
+    if side is None or side["bytes"] == 0:
+        return shown(side)
+    is_text = side["text"] is not None and not _CONTROL.search(side["text"])
+    return _line(side["text"] if is_text else side["base64"], most, side["cut"])
+
+
+def json_line(document: object, most: int = LINE_MAX) -> Markup:
+    """The beginning of a document as JSON on one line."""
+    return _line(json.dumps(document, ensure_ascii=False, default=str), most)
+
+
+def _line(text: str, most: int, cut: bool = False) -> Markup:
+    more = "…" if cut or len(text) > most else ""
+    return Markup("<code>{}</code>").format(printable_text(text[:most], kept="") + more)
+
+
 def as_json(document: object, most: int = SHOWN_MAX) -> Markup:
     """A document as JSON, indented if it is not short."""
     text = json.dumps(document, ensure_ascii=False, default=str)
@@ -254,6 +274,8 @@ def _template(name: str) -> Any:
         found.filters |= {
             "shown": shown,
             "as_json": as_json,
+            "line": line,
+            "json_line": json_line,
             "without_nulls": without_nulls,
             "runs": numbers,
             "blocks": blocks,

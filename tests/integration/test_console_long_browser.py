@@ -1,0 +1,95 @@
+"""Long pages of the console in a real browser: what matters is on top, and the rest is folded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from intake.records import Record
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver
+from tests.support.process.web import Daemon
+from tests.support.schema.orders import order
+from tests.support.servers.browser import Browser, browsing
+
+pytestmark = pytest.mark.timeout(300)
+
+COMMITS = 4
+MESSAGES = 50
+HEIGHT = "document.documentElement.scrollHeight"
+OFFSETS = "[...document.querySelectorAll('tbody td:first-child a')].map(one => one.textContent)"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with browsing() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A table with some commits, and a partition with a page of long messages."""
+    deployment = Deployment(tmp_path_factory.mktemp("long") / "d")
+    with Driver(deployment) as driver:
+        for number in range(COMMITS):
+            driver.send("orders", [order(number)], 1)
+            driver.archive(("orders", None))
+        with driver.application.intake.writer() as writer:
+            for number in range(MESSAGES):
+                value = b'{"number": %d, "text": "%s",\n "last": true}' % (number, b"several words " * 40)
+                headers = (("trace", b"%d" % number),)
+                writer.send("clicks", Record(b"key-%d" % number * 10, value, headers=headers), 0)
+            writer.flush()
+    with Daemon(deployment) as daemon:
+        yield daemon
+
+
+def opened(browser: Browser, daemon: Daemon, path: str, width: int) -> None:
+    browser.screen(width, scripts=False)
+    browser.open("http://{}:{}{}".format(*daemon.address, path))
+    wide = browser.run("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert wide <= 0, "nothing is wider than the window"
+
+
+@pytest.mark.parametrize("width", [360, 1600])
+def test_a_table_begins_with_its_columns(browser: Browser, daemon: Daemon, width: int) -> None:
+    opened(browser, daemon, "/topics/orders/table", width)
+    headings = browser.run("[...document.querySelectorAll('h2')].map(one => one.textContent)")
+    assert headings[-3:] == ["Columns", "Snapshots", "Data files of the current snapshot"]
+    before = browser.run(HEIGHT)
+    for name in ("snapshots", "data-files"):
+        rows = f"[...document.querySelector('#{name}').closest('details').querySelectorAll('tbody tr')]"
+        assert browser.run(f"{rows}.length") == COMMITS
+        assert not browser.run(f"{rows}.some(one => one.checkVisibility())"), "closed by default"
+        browser.run(f"document.querySelector('#{name}').closest('summary').click()")
+        assert browser.run(f"{rows}.every(one => one.checkVisibility())")
+    assert browser.run(HEIGHT) > before
+
+
+@pytest.mark.parametrize(("width", "most"), [(360, 120), (1600, 40)])
+def test_a_message_takes_one_line_until_it_is_unfolded(
+    browser: Browser, daemon: Daemon, width: int, most: int
+) -> None:
+    opened(browser, daemon, "/topics/clicks/messages", width)
+    assert browser.run("document.querySelectorAll('tbody tr').length") == MESSAGES
+    row = "document.querySelector('tbody tr')"
+    assert browser.run(f"{row}.getBoundingClientRect().height") <= most
+    assert browser.run(f"{row}.querySelector('dl').checkVisibility()") is False
+    browser.run(f"{row}.querySelector('summary').click()")
+    shown = browser.run(f"{row}.querySelector('dl').innerText")
+    assert "several words " * 40 in shown, "the whole value"
+    assert "key-49" * 10 in shown
+    assert "header trace" in shown
+
+
+def test_the_newest_messages_stand_on_top_of_their_page(browser: Browser, daemon: Daemon) -> None:
+    opened(browser, daemon, "/topics/clicks/messages?limit=3", 1280)
+    assert browser.run(OFFSETS) == ["49", "48", "47"]
+    assert "the newest first" in browser.run("document.body.innerText")
+    browser.click("a[href*='from=44']")
+    assert browser.run(OFFSETS) == ["44", "45", "46"], "other pages are in the order of offsets"
+    opened(browser, daemon, "/topics/clicks/messages?limit=3&from=latest&key=" + "key-49" * 10, 1280)
+    assert browser.run(OFFSETS) == ["49"]
+    found = daemon.call("GET", "/v1/topics/clicks/messages?limit=3").json()["records"]
+    assert [one["offset"] for one in found] == [47, 48, 49], "the document keeps its order"
