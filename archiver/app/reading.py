@@ -28,7 +28,7 @@ from archiver.app.reading_schema import (
 from archiver.app.reading_table import table_document, table_summary
 from archiver.app.status_document import standing_of
 from archiver.config.topics import TRIGGERS
-from archiver.config.types import format_duration, format_size
+from archiver.config.types import value_in_file
 from archiver.objects.location import StorePlace
 from archiver.runtime.clock import Clock
 from archiver.runtime.errors import ArchiverError, InvalidInput, RetryLater, no_partition, no_topic
@@ -340,16 +340,8 @@ def archive_in_force(settings: Settings, topic: TopicSettings) -> list[dict[str,
             origin = "topic" if topic.template is None else "template"
         else:
             origin = "archive" if name in settings.archive.model_fields_set else "default"
-        found.append({"name": name, "value": value, "text": _in_file(name, value), "from": origin})
+        found.append({"name": name, "value": value, "text": str(value_in_file(name, value)), "from": origin})
     return found
-
-
-def _in_file(name: str, value: object) -> str:
-    """A value as archiver.yaml has it."""
-    if isinstance(value, float):
-        return format_duration(value)
-    # -1 means never, and has no unit.
-    return format_size(value) if "bytes" in name and isinstance(value, int) and value >= 0 else str(value)
 
 
 # --- Messages

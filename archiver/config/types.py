@@ -171,6 +171,14 @@ def format_size(count: int) -> str:
     return "0B"
 
 
+def value_in_file(name: str, value: object) -> object:
+    """The value of a setting as archiver.yaml has it: a duration or a size with its unit."""
+    if isinstance(value, float):
+        return format_duration(value)
+    # -1 means never, and has no unit.
+    return format_size(value) if "bytes" in name and isinstance(value, int) and value >= 0 else value
+
+
 def _quantity(value: object, units: Mapping[str, float], expected: str) -> float:
     # `true` is an int in Python, and would be one second.
     if isinstance(value, bool) or not isinstance(value, int | float | str):

@@ -19,12 +19,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from archiver.config.types import value_in_file
 from archiver.query.json_values import NUMBERS, Kind, kind_of, restored
 from archiver.query.values import readable
 from archiver.runtime.errors import ArchiverError
 from archiver.runtime.redaction import redacted
 from archiver.runtime.rfc3339 import parse_time
-from archiver.runtime.text import moment, printable_text
+from archiver.runtime.text import counted, moment, printable_text
 from archiver.status.ages import age_at, numbers
 from archiver.web.app_context import AppContext
 from archiver.web.endpoint import CSS
@@ -67,6 +68,15 @@ _STATES: Final[Mapping[str, tuple[str, str]]] = {
     "unknown": ("watch", "Not known"),
 }
 """States of `archiver explain` as badge and words; documents keep the state itself."""
+_CAUSES: Final[Mapping[str, tuple[str, str]]] = {
+    "malformed": ("that is no message of the type", "that are no messages of the type"),
+    "not_utf8": ("with a text that is not UTF-8",) * 2,
+    "time_range": ("with a time outside the years 1 to 9999",) * 2,
+    "unknown_schema": ("with an unknown schema id",) * 2,
+    "other_message": ("of another message",) * 2,
+    "too_many_values": ("with too many values",) * 2,
+}
+"""Causes of undecoded records in words, for one and for several."""
 _TITLES: Final = {401: "Log in", 403: "Not allowed", 404: "Not found", 429: "Too many requests"}
 
 
@@ -258,6 +268,30 @@ def ago(time: str, now_us: int) -> str:
     return f"{moment(time_us)} ({between})"
 
 
+def time(text: str | None, unknown: str = "unknown") -> Markup:
+    """A time of a document for people; the whole of it is the title."""
+    if text is None:
+        return escape(unknown)
+    shown_as = moment(parse_time(text))
+    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(text, shown_as)
+
+
+def in_file(settings: object, name: str = "") -> object:
+    """Settings of a document with values as archiver.yaml has them: durations and sizes with units."""
+    if isinstance(settings, dict):
+        return {key: in_file(found, key) for key, found in settings.items()}
+    if isinstance(settings, list):
+        return [in_file(found, name) for found in settings]
+    return value_in_file(name, settings)
+
+
+def cause_words(cause: str, number: int) -> str:
+    """A count of undecoded keys or values in words; `cause` is a side and a cause, as `value:malformed`."""
+    side, _, name = cause.partition(":")
+    one, many = _CAUSES.get(name, (name.replace("_", " "),) * 2)
+    return f"{counted(number, side)} {one if number == 1 else many}"
+
+
 def state_words(state: str) -> tuple[str, str]:
     """Badge and words of a state of `archiver explain`."""
     return _STATES[state]
@@ -287,6 +321,9 @@ def _template(name: str) -> Any:
             "plain": plain,
             "ago": ago,
             "state_words": state_words,
+            "time": time,
+            "in_file": in_file,
+            "cause_words": cause_words,
         }
         found.tests["number_type"] = is_number
     return found.get_template(f"console/{name}")

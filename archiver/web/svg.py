@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from archiver.runtime.text import counted
 from archiver.status.ages import age, count
-from archiver.status.history import LagSample
+from archiver.status.history import STEPS, LagSample
 
 WIDTH, HEIGHT = 360, 150
 LEFT, RIGHT, TOP, BOTTOM = 64, 10, 24, 24
@@ -75,6 +75,7 @@ def seconds_chart(topic: str, samples: Sequence[LagSample], known_s: float, span
         min(span_s, _span(known_s)),
         _nice_seconds,
         age,
+        f"up to {{}} in the newest {age(span_s / STEPS)}",
     )
 
 
@@ -88,6 +89,7 @@ def records_chart(topic: str, samples: Sequence[LagSample], known_s: float, span
         min(span_s, _span(known_s)),
         _nice_number,
         _records,
+        f"up to {{}} in the newest {age(span_s / STEPS)}",
     )
 
 
@@ -95,7 +97,7 @@ def traffic_charts(
     topic: str, samples: Sequence[LagSample], known_s: float, span_s: float
 ) -> tuple[Chart, Chart]:
     """Records and raw bytes that the topic accepted per second."""
-    span_s = min(span_s, _span(known_s))
+    newest, span_s = f"{{}} on average in the newest {age(span_s / STEPS)}", min(span_s, _span(known_s))
     return (
         _chart(
             f"Records accepted by topic {topic}",
@@ -104,6 +106,7 @@ def traffic_charts(
             span_s,
             _nice_rate,
             _per_second,
+            newest,
             idle="no record was accepted",
         ),
         _chart(
@@ -113,6 +116,7 @@ def traffic_charts(
             span_s,
             _nice_rate,
             _bytes_per_second,
+            newest,
             idle="no record was accepted",
         ),
     )
@@ -125,8 +129,10 @@ def _chart(
     span_s: float,
     nice: Callable[[float], float],
     label: Callable[[float], str],
+    newest: str,
     idle: str = "nothing was behind",
 ) -> Chart:
+    """`newest` says of which time the last point is, with `{}` for its value."""
     inside = [(age_s, value) for age_s, value in points if age_s <= span_s]
     values = [(value, -age_s) for age_s, value in inside if value is not None]
     top = nice(max(values)[0] if values else 0.0)
@@ -142,7 +148,7 @@ def _chart(
     floor = y(0)
     return Chart(
         title=title,
-        description=_described(inside, span_s, label, idle),
+        description=_described(inside, span_s, label, newest, idle),
         paths=tuple(_line(piece) for piece in pieces),
         areas=tuple(
             # From the axis up to the line, along it, and back down to the axis.
@@ -194,7 +200,11 @@ def _line(points: Sequence[tuple[int, float]]) -> str:
 
 
 def _described(
-    points: Sequence[tuple[float, float | None]], span_s: float, label: Callable[[float], str], idle: str
+    points: Sequence[tuple[float, float | None]],
+    span_s: float,
+    label: Callable[[float], str],
+    newest: str,
+    idle: str,
 ) -> str:
     # Negative ages: of equal values, `max` finds the newest.
     known = [(value, -age_s) for age_s, value in points if value is not None]
@@ -202,13 +212,18 @@ def _described(
         return f"Nothing is known of the last {age(span_s)}."
     peak, minus_age_s = max(known)
     last = points[-1][1]
-    now = "is unknown" if last is None else label(last)
     unknown = len(points) - len(known)
     holes = f" Not known for {unknown} of {counted(len(points), 'sample')}." if unknown else ""
     if not peak:
         return f"Over the last {age(span_s)}: {idle}.{holes}"
-    at_most = "which is the most" if peak == last else f"at most {label(peak)}, {age(-minus_age_s)} ago"
-    return f"Over the last {age(span_s)}: now {now}, {at_most}.{holes}"
+    # A point is of a step of time, so it is not the number of this moment, which stands elsewhere.
+    now = "not known at the end" if last is None else newest.format(label(last))
+    most = (
+        "the most of this time"
+        if peak == last
+        else f"the most was {label(peak)}, {age(-minus_age_s)} earlier"
+    )
+    return f"Over the last {age(span_s)}: {now}, {most}.{holes}"
 
 
 def _span(known_s: float) -> float:

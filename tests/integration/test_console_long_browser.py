@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -93,3 +94,12 @@ def test_the_newest_messages_stand_on_top_of_their_page(browser: Browser, daemon
     assert browser.run(OFFSETS) == ["49"]
     found = daemon.call("GET", "/v1/topics/clicks/messages?limit=3").json()["records"]
     assert [one["offset"] for one in found] == [47, 48, 49], "the document keeps its order"
+
+
+def test_a_topic_says_of_when_its_numbers_are(browser: Browser, daemon: Daemon) -> None:
+    opened(browser, daemon, "/topics/orders", 1280)
+    text = browser.run("document.body.innerText")
+    assert re.search(r"as of the newest poll, \d{4}-\d\d-\d\d [\d:]+ UTC \([^)]+ ago\)", text)
+    assert f"The catalog says, at most 10 s ago: {COMMITS} rows" in text
+    opened(browser, daemon, "/topics/clicks/schema", 1280)
+    assert browser.run("document.querySelector('h1').textContent") == "Schema of clicks"

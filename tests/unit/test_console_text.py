@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from archiver.schema.protobuf.error_causes import CAUSES
 from archiver.web import page
-from archiver.web.console import as_json, shown, without_nulls
+from archiver.web.console import as_json, cause_words, in_file, json_line, line, shown, time, without_nulls
 from archiver.web.page import link, style
 
 
@@ -50,6 +51,41 @@ def test_binary_data_that_is_utf_8_by_chance_is_base64() -> None:
 
 def test_settings_without_a_value_are_left_out() -> None:
     assert without_nulls({"a": None, "b": [{"c": None, "d": 0}], "e": ""}) == {"b": [{"d": 0}], "e": ""}
+
+
+def test_settings_have_their_units() -> None:
+    found = in_file({"retention": 7200.0, "archive": {"max_bytes": 2**20, "min_bytes": -1, "idle_max": 0.2}})
+    assert found == {
+        "retention": "2h",
+        "archive": {"max_bytes": "1MiB", "min_bytes": -1, "idle_max": "200ms"},
+    }
+    assert in_file({"partitions": 4, "a": [True, "b"]}) == {"partitions": 4, "a": [True, "b"]}
+
+
+def test_a_time_is_that_of_all_pages_and_keeps_its_fraction() -> None:
+    found = time("2026-11-29T08:58:54.428898Z")
+    assert re.sub("<.*?>", "", found) == "2026-11-29 08:58:54 UTC"
+    assert 'datetime="2026-11-29T08:58:54.428898Z"' in found
+    assert time(None, "never & <b>") == "never &amp; &lt;b&gt;"
+
+
+def test_every_cause_has_words() -> None:
+    assert cause_words("value:malformed", 8) == "8 values that are no messages of the type"
+    assert cause_words("key:malformed", 1) == "1 key that is no message of the type"
+    for cause in CAUSES:
+        assert "_" not in cause_words(f"value:{cause}", 2)
+        assert cause_words(f"value:{cause}", 2) != f"2 values {cause}", "it has words of its own"
+
+
+def test_the_line_of_a_message_is_one_line_and_short() -> None:
+    found = line(side(b"<b>\n" + b"x" * 3000))
+    assert found.startswith("<code>&lt;b&gt;\\nxxx")
+    assert found.endswith("…</code>")
+    assert len(found) < 300
+    assert line(side(b"ab")) == "<code>ab</code>"
+    assert "//8=" in line(side(b"\xff\xff"))
+    assert "null" in line(None)
+    assert json_line({"a": "\n" + "\u202e"}) == "<code>{&#34;a&#34;: &#34;\\n\\u202e&#34;}</code>"
 
 
 @pytest.mark.parametrize("character", ["\x1b", "\u202e", "\u200b", "\x00", "\r"])

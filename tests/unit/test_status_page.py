@@ -662,7 +662,8 @@ def test_a_chart_says_in_words_what_it_shows_and_leaves_holes() -> None:
     chart = seconds_chart("orders", samples, history.known_s, history.span_s)
     assert (
         chart.description
-        == "Over the last 5 min: now 10 s, at most 50 s, 30 s ago. Not known for 37 of 41 samples."
+        == "Over the last 5 min: up to 10 s in the newest 1 s, the most was 50 s, 30 s earlier. "
+        "Not known for 37 of 41 samples."
     )
     assert [tick.text for tick in chart.y_ticks] == ["0 s", "30 s", "1 min"]
     assert [tick.text for tick in chart.x_ticks] == ["5 min ago", "2 min 30 s", "now"]
@@ -684,7 +685,7 @@ def test_a_chart_of_nothing_and_of_a_level_line() -> None:
     chart = seconds_chart("orders", history.samples("orders"), history.known_s, history.span_s)
     (line,) = chart.paths
     assert line.count("L") == 1, "a level line has two ends"
-    assert chart.description == "Over the last 8 min: now 5 s, which is the most."
+    assert chart.description == "Over the last 8 min: up to 5 s in the newest 1 s, the most of this time."
 
 
 # consumer groups
