@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from archiver.cli.options import ConfigOption, config_path
-from archiver.runtime.errors import InvalidInput
+from archiver.runtime.errors import ArchiverError, InvalidInput
 from archiver.runtime.pandas_later import put_off_pandas
+
+if TYPE_CHECKING:
+    from archiver.config.settings import Settings
 
 # The values of `config.settings.Role`; the option replaces the setting `roles`.
 ROLES = ("intake", "archive", "reconcile")
@@ -49,7 +53,29 @@ def serve(
 
         setup_logging(logging.INFO)
         arm_failpoints(settings, os.environ)
-        return Daemon(settings, path, os.environ, chosen).run(signals)
+        holder = partial(port_holder, settings)
+        return Daemon(settings, path, os.environ, chosen, port_holder=holder).run(signals)
+
+
+def port_holder(settings: Settings) -> str | None:
+    """Which daemon has `http.listen`, and what to do, if it is one of this deployment; else None."""
+    from archiver.cli.admin_client import readiness
+    from archiver.daemon.storage_preflight import checked_place
+    from archiver.doctor.ports import own_daemon_at
+    from archiver.objects.cluster import read_cluster
+    from archiver.objects.open import open_store
+
+    try:
+        identity = read_cluster(open_store(checked_place(settings)))
+    except ArchiverError:
+        return None
+    # Before the first start there is no daemon of this deployment.
+    if identity is None or readiness(settings, identity.cluster_id) is None:
+        return None
+    return (
+        f"{own_daemon_at(settings.http.listen)} listens there already: end this one, or stop that one to "
+        "replace it; a second daemon needs another http.listen"
+    )
 
 
 def parse_roles(text: str) -> frozenset[str]:

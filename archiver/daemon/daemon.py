@@ -164,8 +164,11 @@ class Daemon:
         roles: frozenset[str],
         clock: Clock | None = None,
         ids: IdSource | None = None,
+        port_holder: Callable[[], str | None] | None = None,
     ) -> None:
-        """`path` is the configuration file, which a reload reads again; `roles` are those of this process."""
+        """`path` is the configuration file, which a reload reads again; `roles` are those of this process.
+        `port_holder` says who has `http.listen`, if that is in use.
+        """
         self._settings = settings
         self._path = path
         self._environ = environ
@@ -230,12 +233,13 @@ class Daemon:
         self._schedule = self._jobs()
         self._alive_s = self._clock.monotonic_s()
         self._logins = logins_of(settings.kafka, self._ids)
-        port = counting(create_app(self._app_context()), self._numbers.requested, self._clock)
-        connections_max = connections_within(limit - kafka, CONNECTIONS_MAX)
-        self._server = WebServer(
-            port, settings.http.listen, settings.daemon.retry_max, settings.http.tls, connections_max
-        )
+        self._server = self._web_server(connections_within(limit - kafka, CONNECTIONS_MAX), port_holder)
         self._export = OtlpExport(settings, self._families, self._owner, _version(), self._clock)
+
+    def _web_server(self, connections_max: int | None, holder: Callable[[], str | None] | None) -> WebServer:
+        http, retry_max_s = self._settings.http, self._settings.daemon.retry_max
+        port = counting(create_app(self._app_context()), self._numbers.requested, self._clock)
+        return WebServer(port, http.listen, retry_max_s, http.tls, connections_max, holder)
 
     def run(self, signals: Signals) -> int:
         """Serve until a stop is requested through the entered `signals`; returns the exit code.

@@ -14,7 +14,7 @@ from archiver.objects.cluster import read_cluster
 from archiver.objects.open import open_store
 from archiver.runtime.errors import ArchiverError
 from archiver.runtime.redaction import excerpt
-from archiver.web.listener import address_trouble, check_address
+from archiver.web.listener import address_trouble, check_address, listening_process
 
 OwnDaemon = Callable[[Settings, str], Mapping[str, Any] | None]
 """The group `daemon` of the status document of the daemon at `http.listen`, if it is of the cluster with that
@@ -78,23 +78,35 @@ def _taken(setting: str, listen: str, settings: Settings, own_daemon: OwnDaemon,
         )
     # Before the first start there is no daemon of this deployment.
     daemon = None if identity is None else own_daemon(settings, identity.cluster_id)
-    return judge_taken(setting, listen, daemon, error)
+    return judge_taken(setting, listen, daemon, error, own_daemon_at(listen))
 
 
-def judge_taken(setting: str, listen: str, daemon: Mapping[str, Any] | None, error: OSError) -> Finding:
-    """The finding on an address in use; `daemon` is this deployment's own, if it runs."""
+def own_daemon_at(listen: str) -> str:
+    """The daemon that listens there, with its process id if this machine shows it."""
+    process = listening_process(int(listen.rpartition(":")[2]))
+    return "this deployment's daemon" + ("" if process is None else f" (process {process})")
+
+
+def judge_taken(
+    setting: str,
+    listen: str,
+    daemon: Mapping[str, Any] | None,
+    error: OSError,
+    own: str = "this deployment's daemon",
+) -> Finding:
+    """The finding on an address in use; `daemon` is this deployment's own, if it runs, and `own` names it."""
     if daemon is None:
         return closed(setting, listen, error)
     if setting == HTTP:
         ready = "ready" if daemon["ready"] else "not ready; `archiver status` says why"
-        return ok(f"{listen} is in use by this deployment's daemon, which is {ready}")
+        return ok(f"{listen} is in use by {own}, which is {ready}")
     # Without its token the daemon does not say which ports it has, only what fails.
     failed = next(
         (one["why"] for one in daemon["checks"] if one["name"] == "Kafka port" and not one["ok"]), None
     )
     listener = daemon.get("kafka", {})
     if failed is None and listener is not None and not listener.get("closed_because"):
-        return ok(f"{listen} is in use by this deployment's daemon")
+        return ok(f"{listen} is in use by {own}")
     if listener is None:
         return problem(
             f"a program listens at {listen}, and this deployment's daemon has no port for Kafka clients",

@@ -14,6 +14,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from archiver.web.connection import HEAD_S
@@ -274,6 +275,34 @@ def check_address(host: str, port: int) -> None:
     """
     with _bound(host, port, socket.socket):
         pass
+
+
+def listening_process(port: int) -> int | None:
+    """Id of the process that listens on that port of this machine; None if it is not known, for example
+    because it is of another user, or not on Linux.
+    """
+    try:
+        lines = [
+            line.split()
+            for name in ("tcp", "tcp6")
+            for line in Path(f"/proc/net/{name}").read_text("ascii").splitlines()[1:]
+        ]
+        # 0A is the state LISTEN; the fields are the local address and the inode of the socket.
+        inodes = {
+            line[9] for line in lines if line[3] == "0A" and int(line[1].rpartition(":")[2], 16) == port
+        }
+        # Several addresses of one port may be of different processes.
+        if len(inodes) != 1:
+            return None
+        link = f"socket:[{inodes.pop()}]"
+        # Children have larger ids mostly, and may have inherited the socket.
+        for process in sorted(int(one.name) for one in Path("/proc").iterdir() if one.name.isdecimal()):
+            with contextlib.suppress(OSError):
+                if any(str(one.readlink()) == link for one in Path(f"/proc/{process}/fd").iterdir()):
+                    return process
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
 
 
 def address_trouble(error: Exception, setting: str) -> tuple[str, str] | None:

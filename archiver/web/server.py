@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import threading
 from collections.abc import Callable
@@ -48,12 +49,15 @@ class Port:
         name: str,
         doing: str,
         unsent_bytes_max: int = UNSENT_BYTES_MAX,
+        holder: Callable[[], str | None] | None = None,
     ) -> None:
         """`listen` is `host:port`; `setting` is the key that names it, and `doing` begins the log line of an
         open port. `retry_max_s` bounds the pause between two attempts to open it. `connections_max` is given
         if the process has fewer descriptors than the listener's own limit. `unsent_bytes_max` bounds the
-        answers that wait for all clients together.
+        answers that wait for all clients together. `holder` says who has an address that is in use, and what
+        to do; None if it does not know. It may take seconds.
         """
+        self._holder = holder
         host, _, port = listen.rpartition(":")
         self._listen_at = (host.strip("[]"), int(port))
         self._setting = setting
@@ -106,19 +110,28 @@ class Port:
 
     def _run(self) -> None:
         pause_s, silent_s = FIRST_RETRY_S, 0.0
+        said: str | None = None
+        held_by: str | None = None
         while not self._stopping.is_set():
             try:
                 self._serve_once()
                 pause_s = FIRST_RETRY_S
             except (OSError, Halt) as error:
-                why = self._advice(error)
+                # It was open in between.
+                if self._closed_because is None:
+                    said = None
+                if said is None or silent_s >= REMIND_S:
+                    self._closed_because = self._closed_because or self._advice(error, None)
+                    # `start` must not wait for the holder of the port to answer.
+                    self._tried.set()
+                    held_by = self._held_by(error)
+                self._closed_because = why = self._advice(error, held_by)
                 # Logged at once, and then every `REMIND_S`.
-                if why != self._closed_because or silent_s >= REMIND_S:
-                    silent_s = 0.0
+                if why != said or silent_s >= REMIND_S:
+                    said, silent_s = why, 0.0
                     _log.warning(
                         "%s. It is tried again at least every %g s until it succeeds", why, self._retry_max_s
                     )
-                self._closed_because = why
             except Exception:  # noqa: BLE001
                 # The head of the thread: the daemon continues, and the port is opened again.
                 _log.exception("the port's server ended in an unexpected error; it is started again")
@@ -130,11 +143,16 @@ class Port:
             # Exponential backoff: the other program may keep the port for hours.
             pause_s = min(2 * pause_s, self._retry_max_s)
 
-    def _advice(self, error: Exception) -> str:
+    def _held_by(self, error: Exception) -> str | None:
+        if self._holder is None or getattr(error, "errno", None) != errno.EADDRINUSE:
+            return None
+        return self._holder()
+
+    def _advice(self, error: Exception, held_by: str | None) -> str:
         host, port = self._listen_at
         trouble = address_trouble(error, self._setting)
-        advice = "" if trouble is None else f"; {': '.join(trouble)}"
-        return f"cannot listen on {host}:{port}: {error}{advice}"
+        advice = held_by or ("" if trouble is None else ": ".join(trouble))
+        return f"cannot listen on {host}:{port}: {error}{'; ' * bool(advice)}{advice}"
 
     def _listening(self, create: Callable[..., Listener] = Listener) -> Listener:
         """The socket of the port, made by `create` from family, type and protocol; raises `OSError`."""
@@ -159,10 +177,17 @@ class WebServer(Port):
         retry_max_s: float,
         tls: HttpTlsSettings | None = None,
         connections_max: int | None = None,
+        holder: Callable[[], str | None] | None = None,
     ) -> None:
         """Without `tls`, plain HTTP; the other parameters as those of `Port`."""
         super().__init__(
-            listen, retry_max_s, connections_max, setting="http.listen", name="http", doing="listening"
+            listen,
+            retry_max_s,
+            connections_max,
+            setting="http.listen",
+            name="http",
+            doing="listening",
+            holder=holder,
         )
         self._app = app
         self._tls = None if tls is None else ServerTls(tls)

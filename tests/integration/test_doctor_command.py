@@ -163,7 +163,8 @@ def test_a_port_of_this_deployments_own_daemon(tmp_path: Path) -> None:
         deployment.write(deployment.document() | {"http": http})
         code, found = asked(deployment)
         assert (code, found["http.listen"][0]) == (0, "ok")
-        assert "by this deployment's daemon" in found["http.listen"][1]
+        own = f"by this deployment's daemon (process {os.getpid()}), "
+        assert own in found["http.listen"][1]
         daemon.cluster_id = "0" * 32
         code, found = asked(deployment)
         assert (code, found["http.listen"][0]) == (1, "problem"), "the daemon of another cluster"

@@ -57,6 +57,29 @@ def test_a_port_that_is_taken_is_said_and_tried_again(tmp_path: Path) -> None:
             assert daemon.stop() == 0
 
 
+def test_a_second_daemon_names_the_one_that_has_the_port(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path / "d")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    document = quick(deployment.document())
+    document["http"] = {"listen": f"127.0.0.1:{port}"}
+    deployment.write(document)
+    with Served(deployment, "--roles", "intake", scratch=tmp_path / "one") as first:
+        first.until_ready()
+        with Served(deployment, "--roles", "intake", scratch=tmp_path / "two") as second:
+            said = (
+                f"this deployment's daemon (process {first.pid}) listens there already: end this one, or stop "
+                "that one to replace it; a second daemon needs another http.listen"
+            )
+            until("it names the other", lambda: second.logged("cannot listen on"))
+            assert said in second.logged("cannot listen on")[0]["message"]
+            until("it serves", lambda: second.logged("serving as intake"))
+            assert second.running
+            assert first.stop() == 0
+            until("it takes the port over", lambda: second.logged("listening on"))
+            assert second.stop() == 0
+
+
 def test_a_closed_port_is_what_the_service_manager_shows(tmp_path: Path) -> None:
     deployment = Managed(tmp_path / "d")
     with (
