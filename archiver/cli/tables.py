@@ -26,14 +26,19 @@ def tables(
         str | None,
         typer.Argument(
             metavar="[TOPIC]",
-            help="Only this topic's table; the same as --topic.",
+            help="Only the table of this topic, or the table of this name; the same as --topic.",
             autocompletion=complete_topic,
             show_default=False,
         ),
     ] = None,
     config: ConfigOption = None,
     topic: Annotated[
-        str | None, typer.Option("--topic", help="Only this topic's table.", autocompletion=complete_topic)
+        str | None,
+        typer.Option(
+            "--topic",
+            help="Only the table of this topic, or the table of this name.",
+            autocompletion=complete_topic,
+        ),
     ] = None,
     files: Annotated[
         bool,
@@ -79,7 +84,14 @@ def _chosen(settings: Settings, topic: str | None) -> list[TopicSettings]:
     if topic is None:
         return [one for one in settings.topics if one.archive.kind == "iceberg"]
     chosen = settings.topic(topic)
+    # Topics come first: a topic may have the name of another topic's table.
     if chosen is None:
+        # Several catalogs may have a table of this name.
+        named = [
+            one for one in settings.topics if one.archive.kind == "iceberg" and one.archive.table == topic
+        ]
+        if named:
+            return named
         raise no_topic(topic, (one.name for one in settings.topics))
     if chosen.archive.kind != "iceberg":
         raise InvalidInput(f"topic {topic} has no table (archive.kind: {chosen.archive.kind})")

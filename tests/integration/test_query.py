@@ -381,6 +381,7 @@ def test_tables_of_one_topic(deployment: Deployment, archived: Driver) -> None:
     assert (one["topic"], one["rows"], one["gone"]) == ("orders", 8, None)
     for options in (("orders",), ("orders", "--topic", "orders")):
         assert deployment.cli("tables", *options, "--output", "json").json()["tables"] == [one]
+    assert deployment.cli("tables", "shop.orders", "--output", "json").json()["tables"] == [one]
     refused = deployment.cli("tables", "orders", "--topic", "clicks")
     assert (refused.code, refused.out) == (3, "")
     assert refused.err == (
