@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Annotated, Any
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from archiver.cli.admin_client import Answered, ask_daemon
 from archiver.cli.completion import complete_scope
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
-from archiver.cli.output import print_json, print_table, progress
+from archiver.cli.output import print_json, print_table, print_wrapped, progress
 from archiver.publish.scope import parse_scope
 from archiver.rewrite.replay_report import FILES_MAX
 from archiver.runtime.text import counted
@@ -92,10 +93,15 @@ def replay(
 
 
 def _print_list(document: dict[str, Any]) -> None:
-    columns = ("topic", "partition", "offset", "side", "cause", "error", "archive")
-    print_table(
-        "not decoded", columns, [tuple(record[name] for name in columns) for record in document["records"]]
-    )
+    columns = ("topic", "partition", "offset", "side", "cause")
+    records = document["records"]
+    print_table("not decoded", columns, [tuple(record[name] for name in columns) for record in records])
+    # Below the table: next to a path of an archive, no terminal has room for the other columns.
+    for archive, grouped in itertools.groupby(records, key=lambda record: record["archive"]):
+        print_wrapped(f"in {archive}:")
+        for record in grouped:
+            place = f"{record['topic']}:{record['partition']}:{record['offset']}"
+            print_wrapped(f"  {place} {record['side']}: {record['error']}")
     if document["more"]:
         print(f"and {document['more']:,} more; --max shows more of them")
     for topic in document["topics"]:

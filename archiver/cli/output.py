@@ -14,6 +14,7 @@ import select
 import shutil
 import signal
 import sys
+import textwrap
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -117,6 +118,48 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
         if rows and all(isinstance(row[position], int | float) for row in rows)
     }
     print_cells(title, columns, [[_cell(value) for value in row] for row in rows], numeric)
+
+
+def print_noted_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    note: str,
+    notes: Sequence[tuple[str, str, str]],
+) -> None:
+    """Print a table with a last column `note` of long texts. If the output is too narrow for it, the texts
+    follow below the table, each once for the rows of a group that have it.
+
+    `notes` has for each row the name of its group, its name in the group, and the text, which may be empty.
+    """
+    table = [
+        [*(_cell(value) for value in row), _cell(text)] for row, (_, _, text) in zip(rows, notes, strict=True)
+    ]
+    # rich pads each cell with two spaces and a border.
+    widths = (max(map(len, column)) for column in zip((*columns, note), *table, strict=True))
+    if 1 + sum(width + 3 for width in widths) <= width_of_output():
+        print_table(
+            title, (*columns, note), [(*row, text) for row, (_, _, text) in zip(rows, notes, strict=True)]
+        )
+        return
+    print_table(title, columns, rows)
+    named: dict[tuple[str, str], list[str]] = {}
+    for group, name, text in notes:
+        if text:
+            named.setdefault((group, text), []).append(name)
+    for (group, text), names in named.items():
+        print_wrapped(f"{group} {', '.join(names)}: {text}")
+
+
+def print_wrapped(text: str) -> None:
+    """Print one line, on a terminal broken between words."""
+    shown = printable_text(redacted(text))
+    if sys.stdout.isatty():
+        lines = textwrap.wrap(
+            shown, width_of_output(), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
+        shown = "\n".join(lines)
+    print(shown)
 
 
 def print_cells(

@@ -9,7 +9,7 @@ import typer
 
 from archiver.cli.admin_client import last_rounds, readiness
 from archiver.cli.options import ConfigOption, Output, OutputOption, application_of, config_path, settings_of
-from archiver.cli.output import print_json, print_table
+from archiver.cli.output import print_json, print_noted_table, print_table
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.errors import ConfigInvalid
 from archiver.runtime.exit_codes import FINE, WRONG
@@ -207,18 +207,22 @@ def _print_partitions(topics: list[dict[str, Any]]) -> None:
     behind.sort(
         key=lambda item: (last(item[1])["lag_seconds"] is not None, -(last(item[1])["lag_seconds"] or 0.0))
     )
-    print_table(
+    print_noted_table(
         "partitions that are behind: offset of each stage, and number and age of the records that have not "
         "reached it",
-        ("topic", "partition", "next", *STAGES, "what holds it back"),
+        ("topic", "partition", "next", *STAGES),
         [
             (
                 topic,
                 one["partition"],
                 one["next"],
                 *(_stage(one["stages"].get(stage)) for stage in STAGES),
-                one["reason"] or "",
             )
+            for topic, one in behind[:PARTITIONS_SHOWN]
+        ],
+        "what holds it back",
+        [
+            (f"{topic}, partition", str(one["partition"]), one["reason"] or "")
             for topic, one in behind[:PARTITIONS_SHOWN]
         ],
     )

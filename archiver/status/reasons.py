@@ -171,8 +171,8 @@ def _trigger(held: Held, archived: int) -> tuple[Cause, str]:
         )
     # The planner's own triggers, so that the text agrees with the next round.
     if is_due(backlog, opened, now_us, triggers):
-        them = "it" if backlog.rows == 1 else "them"
-        return "due", f"due: {counted(backlog.rows, 'record')}, and {NEXT_ROUND} archives {them}; {by_hand}"
+        # Without a number, which the lag has: so all partitions that are due have the same text.
+        return "due", f"due: {NEXT_ROUND} archives it"
     return "waiting", f"not due yet: {_when(backlog, opened(), triggers)}; {by_hand}"
 
 

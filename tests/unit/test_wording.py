@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 import archiver
+from archiver.cli import output
 from archiver.cli.app import run
 from archiver.cli.audit import print_audit
+from archiver.cli.dlq import _print_list
 from archiver.cli.produce import _reached
 from archiver.cli.status import PARTITIONS_SHOWN, _print_partitions
 from archiver.cli.topics import _lost
@@ -149,6 +151,43 @@ def test_status_shows_the_partitions_that_are_behind_the_oldest_first(
         "not due yet",
     ]
     assert "and 1 more partition; --output json has all of them" in reported
+
+
+def test_reasons_follow_below_a_table_that_has_no_room_for_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    due, other = "due: the next round archives it", "not due: 1 of 2 bytes"
+
+    def printed(columns: int) -> list[str]:
+        monkeypatch.setattr(output, "PIPE_COLUMNS", columns)
+        rows = [("orders", number, "100") for number in range(4)]
+        reasons = [due, other, due, ""]
+        notes = [("orders, partition", str(number), reason) for number, reason in enumerate(reasons)]
+        output.print_noted_table("behind", ("topic", "partition", "next"), rows, "why", notes)
+        return capsys.readouterr().out.splitlines()
+
+    assert (
+        max(map(len, printed(160)))
+        == len(printed(160)[1])
+        == 1 + sum(width + 3 for width in (len("orders"), len("partition"), len("next"), len(due)))
+    )
+    assert len(printed(len(printed(160)[1]))) == len(printed(160))
+    narrow = printed(len(printed(160)[1]) - 1)
+    assert narrow[-2:] == [f"orders, partition 0, 2: {due}", f"orders, partition 1: {other}"]
+    assert max(map(len, narrow)) < 60
+
+
+def test_errors_of_undecoded_records_follow_below_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    record = {"topic": "t", "partition": 0, "side": "value", "cause": "malformed", "error": "no message"}
+    records = [record | {"offset": number, "archive": f"{number // 2}.parquet"} for number in range(3)]
+    _print_list({"records": records, "more": 0, "topics": []})
+    assert capsys.readouterr().out.splitlines()[-5:] == [
+        "in 0.parquet:",
+        "  t:0:0 value: no message",
+        "  t:0:1 value: no message",
+        "in 1.parquet:",
+        "  t:0:2 value: no message",
+    ]
 
 
 def test_an_audit_of_nothing_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
