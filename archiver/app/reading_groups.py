@@ -71,11 +71,15 @@ def list_groups(
             "state": None if state is None else state[0],
             "members": None if state is None else state[1],
         }
+    closed = None
+    # Groups of before are shown, so only an empty list needs the reason.
+    if not found and after is None and app.settings.kafka is None:
+        closed = "this daemon has no Kafka listener (`kafka.listen`), so no client can join a group here"
     return {
         "as_of": format_time(view.now_us),
         "groups": found,
         "next": following,
-        "trouble": trouble or unlisted,
+        "trouble": trouble or unlisted or closed,
     }
 
 

@@ -97,7 +97,7 @@ def create_app(context: AppContext) -> ASGIApp:
 
     app = Starlette(
         routes=_routes(handlers),
-        exception_handlers={HTTPException: refused, Exception: refused},
+        exception_handlers={HTTPException: console.unknown, Exception: refused},
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False

@@ -29,7 +29,7 @@ from archiver.runtime.text import counted, moment, printable_text
 from archiver.status.ages import age_at, numbers
 from archiver.web.app_context import AppContext
 from archiver.web.endpoint import CSS
-from archiver.web.error_responses import Refusal
+from archiver.web.error_responses import Refusal, refused
 from archiver.web.markdown import blocks, plain
 from archiver.web.page import environment, refresh_of, style
 from archiver.web.read_api import Handler, ReadApi, refusal_of
@@ -51,6 +51,8 @@ LINE_MAX: Final = 200
 ONE_LINE_MAX: Final = 100
 """Characters of JSON that stay in one line."""
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_WEIGHT: Final = re.compile(r"q=([01](?:\.[0-9]{0,3})?)(?![0-9.])", re.ASCII)
+"""A weight of `Accept`."""
 _STATES: Final[Mapping[str, tuple[str, str]]] = {
     "beyond_end": ("note", "There is no such offset yet"),
     "in_transaction": ("note", "In an open transaction"),
@@ -147,6 +149,20 @@ class Console:
         html = self._rendered(request, "refused.html", values)
         return HTMLResponse(html, error.status_code, {**(error.headers or {}), **HEADERS})
 
+    async def unknown(self, request: Request, error: Exception) -> Response:
+        """Answer an exception of a handler or of the router: an address that is not there has a page for
+        browsers, everything else is JSON.
+        """
+        # The detail of the router is the bare phrase.
+        unrouted = isinstance(error, HTTPException) and (error.status_code, error.detail) == (
+            404,
+            "Not Found",
+        )
+        if not unrouted or request.url.path.startswith("/v1/") or not _prefers_html(request):
+            return await refused(request, error)
+        values = {"title": "Not found", "message": "There is nothing at this address."}
+        return HTMLResponse(self._rendered(request, "not_found.html", values), 404, dict(HEADERS))
+
     async def style(self, _: Request) -> Response:
         """The style sheet of the pages."""
         return Response(style(), media_type=CSS)
@@ -174,6 +190,16 @@ class Console:
                 refresh=refresh_of(asked),
             )
         )
+
+
+def _prefers_html(request: Request) -> bool:
+    """Whether `Accept` has HTML and puts it before JSON, as that of a browser does."""
+    weights: dict[str, float] = {}
+    for one in request.headers.get("accept", "").lower().split(","):
+        kind, _, rest = one.partition(";")
+        found = _WEIGHT.search(rest)
+        weights[kind.strip()] = float(found[1]) if found else 1.0
+    return weights.get("text/html", 0.0) > weights.get("application/json", 0.0)
 
 
 def _parameter(error: HTTPException) -> str | None:

@@ -22,7 +22,7 @@ from archiver.runtime.text import counted, moment, printable_text
 from archiver.status.advice import SEVERITIES, Advice, Severity, advice, topic_attention, verdict
 from archiver.status.ages import age, age_at, count
 from archiver.status.group_lag import GroupLag, GroupReport
-from archiver.status.history import LagHistory, last_lag
+from archiver.status.history import LagHistory, LagSample, last_lag
 from archiver.status.journal import Cycle, Journal
 from archiver.status.kafka_port import KafkaPort
 from archiver.status.lag import STAGES, LagReport, PartitionLag, Stage, StageLag, TopicLag, summed
@@ -66,6 +66,10 @@ class ShownTopic:
     """Partitions that are held back by more than not being due yet."""
     attention: tuple[Severity, str] | None
     """What needs attention, by the advice of the page."""
+    records: int
+    """Offsets that its partitions have given."""
+    traffic: LagSample | None
+    """The newest known one."""
     charts: tuple[Chart, ...]
     opened: bool
     """Whether its partitions are shown unfolded."""
@@ -173,6 +177,8 @@ def _shown(
         left_lag=summed([partition.last for partition in left]),
         troubled=topic.troubled,
         attention=attention,
+        records=sum(partition.next for partition in topic.partitions),
+        traffic=history.newest_traffic(topic.topic),
         charts=(
             seconds_chart(topic.topic, samples, known_s, span_s),
             records_chart(topic.topic, samples, known_s, span_s),

@@ -10,6 +10,7 @@ import pytest
 from intake.records import Record
 from tests.support.builders.deployment import Deployment
 from tests.support.builders.driver import Driver
+from tests.support.process.pages import check_harmless
 from tests.support.process.web import Daemon
 from tests.support.schema.orders import order
 from tests.support.servers.browser import Browser, browsing
@@ -103,3 +104,32 @@ def test_a_topic_says_of_when_its_numbers_are(browser: Browser, daemon: Daemon) 
     assert f"The catalog says, at most 10 s ago: {COMMITS} rows" in text
     opened(browser, daemon, "/topics/clicks/schema", 1280)
     assert browser.run("document.querySelector('h1').textContent") == "Schema of clicks"
+
+
+@pytest.mark.parametrize("path", ["/topics", "/topics/clicks"])
+def test_a_page_reloads_itself_once_that_is_chosen(browser: Browser, daemon: Daemon, path: str) -> None:
+    opened(browser, daemon, path, 360)
+    refresh = "document.querySelector('meta[http-equiv=refresh]')"
+    assert browser.run(refresh) is None
+    browser.click(".reload a[href$='refresh=30']")
+    assert browser.run(f"{refresh}.content") == "30"
+    browser.click(".reload a")
+    assert browser.run(refresh) is None
+
+
+def test_an_unknown_address_is_a_page_for_browsers_only(browser: Browser, daemon: Daemon) -> None:
+    opened(browser, daemon, "/nope", 360)
+    assert browser.run("document.querySelector('h1').textContent") == "Not found"
+    assert browser.run("document.querySelector('main a[href=\"/topics\"]') !== null")
+    for accept in ("*/*", "application/json, text/html;q=0.9", "text/html;q=0"):
+        reply = daemon.call("GET", "/nope", headers={"Accept": accept})
+        assert (reply.status, reply.json()["error"]["type"]) == (404, "NotFound")
+    page = check_harmless(daemon.call("GET", "/nope<b>", headers={"Accept": "text/html,*/*;q=0.8"}))
+    assert "nothing at this address" in page.text
+    reply = daemon.call("GET", "/v1/nope", headers={"Accept": "text/html"})
+    assert reply.json()["error"]["type"] == "NotFound"
+
+
+def test_groups_say_that_there_is_no_listener(browser: Browser, daemon: Daemon) -> None:
+    opened(browser, daemon, "/groups", 1280)
+    assert "no Kafka listener" in browser.run("document.body.innerText")

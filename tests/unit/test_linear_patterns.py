@@ -42,6 +42,7 @@ WORST: dict[str, tuple[Worst, ...]] = {
     "archiver.catalog.engines._unglobbed": (("", "[", ""), ("", "a", "")),
     "archiver.catalog.engines._address": (("https://", "a", "@"), ("", "https://", "")),
     "archiver.cli.unread_config._HOST": _NAME,
+    "archiver.web.console._WEIGHT": (("", "q=", ""), ("", "q=0.00", "")),
     "archiver.web.console._CONTROL": (("", "a", ""), ("", "\x80", "\x00")),
     "archiver.config.kafka_listener._is_wildcard": (("", "0", ""), ("", "0.", "a"), ("", "*", "")),
     "archiver.config.topics._NOT_IN_TABLE": _NAME,

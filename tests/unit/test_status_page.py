@@ -20,6 +20,7 @@ from archiver.status.history import LagHistory
 from archiver.status.journal import Cycle, Journal
 from archiver.status.kafka_port import KafkaPort, WorkersShown
 from archiver.status.lag import LagReport
+from archiver.status.rates import Accepted
 from archiver.web.page import (
     HEADERS,
     PARTITIONS_SHOWN,
@@ -675,6 +676,13 @@ def test_a_chart_says_in_words_what_it_shows_and_leaves_holes() -> None:
     titles = re.findall(r'aria-labelledby="(chart-\S+) (chart-\S+)"', html)
     assert all(f'<title id="{one}">' in html and f'<desc id="{two}">' in html for one, two in titles)
     assert len(titles) == 2
+
+
+def test_a_topic_shows_what_it_has_and_its_traffic() -> None:
+    history, report = LagHistory(480.0, 10), of(topic(partition()))
+    history.add(report, 0.0, {"orders": Accepted(records=100, bytes=2048, seconds=2.0)})
+    text = Reading(page(values(report, history=history))).text
+    assert f"; {report.topics[0].partitions[0].next:,} offsets, 50.0 records/s, 1.0 kB/s" in text
 
 
 def test_a_chart_of_nothing_and_of_a_level_line() -> None:
