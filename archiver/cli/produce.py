@@ -99,7 +99,8 @@ class StoppableInput(io.RawIOBase):
     """Bytes of a file descriptor that end at a request to stop."""
 
     def __init__(self, descriptor: int, stop: Stop) -> None:
-        self._descriptor = descriptor
+        self._own = _reopened_terminal(descriptor)
+        self._descriptor = descriptor if self._own is None else self._own
         self._stop = stop
         self._ended = False
 
@@ -107,29 +108,59 @@ class StoppableInput(io.RawIOBase):
         """Always."""
         return True
 
+    def close(self) -> None:
+        """Close what was opened here; the given descriptor stays open."""
+        if self._own is not None and not self.closed:
+            os.close(self._own)
+        super().close()
+
     def readinto(self, buffer: Any) -> int:
         """Wait for bytes or for a request to stop; returns 0 after a request, and from the end on."""
         # A terminal can be read on after its end: each Ctrl-D ends one read only.
-        if self._ended:
-            return 0
+        piece = None if not self._ended else b""
+        while piece is None:
+            if not self._wait():
+                return 0
+            piece = self._read(len(buffer))
+        self._ended = not piece
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+    def _wait(self) -> bool:
+        """Wait until there are bytes or the end; False after a request to stop."""
         # Repeated, because other signals wake the `select` as well.
         while self._stop.signal is None:
             ready, _, _ = select.select([self._descriptor, self._stop.wakes], [], [])
             if self._stop.wakes not in ready:
-                break
+                return True
             # Other signals wake too. The handler of this one runs at the latest before the next turn, so its
             # byte may be drained here.
             os.read(self._stop.wakes, BUFFER_BYTES)
         # With a timeout of 0 it only asks whether bytes are ready, so the stop never waits for them.
-        if self._stop.signal is not None:
-            ready, _, _ = select.select([self._descriptor], [], [], 0)
-            # This byte is dropped. It only distinguishes an input that is cut short from one at its end.
-            self._stop.cut = self._stop.cut or not ready or bool(os.read(self._descriptor, 1))
-            return 0
-        piece = os.read(self._descriptor, len(buffer))
-        self._ended = not piece
-        buffer[: len(piece)] = piece
-        return len(piece)
+        ready, _, _ = select.select([self._descriptor], [], [], 0)
+        # This byte is dropped. It only distinguishes an input that is cut short from one at its end.
+        self._stop.cut = self._stop.cut or not ready or self._read(1) != b""
+        return False
+
+    def _read(self, most: int) -> bytes | None:
+        """Bytes, or none at the end; None if a terminal has dropped what was ready."""
+        try:
+            return os.read(self._descriptor, most)
+        except BlockingIOError:
+            return None
+
+
+def _reopened_terminal(descriptor: int) -> int | None:
+    """A descriptor of this terminal on which a read never waits; None if it is no terminal, or cannot be
+    opened.
+
+    At a Ctrl-C a terminal drops its input, also what `select` has seen. A read would then wait for more,
+    although the signal has passed. The given descriptor stays as it is, because the shell has it too.
+    """
+    try:
+        return os.open(os.ttyname(descriptor), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError:
+        return None
 
 
 def stoppable(source: BinaryIO, stop: Stop) -> tuple[BinaryIO, bool]:

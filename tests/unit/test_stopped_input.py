@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import select
 import signal
+import termios
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -64,6 +66,33 @@ def test_the_end_stays_the_end(pipe: tuple[int, int], monkeypatch: pytest.Monkey
     source = StoppableInput(pipe[0], stop)
     assert (source.readinto(bytearray(10)), source.readinto(bytearray(10))) == (0, 0)
     assert pieces == [b"more"]
+    stop.close()
+
+
+def test_what_a_terminal_drops_at_ctrl_c_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line is ready and no signal has come; both change right before the line is read."""
+    keyboard, terminal = os.openpty()
+    stop, real, dropped = Stop(), os.read, list[bool]()
+    more = threading.Timer(10, os.write, (keyboard, b"more\n"))  # ends a read that waits
+
+    def read_later(descriptor: int, count: int) -> bytes:
+        if not dropped:
+            dropped.append(True)
+            termios.tcflush(terminal, termios.TCIFLUSH)
+            stop.ask(signal.SIGINT)
+            more.start()
+        return real(descriptor, count)
+
+    os.write(keyboard, b"half\n")
+    monkeypatch.setattr(os, "read", read_later)
+    with StoppableInput(terminal, stop) as source:
+        assert source.readinto(bytearray(10)) == 0
+    more.cancel()
+    assert (dropped, stop.cut) == ([True], True)
+    assert os.isatty(terminal), "its own descriptor is closed, not this one"
+    assert os.get_blocking(terminal)
+    for descriptor in (keyboard, terminal):
+        os.close(descriptor)
     stop.close()
 
 
