@@ -121,9 +121,6 @@ class Port:
                 if self._closed_because is None:
                     said = None
                 if said is None or silent_s >= REMIND_S:
-                    self._closed_because = self._closed_because or self._advice(error, None)
-                    # `start` must not wait for the holder of the port to answer.
-                    self._tried.set()
                     held_by = self._held_by(error)
                 self._closed_because = why = self._advice(error, held_by)
                 # Logged at once, and then every `REMIND_S`.
@@ -146,6 +143,9 @@ class Port:
     def _held_by(self, error: Exception) -> str | None:
         if self._holder is None or getattr(error, "errno", None) != errno.EADDRINUSE:
             return None
+        self._closed_because = self._closed_because or self._advice(error, None)
+        # `start` must not wait for the holder of the port to answer. Otherwise it returns after the warning.
+        self._tried.set()
         return self._holder()
 
     def _advice(self, error: Exception, held_by: str | None) -> str:

@@ -229,7 +229,7 @@ def test_a_topic_that_the_configuration_lost_before_its_first_archive_is_reporte
     assert title(html) == "No action is needed. To watch: topic orders is not in the configuration."
     text = " ".join(html.split())
     assert "a-topic-is-not-in-the-configuration" in text
-    assert "not in the configuration; 4 records behind" in text
+    assert "not in the configuration; 4 offsets; 4 records behind" in text
 
 
 def test_what_stays_in_intake_has_no_backlog(tmp_path: Path) -> None:
