@@ -25,7 +25,7 @@ def peak(daemon: Served, what: str) -> float:
     """The highest value of a chart of the topic, from its description in words; 0 without one."""
     html = " ".join(daemon.get("/?topic=clicks").body.decode().split())
     caption = re.search(rf"<figcaption>{what} topic clicks([^<]*)", html)
-    values = [] if caption is None else re.findall(r"(?:at most|now) ([0-9.,]*[0-9])( k)?", caption[1])
+    values = [] if caption is None else re.findall(r"(?:the most was|:) ([0-9.,]*[0-9])( k)?", caption[1])
     return max(
         (float(number.replace(",", "")) * (1000 if thousand else 1) for number, thousand in values),
         default=0.0,
