@@ -72,7 +72,7 @@ def list_groups(
             "members": None if state is None else state[1],
         }
     closed = None
-    # Groups of before are shown, so only an empty list needs the reason.
+    # Groups of a listener that was removed are still listed. Only an empty list needs the reason.
     if not found and after is None and app.settings.kafka is None:
         closed = "this daemon has no Kafka listener (`kafka.listen`), so no client can join a group here"
     return {

@@ -287,7 +287,7 @@ class _DecodeHint:
         self._sides = sides
 
     def see(self, record: StreamRecord) -> None:
-        """Look at a record before it is printed."""
+        """Check a record before it is printed."""
         if any(is_base64(record.key if side == "key" else record.value) for side in self._sides):
             self._sides = ()
             progress(f"topic {self._topic} has a schema: --decode prints messages instead of base64")

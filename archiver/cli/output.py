@@ -132,15 +132,13 @@ def print_noted_table(
 
     `notes` has for each row the name of its group, its name in the group, and the text, which may be empty.
     """
-    table = [
-        [*(_cell(value) for value in row), _cell(text)] for row, (_, _, text) in zip(rows, notes, strict=True)
-    ]
-    # rich pads each cell with two spaces and a border.
-    widths = (max(map(len, column)) for column in zip((*columns, note), *table, strict=True))
-    if 1 + sum(width + 3 for width in widths) <= width_of_output():
-        print_table(
-            title, (*columns, note), [(*row, text) for row, (_, _, text) in zip(rows, notes, strict=True)]
-        )
+    # Imported here: most commands have no such table.
+    from archiver.query.values import table_width
+
+    noted = [(*row, text) for row, (_, _, text) in zip(rows, notes, strict=True)]
+    cells = [[_cell(value) for value in row] for row in noted]
+    if table_width((*columns, note), cells) <= width_of_output():
+        print_table(title, (*columns, note), noted)
         return
     print_table(title, columns, rows)
     named: dict[tuple[str, str], list[str]] = {}

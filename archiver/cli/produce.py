@@ -117,14 +117,14 @@ class StoppableInput(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Wait for bytes or for a request to stop; returns 0 after a request, and from the end on."""
         # A terminal can be read on after its end: each Ctrl-D ends one read only.
-        piece = None if not self._ended else b""
-        while piece is None:
-            if not self._wait():
-                return 0
+        while not self._ended and self._wait():
             piece = self._read(len(buffer))
-        self._ended = not piece
-        buffer[: len(piece)] = piece
-        return len(piece)
+            if piece is None:
+                continue
+            self._ended = not piece
+            buffer[: len(piece)] = piece
+            return len(piece)
+        return 0
 
     def _wait(self) -> bool:
         """Wait until there are bytes or the end; False after a request to stop."""

@@ -111,13 +111,13 @@ def _part(name: str, content: bytes | None, full: bool, prefix: str = "") -> Ite
     if not content:
         yield _labelled(f"{name} (empty)", prefix.removesuffix(": "))
         return
-    try:
+    if not is_base64(content):
         yield from _text(name, content.decode("utf-8"), full, prefix)
-    except UnicodeDecodeError:
-        shown = content if full else content[:SHOWN_BYTES_MAX]
-        yield _labelled(f"{name} (base64)", prefix + base64.b64encode(shown).decode("ascii"))
-        if len(shown) < len(content):
-            yield f"  (cut: {len(shown):,} of {len(content):,} bytes; {_SEE_ALL})"
+        return
+    shown = content if full else content[:SHOWN_BYTES_MAX]
+    yield _labelled(f"{name} (base64)", prefix + base64.b64encode(shown).decode("ascii"))
+    if len(shown) < len(content):
+        yield f"  (cut: {len(shown):,} of {len(content):,} bytes; {_SEE_ALL})"
 
 
 def _text(label: str, text: str, full: bool, prefix: str = "") -> Iterator[str]:

@@ -116,8 +116,10 @@ def read_document(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
 
 def _advice(problem: str) -> str:
     """What to look for at a problem that YAML names in the words of its grammar."""
-    found = (advice for part, advice in _ADVICE.items() if part in problem)
-    return f"; {next(found, '')}".removesuffix("; ")
+    for part, advice in _ADVICE.items():
+        if part in problem:
+            return f"; {advice}"
+    return ""
 
 
 def _text(path: Path) -> str:
