@@ -20,6 +20,7 @@ Pure except for the Parquet codec: the same rows give a file with the same recor
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,7 @@ import pyarrow.parquet as pq
 
 from archiver.runtime.ids import TopicId
 from intake.batches.chunks import CHUNKS_KEY, StoredBatch, chunk_index
+from intake.batches.decoding import Bytes
 from intake.producers import Stamp
 from intake.records import HEADERS, TIMESTAMP
 
@@ -132,7 +134,8 @@ def write_intake_file(
     groups = _row_groups(in_rows, row_group_bytes)
     chunks = _row_groups([segment for segment in segments if segment.batches], row_group_bytes)
     # The file is made in memory: its digest must be known before the entry, and a flush is bounded.
-    sink = pa.BufferOutputStream()
+    pieces = _Pieces()
+    sink = pa.PythonFile(pieces, mode="w")
     stamped = any(segment.stamp is not None for segment in in_rows)
     stored_groups = 0
     with _parquet_writer(sink, CHUNKS_FORMAT if chunks else FORMAT, stamped=stamped) as writer:
@@ -144,6 +147,7 @@ def write_intake_file(
             # Behind the magic, which the writer has written. It asks the sink where a row group begins.
             for batch in (batch for chunk in batches for batch in chunk):
                 sink.write(batch.data)
+                pieces.keep(batch.data)
         start = 0
         for group in groups:
             count = sum(segment.rows for segment in group)
@@ -157,8 +161,34 @@ def write_intake_file(
     # In the order of the segments; those of a group are in their order, so each is the next of its kind.
     places = {True: _places(chunks, stored_groups), False: _places(groups, 0)}
     placed = [_placed(segment, *next(places[bool(segment.batches)])) for segment in segments]
-    data = sink.getvalue().to_pybytes()
+    data = pieces.joined()
     return IntakeFileBytes(data, footer_sha256(data), tuple(placed))
+
+
+class _Pieces(io.RawIOBase):
+    """What Arrow writes. It is joined once: a buffer that grows copies large files several times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pieces: list[Bytes] = []
+
+    def writable(self) -> bool:
+        """Arrow asks."""
+        return True
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        """Called by Arrow, with a copy of what is written."""
+        self._pieces.append(data)
+        return len(data)
+
+    def keep(self, data: Bytes) -> None:
+        """Put the original in the place of its copy, whose memory can be used for the next one."""
+        assert len(self._pieces[-1]) == len(data), "Arrow passes each write on at once"
+        self._pieces[-1] = data
+
+    def joined(self) -> bytes:
+        """All of it."""
+        return b"".join(self._pieces)
 
 
 def _places(groups: Sequence[Sequence[SegmentRows]], first_number: int) -> Iterator[tuple[int, int]]:

@@ -31,7 +31,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from archiver.runtime.errors import InvalidInput
-from intake.arrow_arrays import ArrowArray, concat_batches, header_lengths, list_array
+from intake.arrow_arrays import ArrowArray, concat_batches, list_array
 from intake.batches.decompression import BadBlock, BadFrame, Codec, TooLarge, uncompressed
 from intake.batches.record_fields import (
     PADDING,
@@ -41,6 +41,7 @@ from intake.batches.record_fields import (
     Text,
     find_headers,
     find_records,
+    is_ascii,
 )
 from intake.records import (
     HEADER_COST_BYTES,
@@ -597,9 +598,16 @@ class _Portion:
         )
 
     def raw_bytes(self) -> Ints:
-        """Of each record, as `intake.records` counts."""
+        """Of each record, as `intake.records` counts; sets the reasons of records whose headers are bad."""
         sizes: Ints = np.maximum(self.key_lengths, 0) + np.maximum(self.value_lengths, 0)
-        return sizes + header_lengths(self.headers()) if self.header_counts.any() else sizes
+        if not self.header_counts.any():
+            return sizes
+        spans = _header_spans(self.text, self.headers_at, self.following, self.header_counts, self.reasons)
+        lengths = [span[:, 1] + np.maximum(span[:, 3], 0) for span in spans]
+        sums = np.concatenate(([0], np.cumsum(np.concatenate(lengths))))
+        ends = np.cumsum(self.header_counts)
+        sizes += sums[ends] - sums[ends - self.header_counts]
+        return sizes
 
 
 def _decoded(group: _Group) -> list[pa.RecordBatch]:
@@ -695,9 +703,13 @@ def _beyond(counts: Ints, batch_of: Ints, left: Ints) -> Mask:
     """Which records have headers beyond those that are left for their batch; subtracts all of them."""
     if not counts.any():
         return np.zeros(len(counts), np.bool_)
+    # The records of a batch are consecutive, and no batch is without one.
+    batches = slice(int(batch_of[0]), int(batch_of[-1]) + 1)
+    firsts = np.searchsorted(batch_of, np.arange(batches.start, batches.stop))
+    if int(counts.sum()) <= int(left[batches].min()):
+        left[batches] -= np.add.reduceat(counts, firsts)
+        return np.zeros(len(counts), np.bool_)
     sums = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
-    # The records of a batch are consecutive.
-    firsts = np.flatnonzero(np.diff(batch_of, prepend=-1))
     rows = np.diff(np.append(firsts, len(counts)))
     beyond = sums[1:] - np.repeat(sums[firsts] + left[batch_of[firsts]], rows) > 0
     left[batch_of[firsts]] -= np.diff(sums[np.append(firsts, len(counts))])
@@ -742,6 +754,20 @@ def _headers_column(
     if not counts.any():
         return no_headers(len(counts))
     elements: list[ArrowArray] = []
+    for span in _header_spans(text, places, ends, counts, reasons):
+        names = _binary_column(text, span[:, 0], span[:, 1], np.zeros(len(span), np.bool_), pa.string())
+        values = _binary_column(text, span[:, 2], span[:, 3], span[:, 3] < 0, pa.binary())
+        elements.append(pa.StructArray.from_arrays([names, values], fields=list(HEADERS.value_type)))
+    offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    return list_array(offsets, pa.concat_arrays(elements), HEADERS)
+
+
+def _header_spans(
+    text: Text, places: Ints, ends: Ints, counts: Ints, reasons: npt.NDArray[np.uint8]
+) -> Iterator[Ints]:
+    """Place and length of the name and of the value of each header, a bounded number at a time. A name that
+    is not UTF-8 has the length 0. Sets the reasons of records whose headers are bad.
+    """
     ends_of = np.cumsum(counts)
     start = 0
     while start < len(counts):
@@ -752,28 +778,25 @@ def _headers_column(
         spans, bad = find_headers(text, places[portion], ends[portion], counts[portion])
         for first in range(0, len(spans), _GROUP_ROWS):
             span = spans[first : first + _GROUP_ROWS].astype(np.int64)
-            names, bad_names = _names(text, span[:, 0], span[:, 1])
+            bad_names = _bad_names(text, span[:, 0], span[:, 1])
             reasons[np.searchsorted(ends_of, before + first + bad_names, side="right")] = _BAD_NAME
-            values = _binary_column(text, span[:, 2], span[:, 3], span[:, 3] < 0, pa.binary())
-            elements.append(pa.StructArray.from_arrays([names, values], fields=list(HEADERS.value_type)))
+            span[bad_names, 1] = 0
+            yield span
         # Last, because a record with bad headers can have any names.
         reasons[portion][bad] = _BAD_HEADERS
         start = portion.stop
-    offsets = np.concatenate(([0], ends_of)).astype(np.int32)
-    return list_array(offsets, pa.concat_arrays(elements), HEADERS)
 
 
-def _names(text: Text, places: Ints, lengths: Ints) -> tuple[ArrowArray, Ints]:
-    """Header names, and which are not UTF-8; these become empty."""
-    present = np.zeros(len(places), np.bool_)
-    names = _binary_column(text, places, lengths, present, pa.string())
-    try:
-        names.validate(full=True)
-    except pa.ArrowInvalid:
-        bad = np.array([not _is_utf8(name) for name in names.cast(pa.binary()).to_pylist()], np.bool_)
-        names = _binary_column(text, places, np.where(bad, 0, lengths), present, pa.string())
-        return names, np.flatnonzero(bad)
-    return names, np.zeros(0, np.int64)
+def _bad_names(text: Text, places: Ints, lengths: Ints) -> Ints:
+    """Which header names are not UTF-8."""
+    # Nearly all are ASCII, which needs no copy of them.
+    other = np.flatnonzero(~is_ascii(text, places, lengths))
+    if not len(other):
+        return other
+    present = np.zeros(len(other), np.bool_)
+    names = _binary_column(text, places[other], lengths[other], present, pa.binary())
+    bad = np.array([not _is_utf8(name) for name in names.to_pylist()], np.bool_)
+    return other[bad]
 
 
 def _is_utf8(data: bytes) -> bool:

@@ -64,8 +64,9 @@ _GAPS = tuple(
 
 _LOCKSTEP_ROWS = 128
 """From so many rows with headers, numpy follows lengths faster than a loop in Python."""
-_CHAIN_RECORDS = 64
-"""Records of a batch that are followed one after the other, in step with other chains of them."""
+_CHAIN_RECORDS = (64, 128)
+"""Records of a batch that are followed one after the other, in step with other chains of them. The longer
+chains need fewer guesses where they begin, and enough records to be in step with."""
 _RECORDS_OF_STEP = 50
 """A step over all chains takes the time in which a loop in Python follows so many records."""
 _STEPS_OF_RECORD = 4
@@ -195,6 +196,20 @@ class FieldReader:
         return places, lengths
 
 
+_ASCII_WORDS_MAX = 4
+_LOW_BYTES: Words = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
+"""So many low bytes of a word."""
+
+
+def is_ascii(text: Text, places: Ints, lengths: Ints) -> Mask:
+    """Which of the bytes there are ASCII. False for those that are longer than 32 bytes."""
+    found: Mask = lengths <= 8 * _ASCII_WORDS_MAX
+    for at in range(0, min(int(lengths.max(initial=0)), 8 * _ASCII_WORDS_MAX), 8):
+        word = text.words[np.minimum(places + at, len(text.words) - 1)]
+        found &= word & _STOPS & _LOW_BYTES[np.clip(lengths - at, 0, 8)] == 0
+    return found
+
+
 def encoded_varints(values: Ints) -> tuple[Words, Ints]:
     """The bytes of zigzag varints, little endian, and their sizes; values have at most 55 bits."""
     value = ((values << 1) ^ (values >> 63)).view(np.uint64)
@@ -216,8 +231,10 @@ def find_records(text: Text, firsts: Ints, counts: Ints, rows: Ints) -> Ints:
     end = len(text.data) - len(PADDING)
     places = np.full(int(counts.sum()), end, np.int64)
     alone: Iterable[int] = range(len(counts))
-    if len(places) >= _RECORDS_OF_STEP * min(_CHAIN_RECORDS, int(counts.max(initial=1))):
-        alone = _follow_chains(text, firsts, np.append(firsts[1:], end), counts, rows, places)
+    short, long = _CHAIN_RECORDS
+    if len(places) >= _RECORDS_OF_STEP * min(short, int(counts.max(initial=1))):
+        chain = long if len(places) >= 2 * _RECORDS_OF_STEP * long else short
+        alone = _follow_chains(text, firsts, np.append(firsts[1:], end), counts, rows, chain, places)
     for batch in alone:
         row = int(rows[batch])
         found = _follow_records(text.data, int(firsts[batch]), int(counts[batch]))
@@ -226,7 +243,7 @@ def find_records(text: Text, firsts: Ints, counts: Ints, rows: Ints) -> Ints:
 
 
 def _follow_chains(
-    text: Text, firsts: Ints, ends: Ints, counts: Ints, rows: Ints, places: Ints
+    text: Text, firsts: Ints, ends: Ints, counts: Ints, rows: Ints, chain_records: int, places: Ints
 ) -> Sequence[int]:
     """Set the places of records, following chains of records of all batches in step. Returns the batches for
     which that failed; their places have any value.
@@ -240,13 +257,13 @@ def _follow_chains(
     lengths: list[int] = []
     bounds = zip(firsts.tolist(), ends.tolist(), counts.tolist(), strict=True)
     for batch, (first, end, count) in enumerate(bounds):
-        if not (found := _guess_chains(text.data, first, end, count)):
+        if not (found := _guess_chains(text.data, first, end, count, chain_records)):
             failed.append(batch)
             continue
         begins += found
         batch_of += [batch] * len(found)
-        lengths += [_CHAIN_RECORDS] * (len(found) - 1)
-        lengths.append(count - _CHAIN_RECORDS * (len(found) - 1))
+        lengths += [chain_records] * (len(found) - 1)
+        lengths.append(count - chain_records * (len(found) - 1))
     steps, chains = max(lengths, default=0), len(begins)
     # Few long batches among many short ones.
     if steps * chains > _STEPS_OF_RECORD * len(places):
@@ -267,30 +284,30 @@ def _follow_chains(
     wrong[inner] |= reached[inner] != at[0, inner + 1]
     numbers = np.arange(steps)
     there = numbers < length[:, None]
-    row = rows[of] + _CHAIN_RECORDS * (chain - np.searchsorted(of, of))
+    row = rows[of] + chain_records * (chain - np.searchsorted(of, of))
     places[(row[:, None] + numbers)[there]] = at[:steps].T[there]
     return [*failed, *np.unique(of[wrong]).tolist()] if wrong.any() else failed
 
 
-def _guess_chains(data: bytes, first: int, end: int, count: int) -> list[int]:
-    """Where every 64th record of a batch may begin: there is its number in the batch. No places if records
-    lead out of the data.
+def _guess_chains(data: bytes, first: int, end: int, count: int, chain_records: int) -> list[int]:
+    """Where each chain of records of a batch may begin: there is the number of its first record in the batch.
+    No places if records lead out of the data.
     """
     found = [first]
     at = first
-    for number in range(_CHAIN_RECORDS, count, _CHAIN_RECORDS):
-        mean = (end - at) / (count - number + _CHAIN_RECORDS)
-        guess = at + int(mean * _CHAIN_RECORDS)
+    for number in range(chain_records, count, chain_records):
+        mean = (end - at) / (count - number + chain_records)
+        guess = at + int(mean * chain_records)
         # No record is shorter, so that the bytes before the number are of this batch.
-        lowest = at + _RECORD_BYTES_MIN * _CHAIN_RECORDS
+        lowest = at + _RECORD_BYTES_MIN * chain_records
         for records in _SLACK_RECORDS:
             slack = _SLACK_BYTES + int(records * mean)
             low, high = max(lowest, guess - slack), min(end, guess + slack)
             if (place := _guess_record(data, _offset_delta(number), low, high)) is not None:
                 break
         else:
-            steps = _follow_records(data, at, _CHAIN_RECORDS + 1)
-            if len(steps) <= _CHAIN_RECORDS:
+            steps = _follow_records(data, at, chain_records + 1)
+            if len(steps) <= chain_records:
                 return []
             place = steps[-1]
         found.append(place)

@@ -18,7 +18,7 @@ from intake.batches.decoding import Measured, measure, read_header
 from intake.producers import Stamp
 from intake.read.reader import IntakeReader
 from intake.sources.kafka.batch import Cursor, MirrorPiece
-from intake.sources.kafka.fetched import without_producer
+from intake.sources.kafka.fetched import remove_producer
 from intake.sources.kafka.upstream import Polled, UpstreamBatch
 from intake.write.accept_clock import AcceptClock
 from intake.write.flush import FlushWriter
@@ -161,7 +161,9 @@ def upstream_batch(base: int, number: int, count: int) -> UpstreamBatch:
     header = read_header(data)
     (sizes,) = measure([(header, data)], uncompressed_max=1 << 24)
     assert isinstance(sizes, Measured)
-    return UpstreamBatch(("mirrored", 0), header, without_producer(header, memoryview(data)), sizes)
+    view = memoryview(bytearray(data))
+    remove_producer(header, view)
+    return UpstreamBatch(("mirrored", 0), header, view, sizes)
 
 
 @pytest.mark.parametrize("committed", [True, False])

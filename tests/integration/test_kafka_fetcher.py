@@ -17,6 +17,7 @@ from archiver.config.kafka import KafkaSourceSettings
 from archiver.runtime.clock import SystemClock
 from archiver.runtime.ids import SystemIds
 from intake.sources.kafka.client_log import ClientLog
+from intake.sources.kafka.fetched import Result
 from intake.sources.kafka.fetcher import Fetcher
 from intake.sources.kafka.upstream import Stopped
 from intake.sources.kafka.wire import NotSpoken, access_of
@@ -92,6 +93,24 @@ def test_records_are_read_to_the_end(cluster: ScriptedCluster, reading: Reading)
     fill(cluster, 3)
     reading.until(lambda: len(reading.ends) > 1)
     assert reading.offsets == list(range(cluster.end))
+
+
+@pytest.mark.parametrize(("offset", "keeps_response"), [(0, True), (1, False)])
+def test_a_small_batch_does_not_keep_a_large_response(
+    reading: Reading, offset: int, keeps_response: bool
+) -> None:
+    large = batch_bytes(records_bytes([RawRecord(value=bytes(50_000))]))
+    small = struct.pack(">q", 1) + batch_bytes(records_bytes([RawRecord(value=b"v")]))[8:]
+    # A broker may send batches before the offset that is asked for.
+    response = memoryview(bytearray(large + small))
+    fetcher = reading.fetcher
+    fetcher.read({PLACE: (offset, None)})
+    part = fetcher._parts[PLACE]
+    fetcher._take_result(part, Result(PLACE, 0, 2, 2, [], response), 0.0)
+    header, data = part.waiting[-1]
+    assert (header.base_offset, bytes(data)) == (1, small)
+    assert (data.obj is response.obj) == keeps_response
+    assert part.bytes_waiting == len(small) + (len(large) if keeps_response else 0)
 
 
 def test_reading_begins_within_a_batch(cluster: ScriptedCluster, reading: Reading) -> None:

@@ -494,9 +494,13 @@ def _found(parts: Sequence[Sequence[bytes]], counts: Sequence[int]) -> tuple[lis
     return record_fields.find_records(text, firsts, number, rows).tolist(), one_by_one.tolist()
 
 
+@pytest.mark.parametrize("chain_records", record_fields._CHAIN_RECORDS)
 @pytest.mark.parametrize("seed", range(12))
-def test_records_are_found_by_chains_as_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_are_found_by_chains_as_one_by_one(
+    seed: int, chain_records: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(record_fields, "_RECORDS_OF_STEP", 1)
+    monkeypatch.setattr(record_fields, "_CHAIN_RECORDS", (chain_records, chain_records))
     alone: list[int] = []
     follow = record_fields._follow_records
 
@@ -544,7 +548,45 @@ def test_records_are_found_by_chains_as_one_by_one(seed: int, monkeypatch: pytes
     plain = [records_bytes([RawRecord(None, rng.randbytes(rng.randrange(300))) for _ in range(500)])] * 20
     _found(plain, [500] * 20)
     # The comparison followed each once.
-    assert sum(alone) - 20 * 500 < 20 * 500 // 4
+    assert sum(alone) - 20 * 500 < 20 * 500 // 2
+
+
+def test_many_records_are_followed_in_longer_chains(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[int] = []
+    follow = record_fields._follow_chains
+
+    def noted(*given: Any) -> Any:
+        used.append(given[5])
+        return follow(*given)
+
+    monkeypatch.setattr(record_fields, "_follow_chains", noted)
+    for batches in (5, 20, 40):
+        parts = [records_bytes([RawRecord(None, b"v") for _ in range(500)])] * batches
+        by_chains, one_by_one = _found(parts, [500] * batches)
+        assert by_chains == one_by_one
+    assert used == [64, 128]
+
+
+@pytest.mark.parametrize(
+    "name", ["trace", "größe", "n" * 32, "n" * 40, "", "é", "n" * 30 + "é", "n" * 35 + "é"]
+)
+def test_header_names_are_utf8_at_every_length(name: str) -> None:
+    batches = []
+    for before in range(10):
+        record = RawRecord(b"k" * before, b"\xff" * 3, ((name, b"\xff\x80"), ("plain", None)))
+        # No UTF-8: the second byte does not follow the first one.
+        parts = [one.replace("é".encode(), b"\xc3(") for one in records_bytes([record] * 200)]
+        batches.append(batch_bytes(parts))
+    measured = measure([(read_header(data), data) for data in batches], uncompressed_max=MAX)
+    for sizes, columns in zip(measured, decoded(*batches), strict=True):
+        if "é" in name:
+            assert isinstance(sizes, BatchRefused) and isinstance(columns, BatchRefused)
+            assert str(sizes) == str(columns) and "UTF-8" in str(sizes)
+        else:
+            assert isinstance(sizes, Measured)
+            assert rows_of(columns)[7][3] == [(name, b"\xff\x80"), ("plain", None)]
+            assert isinstance(columns, pa.RecordBatch)
+            assert sizes.raw_bytes == int(normalise_batch(columns, MAX).raw_bytes.sum())
 
 
 @pytest.mark.parametrize("group_rows", [1 << 16, 7])

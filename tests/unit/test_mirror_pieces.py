@@ -48,7 +48,7 @@ def batch(topic: str, partition: int, base: int, count: int = 3, size: int = 3) 
     header = read_header(data)
     (sizes,) = measure([(header, data)], uncompressed_max=10**7)
     assert not isinstance(sizes, Exception)
-    return UpstreamBatch((topic, partition), header, data, sizes)
+    return UpstreamBatch((topic, partition), header, memoryview(data), sizes)
 
 
 def values(piece: MirrorPiece) -> list[tuple[int, bytes | None]]:

@@ -225,13 +225,14 @@ def _marker(header: BatchHeader, data: memoryview) -> int | None:
     return None if key is None or len(key) < _NAME.size * 2 else _NAME.unpack_from(key, _NAME.size)[0]
 
 
-def without_producer(header: BatchHeader, data: memoryview) -> bytes:
-    """The batch without the producer and the transaction of its cluster, which mean nothing elsewhere."""
+def remove_producer(header: BatchHeader, data: memoryview) -> None:
+    """Remove the producer and the transaction of its cluster from a batch, which mean nothing elsewhere.
+
+    In place: a copy of every batch costs more than all else that is done here.
+    """
     if header.producer_id == NO_PRODUCER and not header.transactional:
-        return bytes(data)
-    head, rest = bytearray(data[: BATCH_HEADER.size]), data[BATCH_HEADER.size :]
-    (attributes,) = _ATTRIBUTES.unpack_from(head, _ATTRIBUTES_AT)
-    _ATTRIBUTES.pack_into(head, _ATTRIBUTES_AT, attributes & ~_TRANSACTIONAL)
-    _PRODUCER.pack_into(head, _PRODUCER_AT, NO_PRODUCER, -1, -1)
-    _CHECKSUM.pack_into(head, _CHECKSUM_AT, crc32c(rest, crc32c(head[CRC_FROM:])))
-    return b"".join((head, rest))
+        return
+    (attributes,) = _ATTRIBUTES.unpack_from(data, _ATTRIBUTES_AT)
+    _ATTRIBUTES.pack_into(data, _ATTRIBUTES_AT, attributes & ~_TRANSACTIONAL)
+    _PRODUCER.pack_into(data, _PRODUCER_AT, NO_PRODUCER, -1, -1)
+    _CHECKSUM.pack_into(data, _CHECKSUM_AT, crc32c(data[CRC_FROM:]))

@@ -40,7 +40,7 @@ from intake.sources.kafka.fetched import (
     committed,
     fetch_request,
     read_response,
-    without_producer,
+    remove_producer,
 )
 from intake.sources.kafka.leaders import Job, Leaders, ask_leaders
 from intake.sources.kafka.single_records import SingleRecord, read_records
@@ -536,8 +536,11 @@ class Fetcher:
                 raise NotSpoken("the cluster has records in a format of Kafka before 0.11")
             # Served in turn: a broker fills its response in the order of the request.
             self._parts[part.place] = self._parts.pop(part.place)
-            part.waiting.extend(found.batches)
-            part.bytes_waiting += sum(len(data) for _, data in found.batches)
+            size = sum(len(data) for _, data in found.batches)
+            # A view keeps all of the response, also what is not delivered of it.
+            whole = 2 * size >= len(result.records)
+            part.waiting.extend(found.batches if whole else [_copied(*one) for one in found.batches])
+            part.bytes_waiting += size
             if found.damage is not None:
                 self._stop(part, "damaged", found.damage)
             elif found.end == part.offset:
@@ -608,8 +611,8 @@ class Fetcher:
                 part.singles = part.singles or self._singles(header, data)
             elif part.singles is None:
                 part.pass_over(header, data)
-                batch = without_producer(header, data)
-                polled.batches.append(UpstreamBatch(part.place, header, batch, sizes))
+                remove_producer(header, data)
+                polled.batches.append(UpstreamBatch(part.place, header, data, sizes))
                 polled.epochs[part.place] = header.leader_epoch
 
     def _deliver_rows(self, polled: Polled, records_max: int) -> None:
@@ -689,6 +692,10 @@ class Fetcher:
         if count:
             polled.epochs[part.place] = header.leader_epoch
         return count
+
+
+def _copied(header: BatchHeader, data: memoryview) -> tuple[BatchHeader, memoryview]:
+    return header, memoryview(bytearray(data))
 
 
 def _is_regular(header: BatchHeader, wished: int) -> bool:

@@ -60,7 +60,7 @@ class UpstreamBatch:
 
     place: Place
     header: BatchHeader
-    data: bytes
+    data: memoryview
     """Without the producer that it had in the cluster; all else is as `header` says."""
     sizes: Measured
 
