@@ -101,7 +101,7 @@ SIZE_MAX = 1 << 30
 HEADERS_MAX = 1_000_000
 """Most headers of the records of one batch. While they are decoded, each takes about 160 bytes."""
 _GROUP_BYTES = 8 << 20
-_GROUP_ROWS = 1 << 13
+_GROUP_ROWS = 1 << 15
 """Uncompressed bytes, and records, that are decoded at once. They bound the memory needed in
 addition to the inputs and results."""
 
@@ -414,15 +414,15 @@ class StoredBatches:
         ):
             found = _records_of(_CODECS[codec], self._view[start + BATCH_HEADER.size : end], SIZE_MAX)
             if size + len(found) > _GROUP_BYTES and records:
-                columns.append(self._columns(begin, number, records))
+                columns += self._columns(begin, number, records)
                 records, begin, size = [], number, 0
             records.append(found)
             size += len(found)
-        columns.append(self._columns(begin, len(self._starts), records))
+        columns += self._columns(begin, len(self._starts), records)
         return concat_batches(columns)
 
-    def _columns(self, begin: int, end: int, records: list[Bytes]) -> pa.RecordBatch:
-        """The records of the batches [begin, end); their bytes are dropped from the list."""
+    def _columns(self, begin: int, end: int, records: list[Bytes]) -> list[pa.RecordBatch]:
+        """The records of the batches [begin, end), in order; their bytes are dropped from the list."""
         counts = self.counts[begin:end]
         # Before places of so many records are allocated.
         for count, one in zip(counts.tolist(), records, strict=True):
@@ -430,7 +430,7 @@ class StoredBatches:
         group = _Group(counts, self._base_ms[begin:end], records, SIZE_MAX)
         # The group has a copy.
         records.clear()
-        columns = concat_batches([portion.columns() for portion in group.portions()])
+        columns = [portion.columns() for portion in group.portions()]
         for refused in group.refusals().values():
             raise refused
         return columns
