@@ -1,8 +1,8 @@
 """Calls ptars to decode and encode, and adds to its encoding what the schema needs.
 
-`Handler` guards the calls into ptars. `Encoder` adds what ptars does not write: unpacked repeated numbers,
-groups, and unknown fields after the known ones. The bytes are those of `complete_engine`. A message that
-ptars can write by itself is encoded in one call.
+`Handler` guards the calls into ptars, and encodes messages level by level. `Encoder` adds what ptars does not
+write: unpacked repeated numbers, groups, and unknown fields after the known ones. The bytes are those of
+`complete_engine`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import ptars
 import pyarrow as pa
+from google.protobuf.descriptor import Descriptor
 
 from archiver.schema.arrow import Array, arrow, pc
 from archiver.schema.protobuf.tree import LENGTH_DELIMITED, FieldTree, Kind, MessageTree, Shape
-from archiver.schema.protobuf.wire import wire_descriptor
+from archiver.schema.protobuf.wire import flat_descriptors, wire_descriptor
 from archiver.schema.protobuf.wire_columns import list_parts, message_to_wire, written_children
 
 
@@ -31,7 +34,7 @@ class Handler:
     """
 
     def __init__(self, tree: MessageTree) -> None:
-        descriptor = wire_descriptor(tree)
+        self._descriptor = descriptor = wire_descriptor(tree)
         self._handler: Any = ptars.HandlerPool([descriptor.file]).get_for_message(descriptor)
         self.schema: pa.Schema = self._handler.schema()
         """The wire form's Arrow types, fields in the order of the tree."""
@@ -43,9 +46,66 @@ class Handler:
 
     def encode(self, columns: list[Array]) -> Array:
         """Payloads from the message's fields, of the types of `schema` and at least one. Raises Failed."""
+        return self._levels.encode(columns, len(columns[0]))
+
+    @cached_property
+    def _levels(self) -> _Levels:
+        # Made by the first call, because most readers only decode.
+        flat = flat_descriptors(self._descriptor)
+        pool = ptars.HandlerPool([next(iter(flat.values())).file])
+        return _Levels(self._descriptor, {name: pool.get_for_message(one) for name, one in flat.items()})
+
+
+_NULLS_MAX = 4096
+"""Fewer nulls are encoded as empty messages and discarded, which takes less time than to leave them out."""
+
+
+class _Levels:
+    """Encodes a message of the wire form, and before it the messages inside, which enter it as bytes.
+
+    ptars allocates memory for every message inside another, which takes longer than to encode most of them.
+    """
+
+    def __init__(self, descriptor: Descriptor, handlers: dict[str, Any]) -> None:
+        """`handlers`: by message name, for messages whose inner messages are bytes."""
+        self._handler = handlers[descriptor.name]
+        self._schema: pa.Schema = self._handler.schema()
+        self._inner = [
+            None if one.message_type is None else _Levels(one.message_type, handlers)
+            for one in descriptor.fields
+        ]
+
+    def encode(self, columns: list[Array], length: int) -> Array:
+        """Payloads of `length` messages from their fields; never null. Raises Failed."""
+        if not columns:
+            return arrow.repeat(arrow.scalar(b"", pa.binary()), length)
+        plain = [
+            column if inner is None else inner.inside(column, field.type)
+            for inner, column, field in zip(self._inner, columns, self._schema, strict=True)
+        ]
         return _guarded(
-            self._handler.record_batch_to_array, pa.RecordBatch.from_arrays(columns, schema=self.schema)
+            self._handler.record_batch_to_array, pa.RecordBatch.from_arrays(plain, schema=self._schema)
         )
+
+    def inside(self, array: Array, target: pa.DataType) -> Array:
+        """A column of these messages, or of lists of them, as one of their payloads, of type `target`."""
+        if pa.types.is_list(array.type):
+            offsets, values = list_parts(array)
+            return arrow.ListArray.from_arrays(arrow.array(offsets), self._payloads(values), type=target)
+        if array.null_count == 0:
+            return self._payloads(array)
+        if array.null_count == len(array):
+            return arrow.nulls(len(array), target)
+        valid = array.is_valid()
+        if array.null_count < _NULLS_MAX:
+            return pc.if_else(valid, self._payloads(array), arrow.scalar(None, target))
+        present = valid.to_numpy(zero_copy_only=False)
+        places = arrow.array(np.cumsum(present) - 1, mask=~present)
+        return self._payloads(array.filter(valid)).take(places)
+
+    def _payloads(self, structs: Array) -> Array:
+        children = [structs.field(place) for place in range(structs.type.num_fields)]
+        return self.encode(children, len(structs))
 
 
 def _guarded(call: Any, argument: Any) -> Any:

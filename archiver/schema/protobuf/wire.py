@@ -65,6 +65,26 @@ def wire_descriptor(tree: MessageTree) -> Descriptor:
     return pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")
 
 
+def flat_descriptors(descriptor: Descriptor) -> dict[str, Descriptor]:
+    """Every message of the descriptor's file by its name, with bytes in place of the messages inside it. The
+    bytes of a message are the same in both forms.
+    """
+    file = descriptor_pb2.FileDescriptorProto()
+    descriptor.file.CopyToProto(file)
+    for message in file.message_type:
+        for field in message.field:
+            if field.type == FieldDescriptor.TYPE_MESSAGE:
+                field.ClearField("type_name")
+                field.type = FieldDescriptor.TYPE_BYTES  # type: ignore[assignment]
+                if field.label == FieldDescriptor.LABEL_OPTIONAL:
+                    # An empty message is not the same as none.
+                    _make_optional(message, field)
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    names = [message.name for message in file.message_type]
+    return {name: pool.FindMessageTypeByName(f"{_PACKAGE}.{name}") for name in names}
+
+
 def has_wire_presence(tree: FieldTree) -> bool:
     """Whether absent and default differ for a single field of the wire form."""
     # Floats always have presence, so that -0.0 does not count as absent.
@@ -142,8 +162,14 @@ def _add(
         else descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL
     )
     if optional and kind != FieldDescriptor.TYPE_MESSAGE:
-        # proto3 stores presence as a oneof with a single member.
-        field.proto3_optional = True
-        field.oneof_index = len(message.oneof_decl)
-        message.oneof_decl.add(name=f"_f{number}")
+        _make_optional(message, field)
     return field
+
+
+def _make_optional(
+    message: descriptor_pb2.DescriptorProto, field: descriptor_pb2.FieldDescriptorProto
+) -> None:
+    # proto3 stores presence as a oneof with a single member.
+    field.proto3_optional = True
+    field.oneof_index = len(message.oneof_decl)
+    message.oneof_decl.add(name=f"_{field.name}")
