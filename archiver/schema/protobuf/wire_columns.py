@@ -81,6 +81,9 @@ class Doubts:
 _FEW_ENTRIES = 8
 """Maps with at most this many entries are compared entry by entry, which is quicker than sorting."""
 
+_FEWER_ENTRIES = 3
+"""Up to this many, comparing the keys themselves is quicker than making codes of them first."""
+
 Unrecognized: TypeAlias = "Callable[[MessageTree, Sequence[Array]], Array]"
 """Makes the `__unrecognized__` column of one message level from the level's tree and all its children (wire
 form)."""
@@ -300,16 +303,22 @@ def _mark_oneofs(tree: MessageTree, children: Sequence[Array], doubts: Doubts, l
 def _double_keys(offsets: Offsets, keys: Array) -> Bools | None:
     """Which map entries repeat an earlier key of their map."""
     lengths = np.diff(offsets)
-    if len(lengths) == 0 or lengths.max() < 2:
+    longest = int(lengths.max(initial=0))
+    if longest < 2:
         return None
-    # Codes make keys of any type comparable as integers.
-    codes = keys.dictionary_encode().indices.to_numpy()
     rows = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
-    if lengths.max() <= _FEW_ENTRIES:
-        double = np.zeros(len(codes), np.bool_)
+    # Codes make keys of any type comparable as integers.
+    codes = None if longest <= _FEWER_ENTRIES else keys.dictionary_encode().indices.to_numpy()
+    if codes is None or longest <= _FEW_ENTRIES:
+        double = np.zeros(len(rows), np.bool_)
         # Compares each entry with the one `apart` places before it, if both are in one map.
-        for apart in range(1, int(lengths.max())):
-            double[apart:] |= (codes[apart:] == codes[:-apart]) & (rows[apart:] == rows[:-apart])
+        for apart in range(1, longest):
+            same = (
+                pc.equal(keys[apart:], keys[:-apart]).to_numpy(zero_copy_only=False)
+                if codes is None
+                else codes[apart:] == codes[:-apart]
+            )
+            double[apart:] |= same & (rows[apart:] == rows[:-apart])
         return double if double.any() else None
     # Map and key as one number; `return_index` gives the first entry of each.
     _, first = np.unique(rows * (int(codes.max()) + 1) + codes, return_index=True)
