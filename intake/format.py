@@ -176,9 +176,10 @@ class _Pieces(io.RawIOBase):
         """Arrow asks."""
         return True
 
-    def write(self, data: bytes) -> int:  # type: ignore[override]
-        """Called by Arrow, with a copy of what is written."""
-        self._pieces.append(data)
+    def write(self, data: Any) -> int:
+        """Called by Arrow."""
+        # What is not `bytes` may be overwritten by its owner.
+        self._pieces.append(bytes(data))
         return len(data)
 
     def keep(self, data: Bytes) -> None:
