@@ -17,12 +17,13 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from archiver.kafka.cached_intake import CachedIntake
 from archiver.kafka.log_view import Bounds, LogView
 from archiver.kafka.record_batch import EncodedBatch, encode, filler, placed
 from archiver.ledger.fold import LedgerFold
@@ -35,10 +36,8 @@ from archiver.stream.rebuild import BATCH_ROWS, behind_gaps
 from archiver.stream.records import StreamBatch
 from archiver.stream.stream import RecordStream
 from intake.arrow_arrays import concat_batches
-from intake.batches.decoding import StoredBatches
 from intake.log.backlog import Backlog, read_window
 from intake.read.reader import IntakeReader
-from intake.segments import FileRef
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -51,10 +50,6 @@ _PULLS_MAX = 16
 """Segments, or parts of a row group, that are read for one chunk. Each may be a file of its own."""
 _HELD_BYTES_MAX = 16 * 2**20
 """A producer's batch that is larger is given in parts, as it is decoded."""
-_READS_AT_ONCE = 64
-"""Intake files that are decoded at the same time."""
-_NONE_BYTES = 200
-"""What it takes to remember that a row group has rows."""
 _TAIL_OFFSETS = 65_536
 """A chunk that ends at most so far from the end of its partition is of consumers that keep up."""
 
@@ -176,81 +171,6 @@ class _Cache:
             del starts[bisect_left(starts, start)]
             if not starts:
                 del self._starts[key]
-
-
-class CachedIntake(IntakeReader):
-    """Reads intake files and keeps the newest decoded row groups and chunks of batches, bounded in bytes.
-    Thread-safe.
-
-    A row group holds segments of many partitions, and their consumers read it at about the same time.
-    """
-
-    def __init__(self, objects: ObjectStore, bytes_max: int) -> None:
-        super().__init__(objects)
-        self._bytes_max = bytes_max
-        self._kept: OrderedDict[tuple[str, int], pa.RecordBatch] = OrderedDict()
-        self._batches: OrderedDict[tuple[str, int], StoredBatches | None] = OrderedDict()
-        """None: a row group."""
-        self._bytes = 0
-        self._lock = threading.Lock()
-        self._reading = tuple(threading.Lock() for _ in range(_READS_AT_ONCE))
-
-    def row_groups(self, file: FileRef, numbers: Sequence[int]) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """As `IntakeReader.row_groups`; what is kept is not read again."""
-        read: Iterator[tuple[int, pa.RecordBatch]] | None = None
-        for place, number in enumerate(numbers):
-            # Consumers of other partitions wait for the same row group instead of decoding it as well.
-            with self._reading[hash(file.key) % len(self._reading)]:
-                rows = self._find((file.key, number))
-                if rows is None:
-                    read = super().row_groups(file, numbers[place:]) if read is None else read
-                    _, rows = next(read)
-                    self._keep((file.key, number), rows)
-                else:
-                    # It would give this row group next.
-                    read = None
-            yield number, rows
-
-    def batches(self, file: FileRef, number: int) -> StoredBatches | None:
-        """As `IntakeReader.batches`; what is kept is not read again."""
-        place = file.key, number
-        with self._reading[hash(file.key) % len(self._reading)]:
-            with self._lock:
-                if place in self._batches:
-                    self._batches.move_to_end(place)
-                    return self._batches[place]
-            found = super().batches(file, number)
-            with self._lock:
-                self._batches[place] = found
-                self._bytes += _kept_bytes(found)
-                self._drop_oldest(self._batches)
-            return found
-
-    def _find(self, place: tuple[str, int]) -> pa.RecordBatch | None:
-        with self._lock:
-            rows = self._kept.get(place)
-            if rows is not None:
-                self._kept.move_to_end(place)
-            return rows
-
-    def _keep(self, place: tuple[str, int], rows: pa.RecordBatch) -> None:
-        with self._lock:
-            self._kept[place] = rows
-            self._bytes += _kept_bytes(rows)
-            self._drop_oldest(self._kept)
-
-    def _drop_oldest(self, kept: OrderedDict[tuple[str, int], Any]) -> None:
-        """Drop what was used longest ago, of `kept` last."""
-        other = self._batches if kept is self._kept else self._kept
-        while self._bytes > self._bytes_max:
-            _, dropped = (other or kept).popitem(last=False)
-            self._bytes -= _kept_bytes(dropped)
-
-
-def _kept_bytes(kept: pa.RecordBatch | StoredBatches | None) -> int:
-    if kept is None:
-        return _NONE_BYTES
-    return kept.size if isinstance(kept, StoredBatches) else kept.nbytes
 
 
 class _Cursor:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +57,18 @@ _NAMES_BYTES_MAX = 2**30
 _FOOTER_GUESS_BYTES = 64 * 1024
 """Usually covers the whole footer: one request instead of two."""
 
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPlaces:
+    """Where a file has its chunks of record batches, by its verified footer."""
+
+    row_groups: int
+    """Row groups with rows. The numbers of the chunks follow theirs."""
+    spans: tuple[tuple[int, int], ...]
+    """First byte and size of each chunk."""
+
 
 class IntakeReader:
     """Reads segments from an object store. Stateless; safe to use from several threads."""
@@ -92,12 +105,12 @@ class IntakeReader:
         as `read`.
         """
         with self._opened(file) as source:
-            metadata = _checked_footer(file, source)
-            if number < metadata.num_row_groups:
+            places = self._chunk_places(file, source)
+            if number < places.row_groups:
                 return None
-            chunk = _chunk_of(file, metadata, _chunks(file, metadata), number)
+            start, size = _chunk_of(file, places.row_groups, places.spans, number)
             try:
-                return StoredBatches(_chunk_bytes(file, source, chunk))
+                return StoredBatches(_chunk_bytes(file, source, start, size))
             except InvalidInput as error:
                 raise _corrupted(file, f"row group {number} (record batches): {error}") from error
             except (OSError, pa.ArrowException, MemoryError) as error:
@@ -130,8 +143,14 @@ class IntakeReader:
                     continue
                 if chunks is None:
                     chunks = _chunks(file, metadata)
-                chunk = _chunk_of(file, metadata, chunks, row_group)
+                chunk = _chunk_of(file, metadata.num_row_groups, chunks, row_group)
                 yield row_group, _chunk_rows(file, source, row_group, chunk, columns)
+
+    def _chunk_places(self, file: FileRef, source: pa.NativeFile) -> ChunkPlaces:
+        """Raises as `read`."""
+        metadata = _checked_footer(file, source)
+        spans = tuple((chunk.start, chunk.size) for chunk in _chunks(file, metadata))
+        return ChunkPlaces(metadata.num_row_groups, spans)
 
     def _opened(self, file: FileRef) -> pa.NativeFile:
         try:
@@ -168,12 +187,21 @@ def log_index_of(objects: ObjectStore, key: str) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _checked_footer(file: FileRef, source: pa.NativeFile) -> pq.FileMetaData:
-    """The Parquet metadata, after size and digest were compared with the log entry."""
+def check_size(file: FileRef, source: pa.NativeFile) -> int:
+    """The size of an open file. Raises `Corrupted` if the log has another one, and as `IntakeReader.read`."""
     try:
         size = source.size()
-        if size != file.size:
-            raise _corrupted(file, f"it has {size} bytes, the log says {file.size}")
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(file, str(error), error) from error
+    if size != file.size:
+        raise _corrupted(file, f"it has {size} bytes, the log says {file.size}")
+    return size
+
+
+def _checked_footer(file: FileRef, source: pa.NativeFile) -> pq.FileMetaData:
+    """The Parquet metadata, after size and digest were compared with the log entry."""
+    size = check_size(file, source)
+    try:
         # The log has only a digest of the footer; the pages have checksums of their own.
         tail = _read_at(source, max(0, size - _FOOTER_GUESS_BYTES), size)
         length = footer_length(tail[-FOOTER_TAIL_BYTES:])
@@ -209,31 +237,30 @@ def _chunks(file: FileRef, metadata: pq.FileMetaData) -> list[Chunk]:
         raise _corrupted(file, str(error)) from error
 
 
-def _chunk_of(file: FileRef, metadata: pq.FileMetaData, chunks: Sequence[Chunk], row_group: int) -> Chunk:
-    """The chunk that the log calls `row_group`."""
-    number = row_group - metadata.num_row_groups
+def _chunk_of(file: FileRef, row_groups: int, chunks: Sequence[_T], row_group: int) -> _T:
+    """The chunk that the log calls `row_group`; the file has so many with rows before its chunks."""
+    number = row_group - row_groups
     if number >= len(chunks):
         raise _corrupted(
             file,
-            f"it has {metadata.num_row_groups + len(chunks)} row groups, the log has a segment in row group "
-            f"{row_group}",
+            f"it has {row_groups + len(chunks)} row groups, the log has a segment in row group {row_group}",
         )
     return chunks[number]
 
 
-def _chunk_bytes(file: FileRef, source: pa.NativeFile, chunk: Chunk) -> bytes:
+def _chunk_bytes(file: FileRef, source: pa.NativeFile, start: int, size: int) -> bytes:
     """Raises `InvalidInput` if the file is too short."""
     # Before memory for it is allocated.
-    if chunk.start + chunk.size > file.size:
-        raise InvalidInput(f"it ends at byte {chunk.start + chunk.size}, beyond the file")
-    return _read_at(source, chunk.start, chunk.start + chunk.size)
+    if start + size > file.size:
+        raise InvalidInput(f"it ends at byte {start + size}, beyond the file")
+    return _read_at(source, start, start + size)
 
 
 def _chunk_rows(
     file: FileRef, source: pa.NativeFile, row_group: int, chunk: Chunk, columns: Sequence[str]
 ) -> pa.RecordBatch:
     try:
-        records = decode_chunk(chunk, _chunk_bytes(file, source, chunk))
+        records = decode_chunk(chunk, _chunk_bytes(file, source, chunk.start, chunk.size))
         return records.select(list(columns)).cast(pa.schema([READ_SCHEMA.field(name) for name in columns]))
     # Its checksum is right, and it was decompressed before it was stored. Codecs fail if memory is short.
     except NotDecompressed as error:
