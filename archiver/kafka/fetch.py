@@ -620,11 +620,13 @@ class FetchReader:
         window = read_window(self._log.backlog, tp, at, stop, self._limits.chunk_bytes)
         reached, size = behind_gaps(window.gaps, at), 0
         taken: list[EncodedBatch] = []
-        for segment in window.segments:
-            if segment.base > reached or segment.end > stop or size >= self._limits.chunk_bytes:
+        appended = self._log.have_append_time(topic_id, partition, window.segments.bases)
+        for number, segment in enumerate(window.segments):
+            end = segment.end
+            if segment.base > reached or end > stop or size >= self._limits.chunk_bytes:
                 break
             # Their batches have the times that the client gave.
-            if self._log.have_append_time(topic_id, partition, np.array([segment.base])) is not None:
+            if appended is not None and appended[number]:
                 break
             try:
                 found = self._reader.batches(segment.file, segment.row_group)
@@ -641,7 +643,7 @@ class FetchReader:
                     taken.append(EncodedBatch(base, last, records, newest_ms, placed(data, base)))
                     size += len(data)
                 base = last + 1
-            reached = behind_gaps(window.gaps, segment.end)
+            reached = behind_gaps(window.gaps, end)
         if not taken:
             return None
         # Up to its last record: offsets without one at the end get a batch of their own.

@@ -436,6 +436,8 @@ class _Chain:
 
 def behind_gaps(gaps: Sequence[_Range], offset: int) -> int:
     """The first offset, from `offset` on, that is in no gap."""
+    if not gaps:
+        return offset
     # Gaps may touch each other, so one may follow at the end of another.
     for low, high in gaps[max(0, bisect_right(gaps, offset, key=lambda gap: gap[0]) - 1) :]:
         if low > offset:

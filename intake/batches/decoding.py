@@ -369,6 +369,7 @@ class StoredBatches:
         headers = np.frombuffer(self._view, np.uint8)[places].view(_HEADER_FIELDS)[:, 0]
         self.counts: Ints = headers["count"].astype(np.int64)
         """Records of each."""
+        self._counts: list[int] = self.counts.tolist()
         self._base_ms: Ints = headers["base_timestamp_ms"].astype(np.int64)
         self._max_ms = headers["max_timestamp_ms"].tolist()
         self._codecs = (headers["attributes"] & 0x07).tolist()
@@ -395,7 +396,7 @@ class StoredBatches:
             raise InvalidInput(f"records {first} to {first + count - 1} of it are not whole batches")
         return [
             (
-                int(self.counts[number]),
+                self._counts[number],
                 self._max_ms[number],
                 self._view[self._starts[number] : self._ends[number]],
             )
