@@ -55,6 +55,9 @@ _TRANSIENT: Final = {
     errno.EBUSY,
     errno.EMLINK,
 }
+_WRITE_BYTES: Final = 256 * 1024
+"""Bytes of one write. For larger writes, Linux gets larger blocks of memory for its page cache. Free ones of
+that size are rarer, and a virtual machine may have to get them from its host."""
 _LINK_ATTEMPTS_MAX: Final = 3
 """Attempts when another process removes the folder or the spool file before the link."""
 
@@ -112,7 +115,7 @@ class LocalObjectStore:
                 # a name must never lead to bytes that a power cut can lose.
                 rest = memoryview(data)
                 while rest:
-                    rest = rest[file.write(rest) :]
+                    rest = rest[file.write(rest[:_WRITE_BYTES]) :]
                 os.fsync(file.fileno())
 
         try:
