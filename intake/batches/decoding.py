@@ -39,9 +39,10 @@ from intake.batches.record_fields import (
     Ints,
     Mask,
     Text,
+    binary_column,
     find_headers,
     find_records,
-    is_ascii,
+    names_not_utf8,
 )
 from intake.records import (
     HEADER_COST_BYTES,
@@ -582,10 +583,10 @@ class _Portion:
         bad = self.reasons != 0
         return pa.RecordBatch.from_arrays(
             [
-                _binary_column(
+                binary_column(
                     self.text, self.key_places, self.key_lengths, (self.key_lengths < 0) | bad, pa.binary()
                 ),
-                _binary_column(
+                binary_column(
                     self.text,
                     self.value_places,
                     self.value_lengths,
@@ -731,23 +732,6 @@ def _timestamps_column(milliseconds: Ints) -> ArrowArray:
     return column.view(TIMESTAMP)
 
 
-def _binary_column(text: Text, places: Ints, lengths: Ints, null: Mask, data_type: pa.DataType) -> ArrowArray:
-    """A binary or string column of the bytes at these places."""
-    # An array over the whole text, whose elements 0, 2, 4, … are the column and whose others are never read.
-    # `take` then copies the elements natively; Arrow has no other way to make a column of scattered bytes.
-    starts = np.where(null, 0, places)
-    offsets = np.empty(2 * len(places) + 1, np.int32)
-    offsets[:-1:2] = starts
-    offsets[1::2] = starts + lengths
-    # Arrow compares the first with the last offset.
-    offsets[-1] = len(text.data)
-    scattered: ArrowArray = pa.Array.from_buffers(
-        data_type, 2 * len(places), [None, pa.py_buffer(offsets.data), text.buffer]
-    )
-    chosen = np.arange(0, 2 * len(places), 2)
-    return scattered.take(pa.array(chosen, mask=null if null.any() else None))
-
-
 def _headers_column(
     text: Text, places: Ints, ends: Ints, counts: Ints, reasons: npt.NDArray[np.uint8]
 ) -> ArrowArray:
@@ -756,8 +740,8 @@ def _headers_column(
         return no_headers(len(counts))
     elements: list[ArrowArray] = []
     for span in _header_spans(text, places, ends, counts, reasons):
-        names = _binary_column(text, span[:, 0], span[:, 1], np.zeros(len(span), np.bool_), pa.string())
-        values = _binary_column(text, span[:, 2], span[:, 3], span[:, 3] < 0, pa.binary())
+        names = binary_column(text, span[:, 0], span[:, 1], np.zeros(len(span), np.bool_), pa.string())
+        values = binary_column(text, span[:, 2], span[:, 3], span[:, 3] < 0, pa.binary())
         elements.append(pa.StructArray.from_arrays([names, values], fields=list(HEADERS.value_type)))
     offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     return list_array(offsets, pa.concat_arrays(elements), HEADERS)
@@ -779,30 +763,10 @@ def _header_spans(
         spans, bad = find_headers(text, places[portion], ends[portion], counts[portion])
         for first in range(0, len(spans), _GROUP_ROWS):
             span = spans[first : first + _GROUP_ROWS].astype(np.int64)
-            bad_names = _bad_names(text, span[:, 0], span[:, 1])
+            bad_names = names_not_utf8(text, span[:, 0], span[:, 1])
             reasons[np.searchsorted(ends_of, before + first + bad_names, side="right")] = _BAD_NAME
             span[bad_names, 1] = 0
             yield span
         # Last, because a record with bad headers can have any names.
         reasons[portion][bad] = _BAD_HEADERS
         start = portion.stop
-
-
-def _bad_names(text: Text, places: Ints, lengths: Ints) -> Ints:
-    """Which header names are not UTF-8."""
-    # Nearly all are ASCII, which needs no copy of them.
-    other = np.flatnonzero(~is_ascii(text, places, lengths))
-    if not len(other):
-        return other
-    present = np.zeros(len(other), np.bool_)
-    names = _binary_column(text, places[other], lengths[other], present, pa.binary())
-    bad = np.array([not _is_utf8(name) for name in names.to_pylist()], np.bool_)
-    return other[bad]
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True

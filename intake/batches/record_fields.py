@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from intake.arrow_arrays import ArrowArray
+
 Ints: TypeAlias = npt.NDArray[np.int64]
 Words: TypeAlias = npt.NDArray[np.uint64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -194,20 +196,6 @@ class FieldReader:
         places = self.positions
         self.positions = places + np.maximum(lengths, 0)
         return places, lengths
-
-
-_ASCII_WORDS_MAX = 4
-_LOW_BYTES: Words = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
-"""So many low bytes of a word."""
-
-
-def is_ascii(text: Text, places: Ints, lengths: Ints) -> Mask:
-    """Which of the bytes there are ASCII. False for those that are longer than 32 bytes."""
-    found: Mask = lengths <= 8 * _ASCII_WORDS_MAX
-    for at in range(0, min(int(lengths.max(initial=0)), 8 * _ASCII_WORDS_MAX), 8):
-        word = text.words[np.minimum(places + at, len(text.words) - 1)]
-        found &= word & _STOPS & _LOW_BYTES[np.clip(lengths - at, 0, 8)] == 0
-    return found
 
 
 def encoded_varints(values: Ints) -> tuple[Words, Ints]:
@@ -426,3 +414,57 @@ def _follow_headers(data: bytes, position: int, end: int, count: int) -> array[i
             return None
         add((name, name_size >> 1, value, value_size))
     return headers if position == end else None
+
+
+def binary_column(text: Text, places: Ints, lengths: Ints, null: Mask, data_type: pa.DataType) -> ArrowArray:
+    """A binary or string column of the bytes at these places."""
+    # An array over the whole text, whose elements 0, 2, 4, … are the column and whose others are never read.
+    # `take` then copies the elements natively; Arrow has no other way to make a column of scattered bytes.
+    starts = np.where(null, 0, places)
+    offsets = np.empty(2 * len(places) + 1, np.int32)
+    offsets[:-1:2] = starts
+    offsets[1::2] = starts + lengths
+    # Arrow compares the first with the last offset.
+    offsets[-1] = len(text.data)
+    scattered: ArrowArray = pa.Array.from_buffers(
+        data_type, 2 * len(places), [None, pa.py_buffer(offsets.data), text.buffer]
+    )
+    chosen = np.arange(0, 2 * len(places), 2)
+    return scattered.take(pa.array(chosen, mask=null if null.any() else None))
+
+
+_ASCII_WORDS_MAX = 4
+_LOW_BYTES: Words = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
+"""So many low bytes of a word."""
+
+
+def _is_ascii(text: Text, places: Ints, lengths: Ints) -> Mask:
+    """Which of the bytes there are ASCII. False for those that are longer than 32 bytes."""
+    found: Mask = lengths <= 8 * _ASCII_WORDS_MAX
+    for at in range(0, min(int(lengths.max(initial=0)), 8 * _ASCII_WORDS_MAX), 8):
+        word = text.words[np.minimum(places + at, len(text.words) - 1)]
+        found &= word & _STOPS & _LOW_BYTES[np.clip(lengths - at, 0, 8)] == 0
+    return found
+
+
+def names_not_utf8(text: Text, places: Ints, lengths: Ints) -> Ints:
+    """Which header names are not UTF-8."""
+    # Nearly all are ASCII, which needs no copy of them.
+    other = np.flatnonzero(~_is_ascii(text, places, lengths))
+    if not len(other):
+        return other
+    names = binary_column(text, places[other], lengths[other], np.zeros(len(other), np.bool_), pa.string())
+    try:
+        names.validate(full=True)
+    except pa.ArrowInvalid:
+        bad = [not _is_utf8(name) for name in names.cast(pa.binary()).to_pylist()]
+        return other[np.array(bad, np.bool_)]
+    return other[:0]
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
