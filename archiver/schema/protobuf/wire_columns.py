@@ -186,6 +186,9 @@ def _to_columns(
 
 def _to_wire(tree: FieldTree, array: Array, target: Any) -> Array:
     if tree.shape is Shape.SINGLE:
+        if tree.message is not None and array.null_count == len(array):
+            # Nothing inside is encoded, so it needs no defaults.
+            return arrow.nulls(len(array), target)
         if tree.presence or tree.kind in (Kind.TIMESTAMP, Kind.MESSAGE):
             return _item_to_wire(tree, array, target)
         values = filled(_item_to_wire(tree, array, target), tree.kind)
