@@ -9,8 +9,8 @@ PRODUCING = (
     Mutant(
         "the records of a batch are stored in reverse",
         "intake/batches/decoding.py",
-        "len(self._starts), records))\n        return concat_batches(columns)\n",
-        "len(self._starts), records))\n        whole = concat_batches(columns)\n"
+        "len(self._starts), records)\n        return concat_batches(columns)\n",
+        "len(self._starts), records)\n        whole = concat_batches(columns)\n"
         "        return whole.take(pa.array(list(reversed(range(whole.num_rows))), pa.int64()))\n",
         rig="kafka",
         judges=("a loop keeps the order of records",),

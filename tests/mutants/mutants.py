@@ -44,8 +44,8 @@ DURABILITY = (
     Mutant(
         "skip the fsync: an object",
         "archiver/objects/local.py",
-        "rest = rest[file.write(rest) :]\n                os.fsync(file.fileno())",
-        "rest = rest[file.write(rest) :]\n                os.fstat(file.fileno())",
+        "rest = rest[file.write(rest[:_WRITE_BYTES]) :]\n                os.fsync(file.fileno())",
+        "rest = rest[file.write(rest[:_WRITE_BYTES]) :]\n                os.fstat(file.fileno())",
         LOCAL_TESTS,
         simulated=False,
     ),

@@ -44,8 +44,8 @@ MAPPING = (
     _mutant(
         "the fast engine sees no double map key",
         "protobuf/wire_columns.py",
-        "    if len(lengths) == 0 or lengths.max() < 2:",
-        "    if len(lengths) >= 0:",
+        "    if longest < 2:",
+        "    if longest >= 0:",
     ),
     _mutant(
         "the fast engine sees no oneof set twice",
