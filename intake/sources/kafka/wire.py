@@ -20,6 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.schema.api_versions.v0.response import ApiVersionsResponse
 from kio.schema.errors import ErrorCode
@@ -215,7 +216,7 @@ class Connection:
         self._moved_s = 0.0
         """When the last bytes came, or the request on the way was sent."""
         self._filled = 0
-        self._data = bytearray(_SIZE.size)
+        self._data = memoryview(bytearray(_SIZE.size))
         self._has_size = False
         try:
             self._socket = self._connect()
@@ -310,7 +311,7 @@ class Connection:
                 if waits:
                     # For each: a timeout of the socket begins again with every byte.
                     self._socket.settimeout(self._left_s())
-                count = self._socket.recv_into(memoryview(self._data)[self._filled :])
+                count = self._socket.recv_into(self._data[self._filled :])
                 if count == 0:
                     raise self._error("it closed the connection")
                 self._filled += count
@@ -322,20 +323,21 @@ class Connection:
                 (size,) = _SIZE.unpack(self._data)
                 if not _SIZE.size <= size <= size_max:
                     raise self._error(f"its response has {size} bytes; at most {size_max} are read")
-                self._data, self._filled, self._has_size = bytearray(size), 0, True
+                # Not a `bytearray`, which is filled with zeros first.
+                self._data, self._filled, self._has_size = np.empty(size, np.uint8).data, 0, True
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return None
         except OSError as error:
             raise self._error(error) from None
 
     def _complete(self) -> memoryview:
-        data, self._data = self._data, bytearray(_SIZE.size)
+        data, self._data = self._data, memoryview(bytearray(_SIZE.size))
         self._filled, self._has_size = 0, False
         self.waits_since_s = None
         (correlation_id,) = _SIZE.unpack_from(data)
         if correlation_id != self._sent:
             raise self._error(f"it responds to request {correlation_id} instead of {self._sent}")
-        return memoryview(data)[_SIZE.size :]
+        return data[_SIZE.size :]
 
     def _ask(self, request: Any, response: Any) -> SimpleNamespace:
         body = io.BytesIO()
