@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -59,6 +60,13 @@ def test_an_empty_object_is_an_object(store: ObjectStore) -> None:
     )
     assert store.open_input("empty").read() == b""
     assert keys(store) == ["empty"]
+
+
+@pytest.mark.parametrize("size", [2**18, 2**18 + 1, 3 * 2**18 + 7])
+def test_an_object_that_is_written_in_several_steps_is_whole(store: ObjectStore, size: int) -> None:
+    data = random.Random(size).randbytes(size)
+    store.create("large", data)
+    assert store.read("large") == data
 
 
 def test_what_is_not_there_is_not_found(store: ObjectStore) -> None:

@@ -8,12 +8,15 @@ import operator
 import random
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from archiver.kafka import cached_intake
+from archiver.kafka.cached_intake import CachedIntake
 from archiver.proto import intake_file_pb2 as pb
 from archiver.runtime.errors import Corrupted
 from archiver.runtime.ids import TopicId
@@ -198,6 +201,34 @@ def test_a_file_of_batches_alone() -> None:
 def small() -> IntakeFileBytes:
     segments = [segment(0, rows=2), segment(1, [stored(3, 0, "lz4")]), segment(2, [stored(4, 1)])]
     return write_intake_file(table_of(2), segments, 1)
+
+
+def test_a_reader_of_consumers_remembers_where_chunks_are_and_sees_another_size() -> None:
+    written = small()
+    file = File(written)
+    reader = CachedIntake(file.objects, 0)
+    numbers = [one.row_group for one in written.segments]
+    sizes = [None if (one := reader.batches(file.ref, number)) is None else one.size for number in numbers]
+    assert sizes == [None, *(len(one.data) for one in (stored(3, 0, "lz4"), stored(4, 1)))]
+    assert list(reader._places) == [file.ref]
+    file.objects.delete(file.ref.key)
+    file.objects.create(file.ref.key, written.data[:-1])
+    for number in numbers:
+        with pytest.raises(Corrupted, match="bytes, the log says"):
+            reader.batches(file.ref, number)
+
+
+def test_a_reader_of_consumers_remembers_few_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cached_intake, "_CHUNKS_PLACED_MAX", 7)
+    written = small()
+    file = File(written)
+    reader = CachedIntake(file.objects, 0)
+    refs = [replace(file.ref, key=f"intake/{number}.parquet") for number in range(5)]
+    for ref in refs:
+        file.objects.create(ref.key, written.data)
+        assert reader.batches(ref, 1) is not None
+    # Each file has two chunks.
+    assert list(reader._places) == refs[-2:] and reader._placed == 6
 
 
 def test_no_flipped_bit_gives_another_record() -> None:

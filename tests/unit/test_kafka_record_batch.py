@@ -563,6 +563,11 @@ def test_headers_are_bounded_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
             refused = results[place]
             assert isinstance(refused, BatchRefused)
             assert (refused.code, refused.record) == ("message_too_large", record)
+    # The last records of the first batch, which has no headers left, are in a portion with others that have.
+    monkeypatch.setattr(decoding, "_GROUP_ROWS", 4)
+    first, *others = decoded(over[0][0], batch(0), batch(1))
+    assert isinstance(first, BatchRefused) and first.record == over[0][1]
+    assert [len(rows_of(one)) for one in others] == [1, 1]
 
 
 def test_a_bound_of_all_records_ends_the_decoding_early() -> None:
