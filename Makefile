@@ -109,7 +109,7 @@ format: $(INSTALLED)  ## Format the code and repair what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(INSTALLED)  ## Generate docs/configuration.md, docs/metrics.md, docs/openapi.json, and docs/performance.md of bench/results
+docs: $(INSTALLED)  ## Generate docs/configuration.md, docs/metrics.md, docs/openapi.json, and the figures of bench/results in docs/
 	$(BIN)/python scripts/generate_docs.py
 
 proto: $(INSTALLED)  ## Generate the Python code of the .proto files

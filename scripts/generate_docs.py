@@ -1,6 +1,7 @@
 """Generates docs/configuration.md from the settings' own docstrings, docs/metrics.md from the table of
-metrics, docs/openapi.json from the table of what the port answers to, and docs/performance.md from the
-results of benches. Copies the runbook into the package, so that an installed daemon can serve it.
+metrics, docs/openapi.json from the table of what the port answers to, and docs/performance.md and the
+figures of docs/operations/capacity.md from the results of benches. Copies the runbook into the package, so
+that an installed daemon can serve it.
 
 With --check, says whether the committed pages are up to date.
 """
@@ -25,14 +26,15 @@ from archiver.config.types import Group, descriptions, parse_duration, parse_ret
 from archiver.status.advice import RUNBOOK  # noqa: E402
 from archiver.web import openapi  # noqa: E402
 from archiver.web.runbook import COPY  # noqa: E402
-from scripts import metrics_page  # noqa: E402
+from scripts import capacity_page, metrics_page  # noqa: E402
 from scripts.performance import page as performance_page  # noqa: E402
-from scripts.performance.measured import FigureMissingError  # noqa: E402
+from scripts.performance.measured import FigureMissingError, results_in  # noqa: E402
 
 PAGE = ROOT / "docs" / "configuration.md"
 METRICS_PAGE = ROOT / "docs" / "metrics.md"
 OPENAPI = ROOT / "docs" / "openapi.json"
 PERFORMANCE_PAGE = ROOT / "docs" / "performance.md"
+CAPACITY_PAGE = ROOT / "docs" / "operations" / "capacity.md"
 RUNBOOK_COPY = ROOT / "archiver" / "web" / COPY
 HEAD = """# Configuration
 
@@ -234,6 +236,9 @@ def main() -> int:
     """Generate or check; the exit code."""
     try:
         performance = performance_page.page()
+        capacity = capacity_page.page(
+            CAPACITY_PAGE.read_text(encoding="utf-8"), results_in(performance_page.RESULTS)
+        )
     except FigureMissingError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -242,6 +247,7 @@ def main() -> int:
         METRICS_PAGE: metrics_page.page(),
         OPENAPI: json.dumps(openapi.document(), ensure_ascii=False, indent=2) + "\n",
         PERFORMANCE_PAGE: performance,
+        CAPACITY_PAGE: capacity,
         RUNBOOK_COPY: (ROOT / RUNBOOK).read_text(encoding="utf-8"),
     }
     if "--check" not in sys.argv[1:]:

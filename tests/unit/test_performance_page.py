@@ -435,7 +435,9 @@ def test_the_check_fails_on_a_page_that_is_not_made_of_the_results(
     docs.mkdir()
     (tmp_path / RUNBOOK).parent.mkdir()
     (tmp_path / RUNBOOK).write_text("# Runbook\n", encoding="utf-8")
-    for name in ("PAGE", "METRICS_PAGE", "OPENAPI", "PERFORMANCE_PAGE", "RUNBOOK_COPY"):
+    size = "| one record in a file | {} bytes | `capacity.json`: intake.1x1.file_bytes |\n"
+    (docs / "capacity.md").write_text(size.format("7"), encoding="utf-8")
+    for name in ("PAGE", "METRICS_PAGE", "OPENAPI", "PERFORMANCE_PAGE", "CAPACITY_PAGE", "RUNBOOK_COPY"):
         monkeypatch.setattr(generate_docs, name, docs / getattr(generate_docs, name).name)
     monkeypatch.setattr(generate_docs, "ROOT", tmp_path)
     monkeypatch.setattr("scripts.performance.page.page", committed)
@@ -446,7 +448,11 @@ def test_the_check_fails_on_a_page_that_is_not_made_of_the_results(
 
     assert run("--check") == 1
     assert run() == 0
+    assert (docs / "capacity.md").read_text(encoding="utf-8") == size.format("2,110")
     assert run("--check") == 0
+    (docs / "capacity.md").write_text(size.format("2,100"), encoding="utf-8")
+    assert run("--check") == 1
+    assert run() == 0
     written = (docs / "performance.md").read_text(encoding="utf-8")
     (docs / "performance.md").write_text(written.replace("**missed**", "reached"), encoding="utf-8")
     assert run("--check") == 1
