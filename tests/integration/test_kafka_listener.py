@@ -336,24 +336,49 @@ def test_connections_beyond_the_limit_are_closed(handler: Handler) -> None:
         server.stop(5)
 
 
-def test_memory_of_requests_is_shared_over_connections(handler: Handler) -> None:
+def test_memory_of_requests_is_shared_over_connections(
+    handler: Handler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    granted: list[tuple[int, int]] = []
+
+    class Recorded(MemoryBudget):
+        async def take(self, size: int) -> None:
+            asked.append(size)
+            await super().take(size)
+            granted.append((size, self.held))
+
+    monkeypatch.setattr(kafka_listener, "MemoryBudget", Recorded)
     handler.hold = True
     server = _served(handler, request_bytes_max=2**20, requests_bytes_max=2**20)
     # Each request takes more than half of the memory, so the second is not read before the first ends.
     body = {"client_software_name": "x" * 600_000, "client_software_version": "1"}
+    large, other = (request_bytes(ApiKey.API_VERSIONS, 3, number, body) for number in (1, 2))
+    small = request_bytes(ApiKey.API_VERSIONS, 0, 3, {})
     try:
-        with WireClient(_address(server)) as first, WireClient(_address(server)) as second:
-            one = first.send(ApiKey.API_VERSIONS, 3, body)
-            until("the first is in work", lambda: handler.asked == [one])
-            sending = threading.Thread(target=lambda: second.send(ApiKey.API_VERSIONS, 3, body))
+        with (
+            WireClient(_address(server)) as first,
+            WireClient(_address(server)) as second,
+            WireClient(_address(server)) as third,
+        ):
+            first.socket.sendall(large)
+            until("the first is in work", lambda: handler.asked == [1])
+            # The size alone makes the listener ask for the memory.
+            second.socket.sendall(other[:4])
+            until("the second waits", lambda: len(asked) == 2)
+            third.socket.sendall(small)
+            until("the third waits as well", lambda: len(asked) == 3)
+            # Of the second, only what fits into buffers leaves the client.
+            sending = threading.Thread(target=lambda: second.socket.sendall(other[4:]))
             sending.start()
-            with WireClient(_address(server)) as third:
-                # The third waits as well, behind the second: turns are in order.
-                third.send(ApiKey.API_VERSIONS, 0, {})
-                handler.release(one)
-                assert _correlation(first) == one
-                until("the others are in work", lambda: len(handler.asked) == 3)
+            assert handler.asked == [1]
+            handler.release(1)
+            assert _correlation(first) == 1
+            until("the others are in work", lambda: len(handler.asked) == 3)
             sending.join()
+        sizes = [len(request) - 4 for request in (large, other, small)]
+        # The first was answered, and its memory was free, before the second had its turn.
+        assert granted == [(sizes[0], sizes[0]), (sizes[1], sum(sizes[1:])), (sizes[2], sum(sizes[1:]))]
     finally:
         server.stop(5)
 
