@@ -325,14 +325,20 @@ class PlanWriter:
         return self._given >= self._due
 
     def _next_due(self) -> int:
-        """The number of added segments at which decoding is due: the fewest that reach a bound, or all."""
+        """The number of added segments at which decoding is due: the most within both bounds, or all; at
+        least one.
+        """
         rows = self._rows_before[self._decoded] + self._options.decode_rows
         held_bytes = self._bytes_before[self._decoded] + self._options.decode_bytes
         # Most plans are small.
         if self._rows_before[-1] <= rows and self._bytes_before[-1] <= held_bytes:
             return len(self.plan.segments)
-        bounds = np.searchsorted(self._rows_before, rows), np.searchsorted(self._bytes_before, held_bytes)
-        return int(min(*bounds, len(self.plan.segments)))
+        # Beyond a bound, a short rest would be decoded by itself, at the cost of the calls for a whole part.
+        beyond = (
+            np.searchsorted(sums, bound, side="right")
+            for sums, bound in ((self._rows_before, rows), (self._bytes_before, held_bytes))
+        )
+        return max(self._decoded + 1, int(min(beyond)) - 1)
 
     def _runs(self, ingest_us: npt.NDArray[np.int64], start: int, stop: int) -> Iterator[tuple[int, int]]:
         """(partition value, end) of each run of rows that belong to one partition of the table; times never
@@ -467,10 +473,13 @@ class PlanWriter:
         processor's cache decodes fastest.
         """
         self._count(records)
-        step = max(1, min(self._options.decode_rows, self._options.decode_bytes // max(1, record_bytes)))
-        for start in range(0, records.num_rows, step):
-            for rows in self._rows.built(self.plan.partition, records.slice(start, step)):
-                self._append(rows)
+        rows, options = records.num_rows, self._options
+        # Equal parts, because of a short rest the calls would cost as much as of a whole part.
+        parts = max(-(-rows // options.decode_rows), -(-rows * record_bytes // options.decode_bytes))
+        step = -(-rows // parts)
+        for start in range(0, rows, step):
+            for built in self._rows.built(self.plan.partition, records.slice(start, step)):
+                self._append(built)
 
     def _append(self, rows: pa.RecordBatch) -> None:
         """Add rows to the open file."""
