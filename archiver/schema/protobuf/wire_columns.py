@@ -309,11 +309,15 @@ def _double_keys(offsets: Offsets, keys: Array) -> Bools | None:
     longest = int(lengths.max(initial=0))
     if longest < 2:
         return None
-    rows = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
     # Codes make keys of any type comparable as integers.
     codes = None if longest <= _FEWER_ENTRIES else keys.dictionary_encode().indices.to_numpy()
     if codes is None or longest <= _FEW_ENTRIES:
-        double = np.zeros(len(rows), np.bool_)
+        double = np.zeros(len(keys), np.bool_)
+        # An empty map at the end begins after the last entry.
+        begins = np.zeros(len(keys) + 1, np.bool_)
+        begins[offsets[:-1]] = True
+        begins = begins[:-1]
+        within = ~begins
         # Compares each entry with the one `apart` places before it, if both are in one map.
         for apart in range(1, longest):
             same = (
@@ -321,9 +325,12 @@ def _double_keys(offsets: Offsets, keys: Array) -> Bools | None:
                 if codes is None
                 else codes[apart:] == codes[:-apart]
             )
-            double[apart:] |= same & (rows[apart:] == rows[:-apart])
+            double[apart:] |= same & within[apart:]
+            # No map may begin in any of the places between.
+            within[apart:] &= ~begins[:-apart]
         return double if double.any() else None
     # Map and key as one number; `return_index` gives the first entry of each.
+    rows = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
     _, first = np.unique(rows * (int(codes.max()) + 1) + codes, return_index=True)
     if len(first) == len(codes):
         return None
