@@ -42,6 +42,8 @@ _log = logging.getLogger(__name__)
 
 FETCHES_MAX: Final = 1
 """Fetch requests of one connection in work, as in Kafka. `Session.answer_bytes` is of the only one."""
+JOINED_BYTES_MAX: Final = 16 * 1024
+"""Bytes of answers of one connection that are sent together."""
 ANSWER_PARTS: Final = 4
 """One answer of Fetch takes at most this part of the memory that is free."""
 LARGE_THREADS: Final = 2
@@ -454,6 +456,8 @@ class _Connection:
         self._answers: asyncio.Queue[_Entry | None] = asyncio.Queue(
             server.settings.requests_per_connection_max
         )
+        self._joined = bytearray()
+        """Answers that are to be written with the next one. Empty while that is waited for."""
         self._fetches = asyncio.Semaphore(FETCHES_MAX)
         self._sizes: dict[int, int] = {}
         """Bytes that requests in work hold of the budget, by the identity of the request."""
@@ -614,38 +618,67 @@ class _Connection:
         return request
 
     async def _write_all(self) -> None:
-        while not (self._ended and self._answers.empty()):
-            entry = await self._answers.get()
-            if entry is None:
-                continue
-            request, task = entry.request, entry.task
-            try:
-                body = await task
-                elements = 0 if body is None or isinstance(body, bytes) else elements_of(body)
-                pieces, errors = await sized(self._server.large_threads, elements, _written, request, body)
-            except ConnectionError:
-                # The daemon has ended its side of this connection.
-                return
-            except Exception:  # noqa: BLE001
-                # Other connections go on, and the client reconnects.
-                self._server.note_defect(self._session, request)
-                return
-            finally:
-                task.cancel()
-                self._release(request)
-            self._server.answered(self._session, entry, body, sum(map(len, pieces)), errors)
-            if (why := self._session.closing) is not None:
-                self._server.note(self._session, "unauthenticated", why)
-            try:
-                await self._send(pieces)
-            except OSError:
-                return
-            self._in_work -= 1
-            if request.api is ApiKey.FETCH:
-                self._give_answer()
-                self._fetches.release()
-            if why is not None:
-                return
+        answered = 0
+        going = True
+        try:
+            while going and not (self._ended and self._answers.empty()):
+                if self._answers.empty():
+                    self._write_joined()
+                await self._writer.drain()
+                self._in_work -= answered
+                entry = await self._answers.get()
+                answered = 0 if entry is None else 1
+                going = entry is None or await self._write(entry)
+        except OSError:
+            # The client left, or does not read its answers.
+            return
+        finally:
+            self._write_joined()
+
+    async def _write(self, entry: _Entry) -> bool:
+        """Write an answer when it is there; whether the connection goes on. Raises as `_send`."""
+        request, task = entry.request, entry.task
+        if not task.done():
+            self._write_joined()
+        try:
+            body = await task
+            elements = 0 if body is None or isinstance(body, bytes) else elements_of(body)
+            if elements > ELEMENTS_IN_LOOP:
+                self._write_joined()
+            pieces, errors = await sized(self._server.large_threads, elements, _written, request, body)
+        except ConnectionError:
+            # The daemon has ended its side of this connection.
+            return False
+        except Exception:  # noqa: BLE001
+            # Other connections go on, and the client reconnects.
+            self._server.note_defect(self._session, request)
+            return False
+        finally:
+            task.cancel()
+            self._release(request)
+        size = sum(map(len, pieces))
+        self._server.answered(self._session, entry, body, size, errors)
+        if (why := self._session.closing) is not None:
+            self._server.note(self._session, "unauthenticated", why)
+        if request.api is not ApiKey.FETCH and len(self._joined) + size <= JOINED_BYTES_MAX:
+            for piece in pieces:
+                self._joined += piece
+            return why is None
+        self._write_joined()
+        await self._send(pieces)
+        if request.api is ApiKey.FETCH:
+            self._give_answer()
+            self._fetches.release()
+        return why is None
+
+    def _write_joined(self) -> None:
+        """Write the answers that were ready at the same time: a send for each would take longer than to make
+        them.
+        """
+        if self._joined:
+            self._writer.write(self._joined)
+            # The transport may hold the other one.
+            self._joined = bytearray()
 
     async def _send(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Send an answer. Raises `OSError` if the client left, or does not read it in time; the listener's
