@@ -113,6 +113,30 @@ def test_answers_have_the_order_of_the_requests(server: KafkaServer, handler: Ha
         assert [_correlation(client) for _ in sent] == sent
 
 
+def test_answers_that_are_ready_together_are_sent_together(
+    server: KafkaServer, handler: Handler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sends: list[int] = []
+    sent_of = listener.WriteWatch.sent
+
+    def sent(watch: listener.WriteWatch, connection: socket.socket, offered: int, taken: int) -> None:
+        sends.append(offered)
+        sent_of(watch, connection, offered, taken)
+
+    monkeypatch.setattr(listener.WriteWatch, "sent", sent)
+    handler.hold = True
+    with WireClient(_address(server)) as client:
+        asked = [_versions(client) for _ in range(6)]
+        until("all are in work", lambda: len(handler.held) == 6)
+        handler.release(asked[0])
+        # It does not wait for those behind it.
+        assert _correlation(client) == asked[0]
+        assert server.loop is not None
+        server.loop.call_soon_threadsafe(lambda: [event.set() for event in handler.held.values()])
+        assert [_correlation(client) for _ in asked[1:]] == asked[1:]
+    assert sends == [sends[0], 5 * sends[0]]
+
+
 def test_a_request_without_an_answer_leaves_the_next_one_alone(server: KafkaServer) -> None:
     with WireClient(_address(server)) as client:
         client.socket.sendall(request_bytes(ApiKey.API_VERSIONS, 0, 77, {}, client_id="silent"))
