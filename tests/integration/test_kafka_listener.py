@@ -131,8 +131,13 @@ def test_answers_that_are_ready_together_are_sent_together(
         handler.release(asked[0])
         # It does not wait for those behind it.
         assert _correlation(client) == asked[0]
+
+        def release_all() -> None:
+            for event in handler.held.values():
+                event.set()
+
         assert server.loop is not None
-        server.loop.call_soon_threadsafe(lambda: [event.set() for event in handler.held.values()])
+        server.loop.call_soon_threadsafe(release_all)
         assert [_correlation(client) for _ in asked[1:]] == asked[1:]
     assert sends == [sends[0], 5 * sends[0]]
 
