@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 FETCHES_MAX: Final = 1
 """Fetch requests of one connection in work, as in Kafka. `Session.answer_bytes` is of the only one."""
 JOINED_BYTES_MAX: Final = 16 * 1024
-"""Bytes of answers of one connection that are sent together."""
+"""Most bytes of answers of one connection that are sent together."""
 ANSWER_PARTS: Final = 4
 """One answer of Fetch takes at most this part of the memory that is free."""
 LARGE_THREADS: Final = 2
@@ -644,6 +644,7 @@ class _Connection:
             body = await task
             elements = 0 if body is None or isinstance(body, bytes) else elements_of(body)
             if elements > ELEMENTS_IN_LOOP:
+                # What is ready does not wait for the thread that writes this one.
                 self._write_joined()
             pieces, errors = await sized(self._server.large_threads, elements, _written, request, body)
         except ConnectionError:
